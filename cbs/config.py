@@ -1,0 +1,205 @@
+"""Everything that determines a trial's result, checked when it is built.
+
+A configuration is a frozen dataclass that survives a round trip through plain dictionaries and has a fingerprint. Two
+trials with the same fingerprint have the same result on the same machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cbs.errors import ConfigError
+from cbs.target import Target
+
+CONFIG_VERSION = 1
+"""Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def _is_positive_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """An entry of a registry and the options it is built with.
+
+    Attributes:
+        name: name in the registry, or ``package.module:function`` for a workload of the user's own.
+        options: keyword arguments; only JSON values.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "a name must not be empty")
+        try:
+            canonical = json.loads(json.dumps(self.options))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"options of {self.name!r} must be plain JSON values: {error}") from None
+        object.__setattr__(self, "options", canonical)
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in sorted(self.options.items()))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Learning-rate schedule; every length is in examples, so it means the same at every batch size.
+
+    Attributes:
+        name: name in :data:`cbs.schedules.SCHEDULES`.
+        warmup_examples: length of the linear warmup from 0.
+        decay_examples: examples after which the decay is complete; required by schedules that decay.
+        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+    """
+
+    name: str = "constant"
+    warmup_examples: int = 0
+    decay_examples: int | None = None
+    final_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.warmup_examples >= 0, f"warmup_examples must be >= 0, got {self.warmup_examples}")
+        _require(0.0 <= self.final_fraction <= 1.0, f"final_fraction must be in [0, 1], got {self.final_fraction}")
+        if self.decay_examples is not None:
+            _require(
+                self.decay_examples > self.warmup_examples,
+                f"decay_examples ({self.decay_examples}) must exceed warmup_examples ({self.warmup_examples})",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """When the validation metric is measured: at geometric steps, coarser while the target is far away.
+
+    The step after step ``s`` is ``max(s + 1, ceil(growth * s))``. While the distance to the target exceeds
+    ``near_fraction`` of the distance at step 0, ``far_growth`` takes the place of ``growth``.
+    """
+
+    growth: float = 1.04
+    far_growth: float = 1.15
+    near_fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require(self.growth > 1.0, f"evaluation growth must exceed 1, got {self.growth}")
+        _require(
+            self.far_growth >= self.growth,
+            f"far_growth ({self.far_growth}) must not be below growth ({self.growth})",
+        )
+        _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
+
+    def next_step(self, step: int, *, near: bool) -> int:
+        """The evaluation step that follows ``step``."""
+        return max(step + 1, math.ceil(step * (self.growth if near else self.far_growth)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """One training run.
+
+    Attributes:
+        workload: model, data and metric.
+        optimizer: optimizer and its options, the learning rate excepted.
+        lr: peak learning rate.
+        batch_size: examples per optimizer update, global.
+        seed: determines initial weights, data order and every other random draw.
+        target: the trial ends when it is reached.
+        max_steps: budget in optimizer updates.
+        micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
+        schedule: learning-rate schedule.
+        evaluation: when the validation metric is measured.
+        probes: names of the noise-scale estimators that watch every step.
+        precision: ``"float32"``, or ``"bfloat16"`` for autocast (CUDA only).
+        compile: whether the model goes through ``torch.compile``.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
+            at step 0.
+    """
+
+    workload: Choice
+    optimizer: Choice
+    lr: float
+    batch_size: int
+    seed: int
+    target: Target
+    max_steps: int
+    micro_batch_size: int | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    probes: tuple[str, ...] = ("two_batch",)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    divergence_factor: float = 5.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probes", tuple(self.probes))
+        _require(
+            _is_positive_int(self.batch_size), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
+        )
+        _require(_is_positive_int(self.max_steps), f"max_steps must be a whole number of at least 1, got {self.max_steps}")
+        _require(
+            isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0,
+            f"seed must be a whole number of at least 0, got {self.seed}",
+        )
+        _require(math.isfinite(self.lr) and self.lr > 0, f"lr must be finite and above 0, got {self.lr}")
+        if self.micro_batch_size is not None:
+            _require(
+                _is_positive_int(self.micro_batch_size),
+                f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
+            )
+        _require(self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16")
+        _require(self.device in ("auto", "cpu", "cuda"), f"unknown device {self.device!r}: auto, cpu or cuda")
+        _require(self.divergence_factor > 1.0, f"divergence_factor must exceed 1, got {self.divergence_factor}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
+        """Build from the output of :meth:`to_dict`.
+
+        Raises:
+            ConfigError: if a field is missing, unknown or out of its domain.
+        """
+        nested = {
+            "workload": Choice,
+            "optimizer": Choice,
+            "target": Target,
+            "schedule": Schedule,
+            "evaluation": EvaluationPlan,
+        }
+        try:
+            return cls(**{key: nested[key](**value) if key in nested else value for key, value in data.items()})
+        except TypeError as error:
+            raise ConfigError(f"not a trial configuration: {error}") from None
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify everything in this configuration."""
+        return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
+
+    @property
+    def trial_id(self) -> str:
+        """Readable and unique: optimizer, batch size, learning rate, seed, fingerprint."""
+        return f"{self.optimizer.name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
+
+
+def fingerprint(data: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,86 @@
+"""What an optimizer entry is: how it is built, and what a sweep needs to know about it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from cbs.config import Choice
+from cbs.errors import CbsError, ConfigError
+from cbs.registry import Registry
+
+OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers")
+
+Builder = Callable[..., torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """One optimizer of the registry.
+
+    Attributes:
+        name: name in the registry.
+        build: ``build(model, lr, **options)`` returns the optimizer over the model's trainable parameters.
+        defaults: the options and their default values.
+        lr_grid: learning rates a sweep starts from, increasing, with a constant ratio; a search extends the grid by the
+            same ratio where the optimum lies on its edge.
+        family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
+        paper: author, year and arXiv number or venue.
+        summary: one line.
+    """
+
+    name: str
+    build: Builder
+    defaults: dict[str, Any]
+    lr_grid: tuple[float, ...]
+    family: str
+    paper: str
+    summary: str
+
+
+def optimizer(name: str, *, lr_grid: tuple[float, ...], family: str, paper: str) -> Callable[[Builder], Builder]:
+    """Register a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer`` as an optimizer.
+
+    Its keyword-only parameters become the options, the first line of its docstring the summary.
+    """
+
+    def decorate(build: Builder) -> Builder:
+        options = {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(build).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        summary = (inspect.getdoc(build) or "").splitlines()[0]
+        OPTIMIZERS.register(name)(
+            OptimizerSpec(
+                name=name, build=build, defaults=options, lr_grid=lr_grid, family=family, paper=paper, summary=summary
+            )
+        )
+        return build
+
+    return decorate
+
+
+def build_optimizer(choice: Choice, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """The optimizer a configuration names, over the trainable parameters of ``model``.
+
+    Raises:
+        ConfigError: if the name or an option is unknown, or an option's value is refused.
+    """
+    spec = OPTIMIZERS[choice.name]
+    unknown = sorted(set(choice.options) - set(spec.defaults))
+    if unknown:
+        known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items())
+        raise ConfigError(f"optimizer {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in choice.options.items()}
+    try:
+        return spec.build(model, lr, **options)
+    except CbsError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None

@@ -1,0 +1,119 @@
+"""What a trial leaves behind: the one result schema, with units."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from cbs.config import TrialConfig
+
+SCHEMA_VERSION = 1
+"""Raised when a stored column or key changes its name, unit or meaning."""
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended. None of these is an error of the program."""
+
+    REACHED = "REACHED"
+    """The validation metric passed the target."""
+    PRUNED = "PRUNED"
+    """Stopped, or found afterwards, to be too slow to be the best learning rate of its batch size and seed."""
+    BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
+    """``max_steps`` passed without reaching the target."""
+    DIVERGED = "DIVERGED"
+    """A loss was not finite, or the metric moved away from the target by ``divergence_factor``."""
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    """The device ran out of memory; tried again when the sweep is run again."""
+    FAILED = "FAILED"
+    """An exception; its text is in the message; tried again when the sweep is run again."""
+
+    @property
+    def final(self) -> bool:
+        """Whether running the same trial again would give the same status."""
+        return self not in (TrialStatus.OUT_OF_MEMORY, TrialStatus.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One evaluation of a trial.
+
+    Attributes:
+        step: optimizer updates so far.
+        examples: examples seen so far, ``step * batch_size``.
+        value: the validation metric, in the workload's ``metric_unit``.
+        train_loss: mean training loss since the previous evaluation, NaN at step 0.
+        lr: learning rate of the latest update, 0 at step 0.
+    """
+
+    step: int
+    examples: int
+    value: float
+    train_loss: float
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadInfo:
+    """Facts about a workload that give a trial's numbers their units.
+
+    Attributes:
+        example_unit: what one example is, for example ``"sequence"``.
+        tokens_per_example: tokens in an example, or ``None`` where that means nothing.
+        metric_unit: unit of the validation metric, for example ``"nats/byte"``.
+        parameters: number of trained parameters.
+        data_hash: SHA-256 (16 digits) of the data, or ``None`` for synthetic data.
+    """
+
+    example_unit: str
+    tokens_per_example: int | None
+    metric_unit: str
+    parameters: int
+    data_hash: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """The record of one trial.
+
+    Attributes:
+        config: what was run.
+        status: how it ended.
+        steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
+        evaluations: the full evaluation curve, step 0 included.
+        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss`` and the columns of the
+            probes.
+        workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
+        message: one line for a person; empty when there is nothing to say.
+        timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
+    """
+
+    config: TrialConfig
+    status: TrialStatus
+    steps_to_target: float | None
+    evaluations: list[Measurement]
+    steps: dict[str, np.ndarray]
+    workload: WorkloadInfo | None
+    message: str = ""
+    timing: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def trial_id(self) -> str:
+        return self.config.trial_id
+
+    @property
+    def examples_to_target(self) -> float | None:
+        """``steps_to_target`` times the batch size, in examples."""
+        return None if self.steps_to_target is None else self.steps_to_target * self.config.batch_size
+
+    @property
+    def final_step(self) -> int:
+        """Optimizer updates that were run and evaluated."""
+        return self.evaluations[-1].step if self.evaluations else 0
+
+    def replace(self, **changes: Any) -> TrialResult:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)

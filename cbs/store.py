@@ -1,0 +1,284 @@
+"""A sweep's results on disk.
+
+Layout of one sweep folder::
+
+    sweep.json                      what was asked for, with versions, hardware and provenance
+    trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
+    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments)
+    trials/<trial id>/timing.json      wall-clock facts
+
+A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
+sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
+hold nothing that depends on the clock or the machine's name: the same trial gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cbs.config import TrialConfig
+from cbs.errors import ResultsError
+from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
+
+MANIFEST = "sweep.json"
+METADATA_KEY = b"cbs"
+_RECORD_COLUMNS = {"step": pa.int64(), "examples": pa.int64(), "value": pa.float64(), "train_loss": pa.float64(), "lr": pa.float64()}
+
+
+class Store:
+    """The folder of one sweep.
+
+    Args:
+        root: the folder; created by the first write.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    @property
+    def trials(self) -> Path:
+        return self.root / "trials"
+
+    def prepare(self) -> None:
+        """Create the folder, check that it can be written, and remove what a killed run left half-written.
+
+        Raises:
+            ResultsError: if it cannot be created or written.
+        """
+        try:
+            self.trials.mkdir(parents=True, exist_ok=True)
+            probe = self.trials / f".tmp-{uuid.uuid4().hex}"
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            raise ResultsError(
+                f"cannot write results to {self.root}: {error.strerror or error}; choose another folder with --output"
+            ) from None
+        for left_over in (*self.trials.glob(".tmp-*"), *self.root.glob(".tmp-*"), *self.trials.glob("*/.tmp-*")):
+            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink(missing_ok=True)
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Write ``sweep.json`` in one piece; the schema version is added."""
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2) + "\n"
+        _write_atomically(self.root / MANIFEST, text.encode())
+
+    def manifest(self) -> dict[str, Any]:
+        """The content of ``sweep.json``.
+
+        Raises:
+            ResultsError: if it is missing, not JSON, or of another schema version.
+        """
+        path = self.root / MANIFEST
+        try:
+            manifest = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"cannot read {path}: {error}") from None
+        if not isinstance(manifest, dict):
+            raise ResultsError(f"cannot read {path}: not a JSON object")
+        _check_version(manifest.get("schema_version"), path)
+        return manifest
+
+    def trial_ids(self) -> list[str]:
+        """Ids of all stored trials, sorted."""
+        if not self.trials.is_dir():
+            return []
+        return sorted(entry.name for entry in os.scandir(self.trials) if not entry.name.startswith("."))
+
+    def finished(self, config: TrialConfig) -> bool:
+        """Whether a final result of ``config`` is stored."""
+        path = self.trials / config.trial_id / "record.parquet"
+        return path.exists() and TrialStatus(self._summary(path)["status"]).final
+
+    def save(self, result: TrialResult) -> None:
+        """Store a result in one piece, in place of an earlier result of the same trial.
+
+        Raises:
+            ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
+        """
+        final = self.trials / result.trial_id
+        partial = self.trials / f".tmp-{result.trial_id}-{uuid.uuid4().hex}"
+        try:
+            partial.mkdir(parents=True)
+            pq.write_table(_steps_table(result), partial / "steps.parquet")
+            pq.write_table(_record_table(result), partial / "record.parquet")
+            (partial / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
+            _sync(partial)
+            if final.exists():
+                final.rename(self.trials / f".tmp-replaced-{result.trial_id}-{uuid.uuid4().hex}")
+            partial.rename(final)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise ResultsError(f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}") from None
+        for replaced in self.trials.glob(f".tmp-replaced-{result.trial_id}-*"):
+            shutil.rmtree(replaced, ignore_errors=True)
+
+    def update_record(self, result: TrialResult) -> None:
+        """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(_record_table(result), sink)
+        _write_atomically(self.trials / result.trial_id / "record.parquet", sink.getvalue().to_pybytes())
+
+    def load(self, trial_id: str, *, with_steps: bool = True) -> TrialResult:
+        """Read one trial.
+
+        Args:
+            trial_id: from :meth:`trial_ids`.
+            with_steps: also read the per-step columns; otherwise ``steps`` is empty.
+
+        Raises:
+            ResultsError: if a file is missing, damaged or of another schema version.
+        """
+        folder = self.trials / trial_id
+        table, summary = read_record(folder / "record.parquet")
+        rows = table.to_pylist()
+        return TrialResult(
+            config=TrialConfig.from_dict(summary["config"]),
+            status=TrialStatus(summary["status"]),
+            steps_to_target=summary["steps_to_target"],
+            evaluations=[Measurement(**row) for row in rows],
+            steps=read_steps(folder / "steps.parquet") if with_steps else {},
+            workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
+            message=summary["message"],
+            timing=_read_timing(folder / "timing.json"),
+        )
+
+    def results(self, *, with_steps: bool = False) -> Iterator[TrialResult]:
+        """All stored trials, in the order of their ids."""
+        for trial_id in self.trial_ids():
+            yield self.load(trial_id, with_steps=with_steps)
+
+    @staticmethod
+    def _summary(path: Path) -> dict[str, Any]:
+        try:
+            return _parse_summary(pq.read_schema(path).metadata, path)
+        except (OSError, pa.ArrowException) as error:
+            raise ResultsError(_unreadable(path, error)) from None
+
+
+def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """The evaluation table and the summary of one ``record.parquet``.
+
+    Raises:
+        ResultsError: naming the file and the remedy.
+    """
+    try:
+        table = pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise ResultsError(_unreadable(path, error)) from None
+    summary = _parse_summary(table.schema.metadata, path)
+    if set(table.column_names) != set(_RECORD_COLUMNS):
+        raise ResultsError(f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again")
+    return table, summary
+
+
+def read_steps(path: Path) -> dict[str, np.ndarray]:
+    """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``."""
+    try:
+        table = pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise ResultsError(_unreadable(path, error)) from None
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
+    """The sweeps at ``path``: the folder itself, or the folders in it.
+
+    Raises:
+        ResultsError: if the path is missing or holds no sweep.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise ResultsError(f"no results at {root}: the path does not exist; run 'cbs sweep' first")
+    if not root.is_dir():
+        raise ResultsError(f"{root} is a file, not a results folder")
+    if (root / MANIFEST).exists():
+        return [Store(root)]
+    stores = [Store(manifest.parent) for manifest in sorted(root.glob(f"*/{MANIFEST}"))]
+    if not stores:
+        raise ResultsError(f"no sweep in {root}: expected {MANIFEST} in it or in a folder below; run 'cbs sweep' first")
+    return stores
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"cannot read {path}: {reason}; delete the folder {path.parent} and run the sweep again"
+
+
+def _record_table(result: TrialResult) -> pa.Table:
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "trial_id": result.trial_id,
+        "config": result.config.to_dict(),
+        "status": str(result.status),
+        "steps_to_target": result.steps_to_target,
+        "workload": None if result.workload is None else dataclasses.asdict(result.workload),
+        "message": result.message,
+    }
+    columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
+    arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
+    return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})
+
+
+def _steps_table(result: TrialResult) -> pa.Table:
+    return pa.table({name: pa.array(values) for name, values in result.steps.items()})
+
+
+def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
+    if not metadata or METADATA_KEY not in metadata:
+        raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
+    summary = json.loads(metadata[METADATA_KEY])
+    _check_version(summary.get("schema_version"), path)
+    return summary
+
+
+def _check_version(version: Any, path: Path) -> None:
+    if version != SCHEMA_VERSION:
+        raise ResultsError(
+            f"{path} has schema version {version}, this cbs reads version {SCHEMA_VERSION}; "
+            "analyze it with the cbs that wrote it, or run the sweep again"
+        )
+
+
+def _read_timing(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ResultsError(_unreadable(path, error)) from None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    partial = path.parent / f".tmp-{path.name}-{uuid.uuid4().hex}"
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ResultsError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """``value``, or ``None`` where JSON has no number for it."""
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,73 @@
+"""The target of a trial, and the only place that knows what "reached" means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cbs.errors import ConfigError
+
+Direction = Literal["below", "above"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A validation metric and the value it has to pass.
+
+    A value equal to the target has not reached it: the comparison is strict, as in Shallue et al. (2019), "Measuring
+    the Effects of Data Parallelism on Neural Network Training", section 4.
+
+    Attributes:
+        metric: name of the workload's validation metric.
+        value: the threshold, in the unit of the metric.
+        direction: ``"below"`` for a loss, ``"above"`` for an accuracy.
+    """
+
+    metric: str
+    value: float
+    direction: Direction = "below"
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ConfigError(f"target value must be finite, got {self.value}")
+        if self.direction not in ("below", "above"):
+            raise ConfigError(f"target direction must be 'below' or 'above', got {self.direction!r}")
+
+    def reached(self, value: float) -> bool:
+        """Whether ``value`` is strictly better than the target; a non-finite value never is."""
+        if not math.isfinite(value):
+            return False
+        return value < self.value if self.direction == "below" else value > self.value
+
+    def distance(self, value: float) -> float:
+        """How far ``value`` is from the target, in the metric's unit; negative once reached."""
+        return value - self.value if self.direction == "below" else self.value - value
+
+    def crossing(self, steps: Sequence[float], values: Sequence[float]) -> float | None:
+        """First step at which an evaluation curve reaches the target, interpolated in log step.
+
+        Between the last evaluation that misses the target and the first that reaches it, the metric is taken as linear
+        in ``log(step)``. Where the earlier of the two is step 0 or the value before is not finite, and where the first
+        evaluation already reaches the target, the later step itself is returned.
+
+        Args:
+            steps: evaluation steps, increasing.
+            values: the metric at those steps.
+
+        Returns:
+            The step (not an integer in general), or ``None`` when no evaluation reaches the target.
+        """
+        for index, value in enumerate(values):
+            if not self.reached(value):
+                continue
+            if index == 0 or steps[index - 1] <= 0 or not math.isfinite(values[index - 1]):
+                return float(steps[index])
+            before, after = math.log(steps[index - 1]), math.log(steps[index])
+            share = (values[index - 1] - self.value) / (values[index - 1] - value)
+            return math.exp(before + share * (after - before))
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'<' if self.direction == 'below' else '>'} {self.value:g}"

@@ -1,0 +1,260 @@
+"""The training loop: one configuration in, one result out."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from cbs import seeding
+from cbs.config import TrialConfig
+from cbs.errors import ConfigError
+from cbs.noise_scale import PROBES, Probe
+from cbs.optimizers import build_optimizer
+from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.schedules import check_schedule, lr_multiplier
+from cbs.workloads import Workload, build_workload
+from cbs.workloads.base import Batch
+
+Monitor = Callable[[Measurement], bool]
+"""Called after every evaluation that neither reached the target nor diverged; returns True to prune the trial."""
+
+
+def run_trial(
+    config: TrialConfig,
+    probes: Sequence[Probe] | None = None,
+    *,
+    workload: Workload | None = None,
+    monitor: Monitor | None = None,
+) -> TrialResult:
+    """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
+
+    Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
+    statuses of the result, not exceptions.
+
+    Args:
+        config: the trial.
+        probes: noise-scale estimators; ``None`` builds those named in the configuration.
+        workload: the built workload of ``config.workload``, to save loading its data again.
+        monitor: see :data:`Monitor`.
+
+    Raises:
+        ConfigError: if the configuration names something unknown or cannot run on this machine.
+        torch.OutOfMemoryError: if the device runs out of memory.
+    """
+    started = time.perf_counter()
+    check_schedule(config.schedule)
+    if probes is None:
+        probes = [PROBES[name]() for name in config.probes]
+    workload = workload or build_workload(config.workload)
+    if config.target.metric != workload.metric:
+        raise ConfigError(f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}")
+    device = _device(config)
+    loop = _Loop(config, workload, probes, device)
+    with seeding.seeded(config.seed, "training"):
+        status, message = loop.run(monitor)
+    return TrialResult(
+        config=config,
+        status=status,
+        steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
+        evaluations=loop.evaluations,
+        steps=loop.columns.arrays(),
+        workload=_describe(workload, loop.model),
+        message=message,
+        timing={
+            "seconds": time.perf_counter() - started,
+            "evaluation_seconds": loop.evaluation_seconds,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "host": platform.node(),
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+class _Columns:
+    """Per-step columns: device scalars since the last flush, numbers before it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._rows: list[np.ndarray] = []
+        self._pending: list[Tensor] = []
+
+    def append(self, values: Sequence[Tensor]) -> None:
+        self._pending.append(torch.stack([value.detach().double() for value in values]))
+
+    def flush(self) -> np.ndarray:
+        """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
+        rows = torch.stack(self._pending).cpu().numpy() if self._pending else np.empty((0, len(self.names)))
+        self._pending = []
+        self._rows.append(rows)
+        return rows
+
+    def table(self) -> np.ndarray:
+        return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
+
+
+class _StepColumns(_Columns):
+    """The columns of ``steps.parquet``."""
+
+    def __init__(self, batch_size: int, probe_columns: Sequence[str]) -> None:
+        super().__init__(("train_loss", *probe_columns))
+        self._batch_size = batch_size
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        table = self.table()
+        step = np.arange(1, len(table) + 1, dtype=np.int64)
+        arrays = {"step": step, "examples": step * self._batch_size}
+        return arrays | {name: table[:, index] for index, name in enumerate(self.names)}
+
+
+@dataclass
+class _Loop:
+    config: TrialConfig
+    workload: Workload
+    probes: Sequence[Probe]
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        config = self.config
+        with seeding.seeded(config.seed, "init"):
+            self.model = self.workload.build_model().to(self.device)
+        self.optimizer = build_optimizer(config.optimizer, self.model, config.lr)
+        self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        self.trained = torch.compile(self.model) if config.compile else self.model
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
+        self.micro_sizes = _micro_sizes(config, max((probe.micro_batches for probe in self.probes), default=1))
+        self.columns = _StepColumns(config.batch_size, [name for probe in self.probes for name in probe.columns])
+        self.evaluations: list[Measurement] = []
+        self.evaluation_seconds = 0.0
+
+    def curve(self) -> tuple[list[int], list[float]]:
+        return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
+
+    def run(self, monitor: Monitor | None) -> tuple[TrialStatus, str]:
+        config, target = self.config, self.config.target
+        start = self.evaluate(step=0, lr=0.0, losses=np.empty(0))
+        if not math.isfinite(start.value):
+            return TrialStatus.DIVERGED, "the metric is not finite before the first step"
+        if target.reached(start.value):
+            return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
+        reach = target.distance(start.value)
+        step, next_evaluation = 0, 1
+        while step < config.max_steps:
+            step += 1
+            lr = self.train_step(step)
+            if step < min(next_evaluation, config.max_steps):
+                continue
+            losses = self.columns.flush()[:, 0]
+            if not np.isfinite(losses).all():
+                first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
+                return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
+            latest = self.evaluate(step, lr, losses)
+            if target.reached(latest.value):
+                return TrialStatus.REACHED, ""
+            distance = target.distance(latest.value)
+            if not distance <= config.divergence_factor * reach:
+                return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start"
+            if monitor is not None and monitor(latest):
+                return TrialStatus.PRUNED, f"stopped at step {step}: another learning rate needs fewer steps"
+            near = distance <= config.evaluation.near_fraction * reach
+            next_evaluation = config.evaluation.next_step(step, near=near)
+        return TrialStatus.BUDGET_EXHAUSTED, f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}"
+
+    def train_step(self, step: int) -> float:
+        """One optimizer update; returns its learning rate."""
+        config = self.config
+        multiplier = lr_multiplier(config.schedule, step * config.batch_size)
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = base * multiplier
+        batch = tree_map(self._to_device, self.stream.next(config.batch_size))
+        loss = self.accumulate(batch)
+        gradients = [parameter.grad for parameter in self.parameters]
+        values = [value for probe in self.probes for value in probe.step(gradients, config.batch_size)]
+        self.columns.append([loss, *values])
+        self.optimizer.step()
+        return config.lr * multiplier
+
+    def accumulate(self, batch: Batch) -> Tensor:
+        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
+        total: list[Tensor] | None = None
+        losses = []
+        for examples, part in _split(batch, self.micro_sizes):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+                loss = self.workload.example_losses(self.trained, part).mean()
+            gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+            for probe in self.probes:
+                probe.micro_batch(gradients, examples)
+            share = examples / self.config.batch_size
+            losses.append(loss.detach() * share)
+            if total is None:
+                total = list(gradients) if share == 1.0 else list(torch._foreach_mul(gradients, share))
+            else:
+                torch._foreach_add_(total, gradients, alpha=share)
+        for parameter, gradient in zip(self.parameters, total or (), strict=True):
+            parameter.grad = gradient
+        return torch.stack(losses).sum()
+
+    def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
+        started = time.perf_counter()
+        self.model.eval()
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            value = float(self.workload.validate(self.trained))
+        self.model.train()
+        measurement = Measurement(
+            step=step,
+            examples=step * self.config.batch_size,
+            value=value,
+            train_loss=float(losses.mean()) if len(losses) else math.nan,
+            lr=lr,
+        )
+        self.evaluations.append(measurement)
+        self.evaluation_seconds += time.perf_counter() - started
+        return measurement
+
+    def _to_device(self, value: object) -> object:
+        return value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+def _device(config: TrialConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device 'cuda' was asked for, but torch finds no CUDA device; use --set device=auto")
+    device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+    if config.precision == "bfloat16" and device.type != "cuda":
+        raise ConfigError("precision bfloat16 needs a CUDA device; use --set precision=float32")
+    return device
+
+
+def _micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
+    """Sizes of the micro-batches of a step: as configured, else the batch in ``wanted`` parts as equal as can be."""
+    batch_size = config.batch_size
+    size = min(config.micro_batch_size or batch_size, batch_size)
+    count = max(math.ceil(batch_size / size), min(wanted, batch_size))
+    return [batch_size // count + (index < batch_size % count) for index in range(count)]
+
+
+def _split(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+    if len(sizes) == 1:
+        yield sizes[0], batch
+        return
+    leaves, structure = tree_flatten(batch)
+    parts = [leaf.split(list(sizes)) if isinstance(leaf, Tensor) else [leaf] * len(sizes) for leaf in leaves]
+    for index, size in enumerate(sizes):
+        yield size, structure.unflatten([part[index] for part in parts])
+
+
+def _describe(workload: Workload, model: nn.Module) -> WorkloadInfo:
+    return WorkloadInfo(
+        example_unit=workload.example_unit,
+        tokens_per_example=workload.tokens_per_example,
+        metric_unit=workload.metric_unit,
+        parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        data_hash=workload.data_hash,
+    )
