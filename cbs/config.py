@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from cbs.errors import ConfigError
@@ -25,8 +26,17 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _is_positive_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _is_whole(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _set_floats(config: object, *names: str) -> None:
+    """Check that fields hold finite numbers and store them as floats, so that 2 and 2.0 have one fingerprint."""
+    for name in names:
+        value = getattr(config, name)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        _require(is_number and math.isfinite(value), f"{name} must be a finite number, got {value!r}")
+        object.__setattr__(config, name, float(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +54,7 @@ class Choice:
     def __post_init__(self) -> None:
         _require(bool(self.name), "a name must not be empty")
         try:
-            canonical = json.loads(json.dumps(self.options))
+            canonical = json.loads(json.dumps(self.options, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"options of {self.name!r} must be plain JSON values: {error}") from None
         object.__setattr__(self, "options", canonical)
@@ -72,12 +82,17 @@ class Schedule:
     final_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(self.warmup_examples >= 0, f"warmup_examples must be >= 0, got {self.warmup_examples}")
+        _set_floats(self, "final_fraction")
+        _require(
+            _is_whole(self.warmup_examples, 0),
+            f"warmup_examples must be a whole number of at least 0, got {self.warmup_examples}",
+        )
         _require(0.0 <= self.final_fraction <= 1.0, f"final_fraction must be in [0, 1], got {self.final_fraction}")
         if self.decay_examples is not None:
             _require(
-                self.decay_examples > self.warmup_examples,
-                f"decay_examples ({self.decay_examples}) must exceed warmup_examples ({self.warmup_examples})",
+                _is_whole(self.decay_examples, self.warmup_examples + 1),
+                f"decay_examples must be a whole number above warmup_examples ({self.warmup_examples}), "
+                f"got {self.decay_examples}",
             )
 
 
@@ -90,10 +105,11 @@ class EvaluationPlan:
     """
 
     growth: float = 1.04
-    far_growth: float = 1.15
+    far_growth: float = 1.3
     near_fraction: float = 0.25
 
     def __post_init__(self) -> None:
+        _set_floats(self, "growth", "far_growth", "near_fraction")
         _require(self.growth > 1.0, f"evaluation growth must exceed 1, got {self.growth}")
         _require(
             self.far_growth >= self.growth,
@@ -147,21 +163,24 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probes", tuple(self.probes))
+        _set_floats(self, "lr", "divergence_factor")
         _require(
-            _is_positive_int(self.batch_size), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
+            _is_whole(self.batch_size, 1), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
         )
-        _require(_is_positive_int(self.max_steps), f"max_steps must be a whole number of at least 1, got {self.max_steps}")
+        _require(_is_whole(self.max_steps, 1), f"max_steps must be a whole number of at least 1, got {self.max_steps}")
         _require(
-            isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0,
+            _is_whole(self.seed, 0),
             f"seed must be a whole number of at least 0, got {self.seed}",
         )
-        _require(math.isfinite(self.lr) and self.lr > 0, f"lr must be finite and above 0, got {self.lr}")
+        _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
         if self.micro_batch_size is not None:
             _require(
-                _is_positive_int(self.micro_batch_size),
+                _is_whole(self.micro_batch_size, 1),
                 f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
             )
-        _require(self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16")
+        _require(
+            self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16"
+        )
         _require(self.device in ("auto", "cpu", "cuda"), f"unknown device {self.device!r}: auto, cpu or cuda")
         _require(self.divergence_factor > 1.0, f"divergence_factor must exceed 1, got {self.divergence_factor}")
 

@@ -34,7 +34,8 @@ def best_lr_many(steps: np.ndarray) -> np.ndarray:
     """
     reached = np.isfinite(steps)
     count = reached.sum(axis=2)
-    logs = np.log(np.where(reached, steps, 1.0))
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.where(reached, steps, 1.0))
     mean = np.where(count > 0, logs.sum(axis=2) / np.maximum(count, 1), np.inf)
     mean = np.where(count == count.max(axis=1, keepdims=True), mean, np.inf)
     return np.where(count.max(axis=1) > 0, mean.argmin(axis=1), -1)

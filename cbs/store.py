@@ -14,6 +14,7 @@ hold nothing that depends on the clock or the machine's name: the same trial giv
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
-from cbs.errors import ResultsError
+from cbs.errors import ConfigError, ResultsError
 from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -98,6 +99,10 @@ class Store:
             return []
         return sorted(entry.name for entry in os.scandir(self.trials) if not entry.name.startswith("."))
 
+    def contains(self, config: TrialConfig) -> bool:
+        """Whether any result of ``config`` is stored."""
+        return (self.trials / config.trial_id / "record.parquet").exists()
+
     def finished(self, config: TrialConfig) -> bool:
         """Whether a final result of ``config`` is stored."""
         path = self.trials / config.trial_id / "record.parquet"
@@ -111,6 +116,7 @@ class Store:
         """
         final = self.trials / result.trial_id
         partial = self.trials / f".tmp-{result.trial_id}-{uuid.uuid4().hex}"
+        replaced = self.trials / f".tmp-replaced-{result.trial_id}-{uuid.uuid4().hex}"
         try:
             partial.mkdir(parents=True)
             pq.write_table(_steps_table(result), partial / "steps.parquet")
@@ -118,13 +124,14 @@ class Store:
             (partial / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
             _sync(partial)
             if final.exists():
-                final.rename(self.trials / f".tmp-replaced-{result.trial_id}-{uuid.uuid4().hex}")
+                final.rename(replaced)
             partial.rename(final)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
+            if replaced.exists() and not final.exists():
+                replaced.rename(final)
             raise ResultsError(f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}") from None
-        for replaced in self.trials.glob(f".tmp-replaced-{result.trial_id}-*"):
-            shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
@@ -144,17 +151,21 @@ class Store:
         """
         folder = self.trials / trial_id
         table, summary = read_record(folder / "record.parquet")
-        rows = table.to_pylist()
-        return TrialResult(
-            config=TrialConfig.from_dict(summary["config"]),
-            status=TrialStatus(summary["status"]),
-            steps_to_target=summary["steps_to_target"],
-            evaluations=[Measurement(**row) for row in rows],
-            steps=read_steps(folder / "steps.parquet") if with_steps else {},
-            workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
-            message=summary["message"],
-            timing=_read_timing(folder / "timing.json"),
-        )
+        steps = read_steps(folder / "steps.parquet") if with_steps else {}
+        timing = _read_timing(folder / "timing.json")
+        try:
+            return TrialResult(
+                config=TrialConfig.from_dict(summary["config"]),
+                status=TrialStatus(summary["status"]),
+                steps_to_target=summary["steps_to_target"],
+                evaluations=[Measurement(**row) for row in table.to_pylist()],
+                steps=steps,
+                workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
+                message=summary["message"],
+                timing=timing,
+            )
+        except (ConfigError, KeyError, TypeError) as error:
+            raise ResultsError(_unreadable(folder / "record.parquet", error)) from None
 
     def results(self, *, with_steps: bool = False) -> Iterator[TrialResult]:
         """All stored trials, in the order of their ids."""
@@ -240,8 +251,12 @@ def _steps_table(result: TrialResult) -> pa.Table:
 def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
     if not metadata or METADATA_KEY not in metadata:
         raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
-    summary = json.loads(metadata[METADATA_KEY])
-    _check_version(summary.get("schema_version"), path)
+    try:
+        summary = json.loads(metadata[METADATA_KEY])
+        _check_version(summary["schema_version"], path)
+        TrialStatus(summary["status"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ResultsError(_unreadable(path, error)) from None
     return summary
 
 
@@ -269,7 +284,8 @@ def _write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise ResultsError(f"cannot write {path}: {error.strerror or error}") from None
 
 

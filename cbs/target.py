@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from cbs.errors import ConfigError
@@ -30,8 +31,9 @@ class Target:
     direction: Direction = "below"
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
-            raise ConfigError(f"target value must be finite, got {self.value}")
+        if isinstance(self.value, bool) or not isinstance(self.value, Real) or not math.isfinite(self.value):
+            raise ConfigError(f"target value must be a finite number, got {self.value!r}")
+        object.__setattr__(self, "value", float(self.value))
         if self.direction not in ("below", "above"):
             raise ConfigError(f"target direction must be 'below' or 'above', got {self.direction!r}")
 

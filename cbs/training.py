@@ -24,7 +24,7 @@ from cbs.workloads import Workload, build_workload
 from cbs.workloads.base import Batch
 
 Monitor = Callable[[Measurement], bool]
-"""Called after every evaluation that neither reached the target nor diverged; returns True to prune the trial."""
+"""Called after every evaluation that did not reach the target; returns True to prune the trial."""
 
 
 def run_trial(
@@ -58,8 +58,10 @@ def run_trial(
         raise ConfigError(f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}")
     device = _device(config)
     loop = _Loop(config, workload, probes, device)
+    loop_started = time.perf_counter()
     with seeding.seeded(config.seed, "training"):
         status, message = loop.run(monitor)
+    loop_seconds = time.perf_counter() - loop_started
     return TrialResult(
         config=config,
         status=status,
@@ -70,6 +72,7 @@ def run_trial(
         message=message,
         timing={
             "seconds": time.perf_counter() - started,
+            "training_seconds": loop_seconds - loop.evaluation_seconds,
             "evaluation_seconds": loop.evaluation_seconds,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "host": platform.node(),
@@ -159,11 +162,11 @@ class _Loop:
             latest = self.evaluate(step, lr, losses)
             if target.reached(latest.value):
                 return TrialStatus.REACHED, ""
+            if monitor is not None and monitor(latest):
+                return TrialStatus.PRUNED, f"stopped at step {step}: another learning rate needs fewer steps"
             distance = target.distance(latest.value)
             if not distance <= config.divergence_factor * reach:
                 return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start"
-            if monitor is not None and monitor(latest):
-                return TrialStatus.PRUNED, f"stopped at step {step}: another learning rate needs fewer steps"
             near = distance <= config.evaluation.near_fraction * reach
             next_evaluation = config.evaluation.next_step(step, near=near)
         return TrialStatus.BUDGET_EXHAUSTED, f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}"

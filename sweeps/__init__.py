@@ -1,0 +1,3 @@
+"""Turn a sweep into trials and run them on Ray Tune."""
+
+__distribution__ = "critical-batch-size"

@@ -1,0 +1,1 @@
+"""Closed forms that measurements are checked against; never imported by the rest of the core."""

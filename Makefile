@@ -1,0 +1,38 @@
+# Two commands on a fresh machine with Python >= 3.11: `make demo` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test test-all lint bench clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "cbs needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## install, sweep the embedded text with MERIT and AdamW, show the critical batch sizes
+	$(BIN)/cbs sweep --optim merit --optim adamw --recipe quick
+	$(BIN)/cbs analyze results/
+
+lint: $(STAMP)  ## style, layering, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+
+test: lint  ## lint, then the tests
+	$(BIN)/python -m pytest
+
+test-all: lint  ## lint, then every test, the slow ones too
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+bench: $(STAMP)  ## ratios measured side by side
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## remove the virtual environment and the caches, not the results
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

@@ -1,0 +1,83 @@
+"""Figures: one file each, found by name; every one computes a table first and draws it second.
+
+A drawn figure is saved as PDF and PNG, and the table behind it as CSV of the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from cbs.registry import Registry
+
+if TYPE_CHECKING:
+    from analysis.answers import Answer
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure of the answers of one sweep, workload and target.
+
+    Attributes:
+        compute: answers -> the tidy table that is drawn; its column ``optimizer`` names the answer of a row.
+        draw: draws a table on axes.
+        panels: whether every optimizer has its own axes, ``draw`` then sees one optimizer at a time.
+    """
+
+    compute: Callable[[Sequence[Answer]], pd.DataFrame]
+    draw: Callable[[Axes, pd.DataFrame], None]
+    panels: bool = False
+
+    def figure(self, table: pd.DataFrame) -> Figure:
+        """The whole figure of ``table``."""
+        with style.style():
+            parts = [part for _, part in table.groupby("optimizer", sort=False)] if self.panels else [table]
+            figure, axes = style.grid(len(parts))
+            for place, part in zip(axes, parts, strict=True):
+                self.draw(place, part)
+                if self.panels:
+                    place.set_title(part["optimizer"].iloc[0])
+                if not place.get_subplotspec().is_first_col():
+                    place.set_ylabel("")
+        return figure
+
+
+FIGURES: Registry[FigureKind] = Registry("figure", "analysis.figures")
+
+
+def write_all(answers: Sequence[Answer], folder: Path) -> list[str]:
+    """Draw every figure of every (sweep, workload, target) into ``folder/figures``; returns the names relative to ``folder``."""
+    place = folder / "figures"
+    place.mkdir(parents=True, exist_ok=True)
+    scopes: dict[tuple[str, str, str], list[Answer]] = {}
+    for answer in answers:
+        scopes.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
+    written = []
+    for scope, members in scopes.items():
+        suffix = _suffix(scope, list(scopes))
+        for name in FIGURES:
+            kind = FIGURES[name]
+            table = kind.compute(members)
+            table.to_csv(place / f"{name}{suffix}.csv", index=False)
+            with style.style():
+                files = style.save(kind.figure(table), place, f"{name}{suffix}")
+            written += [f"figures/{file}" for file in (*files, f"{name}{suffix}.csv")]
+    return written
+
+
+def _suffix(scope: tuple[str, str, str], scopes: Sequence[tuple[str, str, str]]) -> str:
+    """What tells the files of one scope from those of the others; empty when there is one."""
+    parts = [part for index, part in enumerate(scope) if len({other[index] for other in scopes}) > 1]
+    words = [part.replace("<", "below").replace(">", "above") for part in parts]
+    return "".join("-" + re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") for word in words)
+
+
+__all__ = ["FIGURES", "FigureKind", "write_all"]

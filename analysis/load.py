@@ -1,0 +1,279 @@
+"""Results on disk -> two tidy tables, and the groups whose trials may be compared with one another.
+
+A group is what one curve of steps against batch size is drawn from: one sweep, one workload, one optimizer with its
+options, one schedule. Its trials differ in learning rate, batch size and seed alone, so unlike trials are never pooled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cbs.errors import ResultsError
+from cbs.record import TrialStatus
+from cbs.store import Store, find_sweeps, read_record
+from cbs.target import Target
+
+_AXES = ("lr", "batch_size", "seed")
+_EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probes")
+"""How a trial is run, not what it trains; may differ within a group."""
+
+
+def _half_life(beta: Any, batch_size: int) -> float:
+    return batch_size * math.log(2) / -math.log(beta) if isinstance(beta, float) and 0 < beta < 1 else math.nan
+
+
+_SCALED: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
+    "schedule.warmup_examples": ("warmup_steps", lambda value, batch_size: value / batch_size),
+    "schedule.decay_examples": ("decay_steps", lambda value, batch_size: None if value is None else value / batch_size),
+    "optimizer.options.betas.1": ("beta2_half_life_examples", _half_life),
+    "optimizer.options.beta2": ("beta2_half_life_examples", _half_life),
+}
+"""Settings that may follow the batch size by rule: name and value of what such a rule keeps constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Trials that differ in learning rate, batch size and seed alone.
+
+    Attributes:
+        sweep: name of the sweep.
+        workload: name of the workload, with the options that tell it from others of that name in the sweep.
+        optimizer: name of the optimizer, with every setting that tells this group from others of that name.
+        optimizer_options: all options the optimizer was given.
+        target: where the trials stopped.
+        prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
+        example_unit: what one example is.
+        tokens_per_example: tokens in an example, or ``None``.
+        metric_unit: unit of the validation metric.
+    """
+
+    sweep: str
+    workload: str
+    optimizer: str
+    optimizer_options: dict[str, Any]
+    target: Target
+    prune_factor: float | None
+    example_unit: str
+    tokens_per_example: int | None
+    metric_unit: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """All trials at a path.
+
+    Attributes:
+        trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
+            final_step, max_steps, message, folder``.
+        evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
+        groups: see :class:`Group`.
+        notes: what was left out, one line each.
+    """
+
+    trials: pd.DataFrame
+    evaluations: pd.DataFrame
+    groups: list[Group]
+    notes: list[str]
+
+    def of_group(self, group: int) -> pd.DataFrame:
+        """The trials of one group."""
+        return self.trials[self.trials["group"] == group]
+
+
+def load(path: str | os.PathLike[str]) -> Results:
+    """Read one sweep, or all sweeps of a folder.
+
+    A trial that is there twice (same group, learning rate, batch size and seed; the runs differ in budget or in how they
+    were executed) counts once: the run with a final status wins, then the one that took more steps.
+
+    Raises:
+        ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
+    """
+    stores, notes = find_sweeps(path), []
+    names = _sweep_names(stores)
+    rows: list[dict[str, Any]] = []
+    curves: list[tuple[np.ndarray, np.ndarray]] = []
+    for store, name in zip(stores, names, strict=True):
+        prune_factor = _prune_factor(store)
+        paths = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
+        if not paths:
+            notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
+        with ThreadPoolExecutor(4) as pool:
+            for row, curve in pool.map(_read, paths):
+                rows.append({"sweep": name, "prune_factor": prune_factor} | row)
+                curves.append(curve)
+    if not rows:
+        raise ResultsError(notes[0])
+    trials = pd.DataFrame(rows)
+    trials["group"], groups = _group(trials)
+    kept = _without_duplicates(trials, notes)
+    trials = trials.loc[kept].drop(columns=["config", "workload_info", "prune_factor"]).reset_index(drop=True)
+    return Results(trials, _long([curves[index] for index in kept]), groups, notes)
+
+
+def _sweep_names(stores: list[Store]) -> list[str]:
+    names = [str(store.manifest().get("name") or store.root.resolve().name) for store in stores]
+    return names if len(set(names)) == len(names) else [store.root.name for store in stores]
+
+
+def _prune_factor(store: Store) -> float | None:
+    protocol = store.manifest().get("protocol") or {}
+    factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
+    if factor is not None and not (isinstance(factor, int | float) and factor > 1):
+        raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
+    return factor
+
+
+def _read(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]:
+    table, summary = read_record(path)
+    steps = table["step"].to_numpy()
+    try:
+        config = summary["config"]
+        row = {
+            "trial_id": summary["trial_id"],
+            **{key: config[key] for key in _AXES},
+            "status": str(TrialStatus(summary["status"])),
+            "final_step": int(steps[-1]) if len(steps) else 0,
+            "max_steps": config["max_steps"],
+            "message": summary["message"],
+            "folder": str(path.parent),
+            "config": config,
+            "workload_info": summary["workload"],
+        }
+        Target(**config["target"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResultsError(
+            f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
+        ) from None
+    return row, (steps, table["value"].to_numpy())
+
+
+def _long(curves: list[tuple[np.ndarray, np.ndarray]]) -> pd.DataFrame:
+    lengths = [len(steps) for steps, _ in curves]
+    return pd.DataFrame(
+        {
+            "trial": np.repeat(np.arange(len(curves)), lengths),
+            "step": np.concatenate([steps for steps, _ in curves]),
+            "value": np.concatenate([values for _, values in curves]),
+        }
+    )
+
+
+def _without_duplicates(trials: pd.DataFrame, notes: list[str]) -> np.ndarray:
+    """Rows to keep, in their order; says how many were dropped."""
+    final = trials["status"].map(lambda status: TrialStatus(status).final)
+    ranked = trials.assign(final=final).sort_values(["final", "final_step"], ascending=False, kind="stable")
+    kept = np.sort(ranked.drop_duplicates(["group", *_AXES]).index.to_numpy())
+    if len(kept) < len(trials):
+        notes.append(
+            f"{len(trials) - len(kept)} trials are there twice; of each the longer run with a final status counts"
+        )
+    return kept
+
+
+def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in items:
+            yield from _flatten(part, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
+    """Index of the group of every trial, and the groups."""
+    settings = pd.DataFrame(
+        [{name: json.dumps(value) for name, value in _flatten(_shared(config))} for config in trials["config"]]
+    ).fillna("")
+    settings["workload.data_hash"] = _data_hash(trials, settings)
+    scope = trials["sweep"] + "\n" + settings["workload.name"] + "\n" + settings["optimizer.name"]
+    for name in [name for name in _SCALED if name in settings]:
+        settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
+    key = settings.agg("\n".join, axis=1) + "\n" + trials["sweep"]
+    codes, _ = pd.factorize(key, sort=False)
+    first = pd.Series(codes).drop_duplicates().index
+    distinct = settings.loc[first].reset_index(drop=True)
+    return codes, _describe(trials.loc[first].reset_index(drop=True), distinct, trials.groupby(codes)["workload_info"])
+
+
+def _shared(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)}
+
+
+def _data_hash(trials: pd.DataFrame, settings: pd.DataFrame) -> pd.Series:
+    """Hash of the data of every trial; a trial that failed before it was known takes that of its sweep's workload."""
+    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
+    same = trials["sweep"] + "\n" + settings["workload.name"]
+    return hashes.fillna(hashes.groupby(same).transform("first")).fillna("")
+
+
+def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
+    """``values`` as they are, or as what their rule keeps constant, whichever takes fewer values in the scope."""
+    label, rule = _SCALED[name]
+    pairs = zip(values, batch_sizes, strict=True)
+    ruled = pd.Series(
+        [f"{label}={_rounded(rule(json.loads(v), b))}" if v else "" for v, b in pairs], index=values.index
+    )
+    fewer = ruled.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
+    return ruled.where(fewer, values)
+
+
+def _rounded(value: Any) -> Any:
+    return value if value is None else float(f"{value:.6g}")
+
+
+def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: Any) -> list[Group]:
+    """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
+    of_workload = [name for name in settings if name.startswith("workload.")]
+    rest = [name for name in settings if name not in of_workload]
+    workload = _labels(settings["workload.name"].map(json.loads), first["sweep"], settings[of_workload])
+    optimizer = _labels(settings["optimizer.name"].map(json.loads), first["sweep"] + "\n" + workload, settings[rest])
+    groups = []
+    for index, row in first.iterrows():
+        info = next((info for info in infos.get_group(index) if info), {})
+        groups.append(
+            Group(
+                sweep=row["sweep"],
+                workload=workload[index],
+                optimizer=optimizer[index],
+                optimizer_options=row["config"]["optimizer"]["options"],
+                target=Target(**row["config"]["target"]),
+                prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
+                example_unit=info.get("example_unit", "example"),
+                tokens_per_example=info.get("tokens_per_example"),
+                metric_unit=info.get("metric_unit", ""),
+            )
+        )
+    return groups
+
+
+def _labels(names: pd.Series, scope: pd.Series, settings: pd.DataFrame) -> pd.Series:
+    labels = names.copy()
+    for _, members in names.groupby(scope + "\n" + names):
+        if len(members) == 1:
+            continue
+        part = settings.loc[members.index]
+        unlike = [name for name in part if part[name].nunique() > 1]
+        for index in members.index:
+            told = [_setting(name, part.at[index, name]) for name in unlike]
+            labels[index] += f"({', '.join(text for text in told if text)})" if any(told) else ""
+    return labels
+
+
+def _setting(name: str, value: str) -> str:
+    if not value:
+        return ""
+    if "=" in value and name in _SCALED:
+        return value
+    short = name.removeprefix("optimizer.options.").removeprefix("workload.options.").removeprefix("workload.")
+    return f"{short}={value.strip(chr(34))}"

@@ -1,0 +1,271 @@
+"""How figures look: sizes, fonts, colours, direct labels, and how they are saved.
+
+Figures are built with the object interface alone; nothing here touches the state of :mod:`matplotlib.pyplot`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+SINGLE, DOUBLE = 3.25, 6.75
+"""Column widths of a two-column paper, inches."""
+
+PANEL_HEIGHT = 2.5
+SMALL = 7
+GREY, ALERT = "#7f7f7f", "#d00000"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito (2008), told apart with every common colour blindness; their yellow is too pale for lines."""
+
+MARKERS = ("o", "s", "D", "v", "P", "X", "p")
+
+_RC: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "mathtext.default": "regular",
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+}
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Everything drawn and saved inside has the one style."""
+    with matplotlib.rc_context(_RC):
+        yield
+
+
+def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """A figure with ``panels`` axes: one in a single column, more side by side over both columns."""
+    across = min(panels, columns)
+    down = -(-panels // across)
+    figure = Figure(figsize=(SINGLE if across == 1 else DOUBLE, PANEL_HEIGHT * down), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[str]:
+    """Write ``name.pdf`` (vector, fonts embedded) and ``name.png``; the same figure gives the same bytes. Returns the names."""
+    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+    figure.savefig(folder / f"{name}.png", dpi=200, metadata={"Software": None})
+    return [f"{name}.pdf", f"{name}.png"]
+
+
+def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of every optimizer, in their order."""
+    distinct = list(dict.fromkeys(names))
+    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(distinct)}
+
+
+def shades(values: Sequence[float]) -> dict[float, Any]:
+    """One colour of a sequential map per distinct value, light to dark without the palest part."""
+    distinct = sorted(set(values))
+    positions = np.linspace(0.0, 0.85, len(distinct)) if len(distinct) > 1 else [0.4]
+    return {
+        value: matplotlib.colormaps["viridis"](0.85 - position)
+        for value, position in zip(distinct, positions, strict=True)
+    }
+
+
+def plain(value: float) -> str:
+    """A tick label: 256, 4096, 20k, 3M; below one up to two digits."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / {'G': 1e9, 'M': 1e6, 'k': 1e3}[suffix]:.4g}{suffix}"
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def log_axis(
+    axis: Any,
+    values: Sequence[float] | pd.Series | None = None,
+    *,
+    most: int = 6,
+    span: tuple[float, float] | None = None,
+) -> None:
+    """A log axis with plain numbers: ticks at ``values`` where given, else at powers of ten and, where the range is short, at
+    2 and 5 or 3 times these; about ``most`` of them."""
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    if values is not None and len(values):
+        distinct = sorted(set(values))
+        axis.set_major_locator(FixedLocator(distinct[:: -(-len(distinct) // most)]))
+        return
+    low, high = span or axis.get_view_interval()
+    decades = np.log10(high / low)
+    subs = next((subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if decades * len(subs) <= most + 0.5), (1.0,))
+    if decades < 0.8:
+        subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=20))
+
+
+def log_limits(
+    values: Sequence[float] | np.ndarray, *, below: float = 0.06, above: float = 0.06
+) -> tuple[float, float]:
+    """Limits of a log axis around the finite positive ``values``, with margins as shares of the range."""
+    usable = np.asarray(values, dtype=float)
+    usable = usable[np.isfinite(usable) & (usable > 0)]
+    if not len(usable):
+        return 0.5, 2.0
+    low, high = np.log(usable.min()), np.log(usable.max())
+    span = max(high - low, 0.7)
+    low, high = (low, high) if high - low >= 0.7 else ((low + high - 0.7) / 2, (low + high + 0.7) / 2)
+    return float(np.exp(low - below * span)), float(np.exp(high + above * span))
+
+
+def spread(positions: Sequence[float], gap: float) -> np.ndarray:
+    """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is kept."""
+    order = np.argsort(positions, kind="stable")
+    placed = np.clip(np.asarray(positions, dtype=float)[order], 0.0, 1.0)
+    gap = min(gap, 1.0 / max(1, len(placed) - 1)) if len(placed) > 1 else gap
+    for _ in range(200):
+        overlap = gap - np.diff(placed)
+        if not (overlap > 1e-6).any():
+            break
+        push = np.maximum(overlap, 0.0) / 2
+        placed[:-1] -= push
+        placed[1:] += push
+        placed = np.clip(placed, 0.0, 1.0)
+    result = np.empty(len(placed))
+    result[order] = placed
+    return result
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Labels in a column right of the axes, joined to the ends of their lines, never on top of one another.
+
+    Limits and scales of the axes must be final.
+
+    Args:
+        axes: where.
+        ends: x and y (data), text and colour of each.
+    """
+    height = axes.figure.get_size_inches()[1] / axes.get_gridspec().nrows * 0.72
+    to_axes = (axes.transData + axes.transAxes.inverted()).transform
+    places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], SMALL * 1.25 / 72 / height)
+    for (x, y, text, colour), place in zip(ends, places, strict=True):
+        axes.annotate(
+            text,
+            xy=(x, y),
+            xytext=(1.04, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=SMALL,
+            color=colour,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "linewidth": 0.4,
+                "color": colour,
+                "alpha": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 2,
+                "relpos": (0, 0.5),
+            },
+        )
+
+
+def key(
+    axes: Axes,
+    handles: Sequence[Line2D],
+    x: Sequence[float] | pd.Series,
+    y: Sequence[float] | pd.Series,
+    *,
+    title: str = "",
+) -> None:
+    """A frameless key in the upper right corner; the y limit is raised where the data would run into it.
+
+    Limits and scales (log) of the axes must be final but for the upper y limit.
+
+    Args:
+        axes: where.
+        handles: labelled artists.
+        x: of the data, same length as ``y``.
+        y: of the data; not finite where there is none.
+        title: what the labels hold beside the names.
+    """
+    height = axes.figure.get_size_inches()[1] / axes.get_gridspec().nrows * 0.7
+    share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
+    (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())
+    letters = max(len(title), *(len(str(handle.get_label())) for handle in handles))
+    width = min(1.0, (letters * SMALL * 0.55 / 72 + 0.35) / (axes.figure.get_size_inches()[0] - 0.6))
+    beside = (np.log(np.asarray(x)) > right - width * (right - left)) & np.isfinite(y)
+    if beside.any():
+        highest = np.log(np.asarray(y)[beside]).max()
+        top = max(top, bottom + (highest - bottom) / (1.0 - share))
+    axes.set_ylim(np.exp(bottom), np.exp(top))
+    axes.legend(
+        handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="right", loc="upper right", frameon=False,
+        labelcolor=[handle.get_color() for handle in handles], handlelength=1.4, handletextpad=0.5, borderaxespad=0.4,
+        borderpad=0.0, labelspacing=0.35,
+    )  # fmt: skip
+
+
+def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:
+    """A second axis in tokens, where an example is the same number of tokens in every row."""
+    tokens = tokens_per_example.dropna().unique()
+    if len(tokens) != 1 or tokens_per_example.isna().any() or tokens[0] <= 1:
+        return
+    factor = float(tokens[0])
+    functions = (lambda value: value * factor, lambda value: value / factor)
+    second = (
+        axes.secondary_xaxis("top", functions=functions)
+        if axis == "x"
+        else axes.secondary_yaxis("right", functions=functions)
+    )
+    place = second.xaxis if axis == "x" else second.yaxis
+    low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
+    second.spines[:].set_visible(True)
+    log_axis(place, span=(low * factor, high * factor))
+    place.set_label_text(f"{quantity} (tokens)")
+
+
+def words(target: str) -> str:
+    """A target as it stands on an axis."""
+    return target.replace("_", " ")
+
+
+def halo() -> list[Any]:
+    """Path effects that keep a label readable on a line."""
+    return [withStroke(linewidth=1.8, foreground="white")]
+
+
+def empty(axes: Axes, text: str) -> None:
+    """Say in words why there is nothing to draw."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=SMALL, color=GREY, wrap=True)

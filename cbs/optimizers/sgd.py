@@ -1,0 +1,36 @@
+"""SGD with heavy-ball or Nesterov momentum (Sutskever et al. 2013, ICML)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from cbs.optimizers.base import optimizer
+
+
+@optimizer(
+    "sgd",
+    lr_grid=(8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.128, 0.256, 0.512, 1.024),
+    family="sgd",
+    paper="Sutskever et al. 2013, ICML",
+)
+def sgd(
+    model: nn.Module,
+    lr: float,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> torch.optim.SGD:
+    """Stochastic gradient descent with momentum.
+
+    torch's form: ``buffer <- momentum * buffer + g`` and ``w <- w - lr * buffer``, so the step a constant gradient ends
+    up with is ``lr / (1 - momentum)`` times the gradient. Weight decay is added to the gradient.
+
+    Raises:
+        ValueError: if an option is outside its domain.
+    """
+    if not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+    params = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)

@@ -1,0 +1,128 @@
+r"""A quadratic loss with independent gradient noise: the workload whose every answer is known in closed form.
+
+The model of Zhang et al. (2019), arXiv:1907.04164, on which the whole chain of measurement can be checked against
+:mod:`cbs.theory.noisy_quadratic`. The parameters :math:`\theta \in R^d` start from N(0, I). An example is a noise
+vector :math:`\xi \sim N(0, diag(c))` and its loss
+
+.. math:: \ell(\theta, \xi) = \frac12 \sum_i h_i \theta_i^2 + \xi \cdot \theta,
+
+so its gradient is :math:`h \theta + \xi` exactly. The curvatures are :math:`h_i = i^{-power}` and
+:math:`c = noise \cdot h`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from cbs.target import Direction
+from cbs.workloads import WORKLOADS
+
+_BLOCK = 64
+"""Examples drawn at a time, always, so that the sequence does not depend on how many are asked for."""
+
+
+class Quadratic(nn.Module):
+    """Parameters ``theta`` and buffers ``curvature`` and ``noise``, all of shape ``[dimension]``."""
+
+    curvature: Tensor
+    noise: Tensor
+
+    def __init__(self, curvature: Tensor, noise: Tensor) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.randn(len(curvature)))
+        self.register_buffer("curvature", curvature)
+        self.register_buffer("noise", noise)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        """Losses of examples of shape ``[examples, dimension]``, shape ``[examples]``."""
+        return self.loss() + examples @ self.theta
+
+    def loss(self) -> Tensor:
+        """The loss without noise, a scalar."""
+        return 0.5 * (self.curvature * self.theta.square()).sum()
+
+
+class NoiseStream:
+    """Independent Gaussian vectors with standard deviations ``scale``, in an order fixed by ``generator``."""
+
+    def __init__(self, scale: Tensor, generator: torch.Generator) -> None:
+        self._scale = scale
+        self._generator = generator
+        self._left = scale.new_empty(0, len(scale))
+
+    def next(self, examples: int) -> Tensor:
+        """The next ``examples`` vectors, shape ``[examples, dimension]``."""
+        parts = [self._left]
+        missing = examples - len(self._left)
+        for _ in range(-(-missing // _BLOCK)):
+            parts.append(torch.randn(_BLOCK, len(self._scale), generator=self._generator).mul_(self._scale))
+        drawn = torch.cat(parts) if len(parts) > 1 else parts[0]
+        self._left = drawn[examples:]
+        return drawn[:examples]
+
+
+class NoisyQuadratic:
+    """The workload. The metric is the exact loss, without noise."""
+
+    metric = "validation_loss"
+    metric_unit = "loss"
+    direction: Direction = "below"
+    default_target = 0.1
+    example_unit = "sample"
+    tokens_per_example: int | None = None
+    data_hash: str | None = None
+
+    def __init__(self, curvature: Tensor, noise: Tensor) -> None:
+        self.curvature = curvature
+        self.noise = noise
+
+    def build_model(self) -> Quadratic:
+        """Parameters drawn from N(0, I)."""
+        return Quadratic(self.curvature.clone(), self.noise.clone())
+
+    def training_stream(self, generator: torch.Generator) -> NoiseStream:
+        """Endless fresh examples."""
+        return NoiseStream(self.noise.sqrt(), generator)
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Loss of every example, shape ``[examples]``."""
+        return model(batch)
+
+    def validate(self, model: Any) -> float:
+        """The loss without noise."""
+        return float(model.loss().detach())
+
+    def true_moments(self, model: Any) -> tuple[float, float]:
+        """``(|G|^2, tr(Sigma))``: squared norm of the true gradient and trace of the per-example gradient covariance.
+
+        Their ratio ``tr(Sigma) / |G|^2`` is the simple noise scale in examples.
+        """
+        with torch.no_grad():
+            gradient = model.curvature.double() * model.theta.double()
+            return float(gradient.square().sum()), float(model.noise.double().sum())
+
+
+@WORKLOADS.register("noisy_quadratic")
+def noisy_quadratic(*, dimension: int = 1000, noise: float = 1.0, spectrum_power: float = 1.0) -> NoisyQuadratic:
+    """A noisy quadratic.
+
+    Args:
+        dimension: number of parameters.
+        noise: variance of a single example's gradient noise, as a multiple of the curvature; 0 for none.
+        spectrum_power: the i-th curvature is ``i ** -spectrum_power``.
+
+    Raises:
+        ConfigError: if an option is outside its domain.
+    """
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise ConfigError(f"dimension must be a whole number of at least 1, got {dimension}")
+    if not 0.0 <= noise < float("inf"):
+        raise ConfigError(f"noise must be finite and at least 0, got {noise}")
+    if not 0.0 <= spectrum_power < float("inf"):
+        raise ConfigError(f"spectrum_power must be finite and at least 0, got {spectrum_power}")
+    curvature = torch.arange(1, dimension + 1, dtype=torch.float64).pow(-spectrum_power)
+    return NoisyQuadratic(curvature.float(), (noise * curvature).float())

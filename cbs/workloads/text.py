@@ -1,0 +1,221 @@
+"""Language modelling on the embedded corpus, which needs no download, or on a person's own text or token files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from cbs.errors import ConfigError, DataError, UnknownNameError
+from cbs.target import Direction
+from cbs.text import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
+from cbs.text.corpus import check_ids
+from cbs.workloads import WORKLOADS
+
+STARTS_AT_ONCE = 4096
+"""Window starts are drawn this many at a time, so that the examples do not depend on how they are cut into batches."""
+
+VALIDATION_CHUNK = 128
+"""Most sequences per forward pass of the validation; small models are faster while the logits fit the cache."""
+
+VALIDATION_LOGITS = 2**28
+"""Most logits per forward pass of the validation, for large vocabularies: 1 GiB in float32."""
+
+BYTE_TARGET = 2.4
+TOKEN_TARGET_SHARE = 0.6
+
+
+@WORKLOADS.register("text")
+def text(
+    *,
+    size: str = "30k",
+    context: int | None = None,
+    data: str | None = None,
+    validation: str | None = None,
+    tokenizer: str | None = None,
+    text_field: str = "text",
+    dtype: str | None = None,
+    vocab_size: int | None = None,
+    validation_sequences: int = 512,
+) -> TextWorkload:
+    """A GPT that predicts the next byte or token; see :class:`TextWorkload`.
+
+    Args:
+        size: a name of :data:`cbs.text.gpt.SIZES`.
+        context: tokens per sequence; ``None`` for that of the size.
+        data: file or folder with the text, see :func:`cbs.text.files.load_corpus` for the formats and for the options
+            ``validation``, ``tokenizer``, ``text_field`` and ``dtype``; ``None`` for the embedded corpus.
+        validation: file or folder with the validation text; ``None`` to split ``data``.
+        tokenizer: path of a ``tokenizer.json``; ``None`` for bytes.
+        text_field: field or column that holds the text.
+        dtype: type of the ids in a ``.bin`` file.
+        vocab_size: number of token ids; ``None`` for 128 (embedded corpus), 256 (bytes) or the tokenizer's.
+        validation_sequences: sequences in the fixed validation set.
+
+    Raises:
+        UnknownNameError: if there is no such size.
+        ConfigError: if an option is out of its domain or contradicts another.
+        DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
+    """
+    if size not in SIZES:
+        raise UnknownNameError(f"unknown size {size!r} of workload 'text': known sizes are {', '.join(SIZES)}")
+    numbers = {"context": context, "vocab_size": vocab_size, "validation_sequences": validation_sequences}
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ConfigError(f"{name} of workload 'text' must be a whole number of at least 1, got {number!r}")
+    shape = SIZES[size] if context is None else dataclasses.replace(SIZES[size], context=context)
+    if data is not None:
+        corpus = load_corpus(
+            data, validation=validation, tokenizer=tokenizer, text_field=text_field, dtype=dtype, vocab_size=vocab_size
+        )
+        return TextWorkload(shape, corpus, validation_sequences)
+    for name, option in {"validation": validation, "tokenizer": tokenizer, "dtype": dtype}.items():
+        if option is not None:
+            raise ConfigError(f"option {name} of workload 'text' needs data=PATH, the embedded corpus does not use it")
+    corpus = embedded_corpus()
+    if vocab_size is not None:
+        for tokens in (corpus.training, corpus.validation):
+            check_ids(tokens, vocab_size, corpus.training_source)
+        corpus = dataclasses.replace(corpus, vocab_size=vocab_size)
+    return TextWorkload(shape, corpus, validation_sequences)
+
+
+class TextWorkload:
+    r"""Next-token prediction on windows of a text.
+
+    An example is a window of ``context + 1`` tokens; its loss is the mean cross-entropy, in nats, of its last
+    ``context`` tokens given those before. Training windows start anywhere with equal probability and are drawn with
+    replacement. The metric is the mean loss of the same ``validation_sequences`` windows, at evenly spaced starts.
+
+    The default target for bytes is 2.4 nats: on the embedded corpus, where single bytes carry 3.24 and a byte given the
+    one before it 2.45, a model has to use more than the previous byte. For tokens it is :math:`0.6 \ln V` with V the
+    vocabulary size, early in training and no more than a place to start from.
+
+    Args:
+        shape: shape of the model; its context is the sequence length.
+        corpus: the data.
+        validation_sequences: sequences in the validation set.
+
+    Raises:
+        DataError: if the training part holds no window, or the validation part fewer than ``validation_sequences``.
+    """
+
+    metric: str = "validation_loss"
+    direction: Direction = "below"
+    example_unit: str = "sequence"
+    tokens_per_example: int | None
+    data_hash: str | None
+
+    def __init__(self, shape: GPTShape, corpus: Corpus, validation_sequences: int = 512) -> None:
+        self.shape = shape
+        self.corpus = corpus
+        self.metric_unit = f"nats/{corpus.unit}"
+        token_target = round(TOKEN_TARGET_SHARE * math.log(corpus.vocab_size), 2)
+        self.default_target = BYTE_TARGET if corpus.unit == "byte" else token_target
+        self.tokens_per_example = shape.context
+        self.data_hash = corpus.data_hash
+        unchecked = None if corpus.fully_checked else corpus.vocab_size
+        self._training = Windows(corpus.training, shape.context, corpus.training_source, unchecked)
+        validation = Windows(corpus.validation, shape.context, corpus.validation_source, unchecked)
+        _require_windows(self._training, "training", 1)
+        _require_windows(validation, "validation", validation_sequences)
+        starts = np.linspace(0, len(validation) - 1, validation_sequences).astype(np.int64)
+        self._validation = {torch.device("cpu"): validation.gather(starts)}
+
+    def build_model(self) -> nn.Module:
+        """A :class:`~cbs.text.gpt.GPT` drawn from torch's global random state."""
+        return GPT(self.shape, self.corpus.vocab_size)
+
+    def training_stream(self, generator: torch.Generator) -> WindowStream:
+        """Random windows of the training text."""
+        return WindowStream(self._training, generator)
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
+        logits = model(batch[:, :-1])
+        losses = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+        return losses.view(len(batch), -1).mean(1)
+
+    def validate(self, model: nn.Module) -> float:
+        """Mean loss over the validation set, in nats per token; bitwise the same for the same weights."""
+        batch = self._validation_on(next(model.parameters()).device)
+        chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (self.shape.context * self.corpus.vocab_size)))
+        with torch.no_grad():
+            losses = torch.cat([self.example_losses(model, part) for part in batch.split(chunk)])
+        return losses.double().mean().item()
+
+    def _validation_on(self, device: torch.device) -> Tensor:
+        if device not in self._validation:
+            self._validation[device] = self._validation[torch.device("cpu")].to(device)
+        return self._validation[device]
+
+
+class Windows:
+    """All windows of ``context + 1`` consecutive tokens of a text, without a copy of it.
+
+    Args:
+        tokens: one-dimensional array of ids, in memory or memory-mapped.
+        context: tokens a window predicts.
+        source: where they are from, for error messages.
+        vocab_size: every id that is read has to be below it; ``None`` if that is known already.
+    """
+
+    def __init__(self, tokens: np.ndarray, context: int, source: str, vocab_size: int | None = None) -> None:
+        self.tokens = len(tokens)
+        self.context = context
+        self.source = source
+        self._vocab_size = vocab_size
+        self._windows = sliding_window_view(tokens, context + 1) if len(tokens) > context else tokens[:0, None]
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def gather(self, starts: np.ndarray) -> Tensor:
+        """The windows at ``starts``, as integers of shape ``[starts, context + 1]``.
+
+        Raises:
+            DataError: if an id is outside the vocabulary.
+        """
+        rows = self._windows[starts]
+        if self._vocab_size is not None:
+            check_ids(rows, self._vocab_size, self.source)
+        return torch.from_numpy(rows.astype(np.int64))
+
+
+class WindowStream:
+    """Windows at random starts, with replacement; the sequence depends on the generator alone.
+
+    Args:
+        windows: what to draw from.
+        generator: a CPU generator; consumed a block of :data:`STARTS_AT_ONCE` starts at a time.
+    """
+
+    def __init__(self, windows: Windows, generator: torch.Generator) -> None:
+        self._windows = windows
+        self._generator = generator
+        self._starts = np.empty(0, dtype=np.int64)
+
+    def next(self, examples: int) -> Tensor:
+        """The next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
+        while len(self._starts) < examples:
+            block = torch.randint(len(self._windows), (STARTS_AT_ONCE,), generator=self._generator)
+            self._starts = np.concatenate([self._starts, block.numpy()])
+        starts, self._starts = self._starts[:examples], self._starts[examples:]
+        return self._windows.gather(starts)
+
+
+def _require_windows(windows: Windows, part: str, wanted: int) -> None:
+    if len(windows) >= wanted:
+        return
+    advice = "give more data or a smaller context"
+    if part == "validation":
+        advice = "pass validation=PATH with more text, or lower validation_sequences or context"
+    raise DataError(
+        f"{windows.source}: {windows.tokens} tokens for {part} hold {len(windows)} sequences of {windows.context} + 1 "
+        f"tokens, fewer than the {wanted} needed; {advice}"
+    )

@@ -1,0 +1,216 @@
+"""The command ``cbs``. Every command mirrors one function of the library and adds only parsing and printing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import cbs
+from cbs.errors import CbsError, ConfigError
+
+app = typer.Typer(
+    name="cbs",
+    help="How large a batch can an optimizer use? Sweep, then analyze.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+errors = Console(stderr=True, highlight=False)
+
+UsageError = typer.BadParameter.__mro__[1]
+"""What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
+
+DISTRIBUTION = "critical-batch-size"
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
+    """How large a batch can an optimizer use? Sweep, then analyze.
+
+    Example: cbs sweep --optim merit --optim adamw --recipe quick && cbs analyze results/
+    """
+    if version:
+        typer.echo(f"cbs {cbs.__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def sweep(
+    optim: Annotated[list[str] | None, typer.Option("--optim", help="Optimizer; repeat for several.")] = None,
+    recipe: Annotated[str, typer.Option(help="Which sweep to start from: quick or default.")] = "default",
+    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two.")] = None,
+    lrs: Annotated[str | None, typer.Option(help="Exactly these learning rates: 1e-3,2e-3. Default: search.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
+    target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload: a name, or package.module:function.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
+    cpus_per_trial: Annotated[int, typer.Option(help="Cores of a trial.")] = 1,
+    gpus_per_trial: Annotated[float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")] = False,
+) -> None:
+    """Train a grid over optimizer x batch size x learning rate x seed.
+
+    Results are stored trial by trial; the same command again runs only what is missing.
+
+    Example: cbs sweep --optim merit --optim adamw --recipe quick
+    """
+    neighbours()
+    from sweeps.launch import output_folder, resolve
+    from sweeps.launch import sweep as run_sweep
+    from sweeps.recipes import RECIPES
+    from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+
+    from sweeps.cluster import Resources
+    from sweeps.estimate import measure_cost
+    from sweeps.progress import Progress
+
+    base = RECIPES[recipe]()
+    asked = base
+    if optim:
+        asked = asked.replace(optimizers=tuple(cbs.Choice(name=name) for name in dict.fromkeys(optim)))
+    if batch_sizes is not None:
+        asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
+    if lrs is not None:
+        asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
+    if seeds is not None:
+        asked = asked.replace(seeds=parse_seeds(seeds))
+    if workload is not None and workload != asked.workload.name:
+        asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)
+    from sweeps.overrides import override
+
+    asked = override(asked, settings or ())
+    resources = Resources(workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address)
+    planned = resolve(asked, target)
+    folder = output if output is not None else output_folder(planned, base, Path("results"))
+    cost = measure_cost(planned)
+    parallel = resources.local_workers if address is None else workers or 0
+    if dry_run:
+        report = dry_run_report(planned, folder, cost, parallel)
+        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
+        return
+    progress = Progress(errors, cost, parallel)
+    command = shlex.join(["cbs", *sys.argv[1:]])
+    search = run_sweep(planned, folder, resources=resources, progress=progress, command=command)
+    report = outcome_report(search, folder)
+    typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
+
+
+@app.command()
+def analyze(
+    results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.")] = Path("results"),
+    target: Annotated[list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")] = None,
+    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 2000,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Critical batch size with interval, noise scale, figures and tables.
+
+    Example: cbs analyze results/ --target 2.4 --target 2.8
+    """
+    neighbours()
+    import analysis
+
+    report = analysis.analyze(
+        results, targets=target or None, output=output, confidence=confidence, resamples=resamples, figures=figures
+    )
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    report.print(Console(highlight=False))
+
+
+def parse_batch_sizes(text: str) -> tuple[int, ...]:
+    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        return parse_numbers(text, "--batch-sizes", int)
+    low, high = parse_numbers(f"{first},{last}", "--batch-sizes", int)
+    if not 1 <= low <= high:
+        raise ConfigError(f"--batch-sizes {text}: the range must start at 1 or more and not fall")
+    sizes = [low]
+    while sizes[-1] * 2 <= high:
+        sizes.append(sizes[-1] * 2)
+    return tuple(sizes)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """A single number is how many seeds (0, 1, ...); a list is the seeds themselves."""
+    numbers = parse_numbers(text, "--seeds", int)
+    if "," in text:
+        return numbers
+    if numbers[0] < 1:
+        raise ConfigError(f"--seeds {text}: at least one seed is needed")
+    return tuple(range(numbers[0]))
+
+
+def parse_numbers(text: str, flag: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
+    """Numbers separated by commas."""
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip() or not text.strip())
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"{flag} takes {what} separated by commas, got {text!r}") from None
+
+
+def neighbours() -> None:
+    """Check that ``sweeps`` and ``analysis`` are the ones installed with this command.
+
+    Both are common names; another distribution may put its own package in front of ours, or on top of it.
+
+    Raises:
+        ConfigError: naming the path of the rival.
+    """
+    home = Path(__file__).resolve().parent
+    for name in ("sweeps", "analysis"):
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if origin != home / name / "__init__.py" or f'"{DISTRIBUTION}"' not in origin.read_text():
+            where = origin or (list(spec.submodule_search_locations or []) if spec is not None else "nowhere")
+            raise ConfigError(
+                f"another package called {name!r} is in the way at {where} (ours belongs at {home / name}); "
+                "remove it or use a separate virtual environment"
+            )
+
+
+def main() -> None:
+    """Entry point: one clear line and exit code 2 for anything a person can put right."""
+    try:
+        status = app(standalone_mode=False)
+    except CbsError as error:
+        from_signal = type(error).__name__ == "Interrupted"
+        errors.print(f"cbs: {error}", markup=False, soft_wrap=True)
+        sys.exit(130 if from_signal else 2)
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "cbs"
+        message = error.format_message()  # type: ignore[attr-defined]
+        errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("cbs: stopped", markup=False)
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

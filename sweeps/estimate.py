@@ -1,0 +1,111 @@
+"""How long a sweep takes: before it starts from a few timed steps, while it runs from what it has seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from cbs.record import TrialResult
+from cbs.training import run_trial
+from cbs.workloads import build_workload
+from sweeps.search import Search
+from sweeps.spec import Cell, Study, Sweep
+
+TIMED_STEPS = 4
+TYPICAL_EXTENSION = 1.0
+"""Learning rates by which a study that is not finished is expected to grow."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of one optimizer update and of one evaluation, the update as ``fixed + per_example * batch_size``."""
+
+    fixed: float
+    per_example: float
+    evaluation: float
+
+    def seconds(self, batch_size: int, steps: float) -> float:
+        """Seconds of a trial of ``steps`` updates, its evaluations included."""
+        evaluations = 2.0 + math.log(max(steps, 1.0)) / math.log(1.08)
+        return steps * (self.fixed + self.per_example * batch_size) + evaluations * self.evaluation
+
+
+def measure_cost(sweep: Sweep) -> StepCost:
+    """Time a few steps at the smallest and the largest batch size, with one thread, in this process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    workload = build_workload(sweep.workload)
+    try:
+        costs = []
+        for batch_size in (sweep.batch_sizes[0], sweep.batch_sizes[-1]):
+            config = sweep.trial(Cell(sweep.optimizers[0].name, batch_size, 0), sweep.lr_grid(sweep.optimizers[0].name)[0])
+            run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
+            result = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload)
+            steps = max(1, result.final_step)
+            costs.append((result.timing["training_seconds"] / steps, result.timing["evaluation_seconds"] / len(result.evaluations)))
+    finally:
+        torch.set_num_threads(threads)
+    (small, evaluation), (large, _) = costs
+    spread = sweep.batch_sizes[-1] - sweep.batch_sizes[0]
+    per_example = max(0.0, (large - small) / spread) if spread else 0.0
+    return StepCost(fixed=max(0.0, small - per_example * sweep.batch_sizes[0]), per_example=per_example, evaluation=evaluation)
+
+
+def prior_steps(sweep: Sweep, batch_size: int) -> float:
+    """Steps a trial is expected to take before anything is known: the recipe's expectation, else the budget."""
+    if sweep.expected is None:
+        return float(sweep.budget(batch_size))
+    min_steps, min_examples = sweep.expected
+    return min(float(sweep.budget(batch_size)), min_steps + min_examples / batch_size)
+
+
+@dataclass
+class Estimator:
+    """Time left of a running sweep.
+
+    Args:
+        search: the sweep's state.
+        cost: cost of a step; only its shape over batch sizes matters once trials have finished.
+        workers: trials at a time; 0 for as many as are running.
+    """
+
+    search: Search
+    cost: StepCost
+    workers: int
+    _seconds: dict[Study, list[float]] = field(default_factory=dict)
+
+    def add(self, result: TrialResult) -> None:
+        """Learn from a trial that has finished in this run."""
+        study = Study(result.config.optimizer.name, result.config.batch_size)
+        self._seconds.setdefault(study, []).append(result.timing.get("seconds", 0.0))
+
+    def trial_seconds(self, study: Study) -> float:
+        """Expected seconds of a trial of ``study``: from its own, else scaled from the nearest batch size's, else prior."""
+        near = min(
+            self._seconds,
+            key=lambda other: (other.optimizer != study.optimizer, abs(math.log(other.batch_size / study.batch_size))),
+            default=None,
+        )
+        prior = self._prior(study)
+        if near is None:
+            return prior
+        return sum(self._seconds[near]) / len(self._seconds[near]) * prior / self._prior(near)
+
+    def seconds_left(self) -> float:
+        """Expected seconds until the sweep is done."""
+        search, seeds = self.search, len(self.search.sweep.seeds)
+        work = 0.0
+        for study in search.sweep.studies():
+            finished, planned = search.counts(study)
+            missing = planned - finished
+            if missing and search.sweep.lrs is None:
+                missing += TYPICAL_EXTENSION * seeds
+            work += missing * self.trial_seconds(study)
+        busy = sum(self.trial_seconds(cell.study) for cell, _ in search.running.values())
+        return max(0.0, work - busy / 2) / (self.workers or max(1, len(search.running)))
+
+    def _prior(self, study: Study) -> float:
+        return self.cost.seconds(study.batch_size, prior_steps(self.search.sweep, study.batch_size))

@@ -1,0 +1,112 @@
+"""``cbs sweep`` as a function: run what is missing of a sweep and store it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from cbs.errors import CbsError, ResultsError
+from cbs.optimizers import build_optimizer
+from cbs.schedules import check_schedule
+from cbs.seeding import seeded
+from cbs.store import Store
+from cbs.target import Target
+from cbs.workloads import build_workload
+from sweeps.cluster import Resources, connected
+from sweeps.manifest import merged_manifest
+from sweeps.progress import Progress
+from sweeps.search import Search
+from sweeps.spec import Cell, Sweep
+
+
+class Interrupted(CbsError):
+    """The sweep was stopped by a signal; everything finished is stored."""
+
+
+def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
+    """Fill in the target from the workload, and check that every part of the sweep can be built.
+
+    Args:
+        sweep: as asked for.
+        target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's own.
+
+    Raises:
+        CbsError: for an unknown name, a refused option, missing data, or a probe or device that is not there.
+    """
+    workload = build_workload(sweep.workload)
+    if target is not None or sweep.target is None:
+        value = workload.default_target if target is None else target
+        sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
+    with seeded(0, "init"):
+        model = workload.build_model()
+    for choice in sweep.optimizers:
+        build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
+    for study in sweep.studies():
+        check_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
+    return sweep
+
+
+def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
+    """Where a sweep lands when nobody said: the recipe's name, with a fingerprint once its protocol was changed.
+
+    The same command always gives the same folder, and other optimizers or batch sizes of the same protocol join it.
+    """
+    if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
+        return results / recipe.name
+    return results / f"{recipe.name}-{sweep.protocol_fingerprint[:6]}"
+
+
+def sweep(sweep: Sweep, output: Path, *, resources: Resources | None = None, progress: Progress | None = None, command: str = "") -> Search:
+    """Run every trial of a sweep that ``output`` does not hold yet.
+
+    Args:
+        sweep: the sweep, its target resolved (see :func:`resolve`).
+        output: folder of the sweep; on a cluster it must be visible to every node under the same path.
+        resources: where to run; ``None`` for all cores of this machine.
+        progress: shows what happens; ``None`` for silence.
+        command: the command line, for the record.
+
+    Returns:
+        The finished search, with every result.
+
+    Raises:
+        ResultsError: if the folder holds a sweep of another protocol, or a result cannot be written.
+        Interrupted: on SIGINT or SIGTERM.
+    """
+    resources, progress = resources or Resources(), progress or Progress.silent()
+    store = Store(output)
+    store.prepare()
+    store.write_manifest(merged_manifest(store, sweep, command))
+    search = Search(sweep, [result for result in store.results() if result.status.final])
+    if not search.done:
+        with terminate_as_interrupt(), connected(resources) as namespace:
+            from sweeps.tuning import Run, tune_search
+
+            run = Run(search, store, progress, resources.workers)
+            with progress.showing(search):
+                tune_search(run, resources, namespace)
+        if run.fatal is not None:
+            raise ResultsError(run.fatal)
+        if not search.done:
+            raise Interrupted(f"stopped; every finished trial is kept in {output}, the same command continues")
+    for cell in search.cells():
+        for changed in search.settled(cell):
+            store.update_record(changed)
+    return search
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C while the block runs, so that a job scheduler's stop is as clean."""
+    try:
+        previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    except ValueError:  # not in the main thread, where signals cannot be set
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+

@@ -1,0 +1,93 @@
+"""``--set key=value``: change one field of a sweep by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from sweeps.spec import Sweep
+
+_PLAIN = ("max_steps", "max_examples", "micro_batch_size", "prune_factor", "probes", "precision", "compile", "device")
+_NESTED = ("schedule", "evaluation")
+
+
+def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
+    """The sweep with settings of the form ``key=value`` applied.
+
+    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``), options
+    of the workload (``workload.size``) and of an optimizer (``merit.eps``). Values are JSON; anything that is not valid
+    JSON is taken as a string, and ``none`` as null.
+
+    Raises:
+        ConfigError: naming the unknown key and the known ones, or the refused value.
+    """
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set takes key=value, got {setting!r}; for example --set workload.size=200k")
+        sweep = _apply(sweep, key.strip(), _parse(text.strip()))
+    return sweep
+
+
+def _parse(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
+    head, _, option = key.partition(".")
+    if not option:
+        if head not in _PLAIN:
+            raise ConfigError(_unknown(sweep, key))
+        current = getattr(sweep, head)
+        if head == "probes":
+            value = () if value is None else tuple(value) if isinstance(value, list) else (value,)
+        elif current is not None and not _same_kind(current, value) and not (head == "prune_factor" and value is None):
+            raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
+        elif head == "micro_batch_size" and value is not None and not isinstance(value, int):
+            raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
+        return sweep.replace(**{head: value})
+    if head in _NESTED:
+        part = getattr(sweep, head)
+        if option not in {field.name for field in dataclasses.fields(part)}:
+            raise ConfigError(_unknown(sweep, key))
+        try:
+            return sweep.replace(**{head: dataclasses.replace(part, **{option: value})})
+        except TypeError as error:
+            raise ConfigError(f"--set {key}: {error}") from None
+    if head == "workload":
+        return sweep.replace(workload=_with_option(sweep.workload, option, value))
+    names = [choice.name for choice in sweep.optimizers]
+    if head in names:
+        optimizers = tuple(_with_option(c, option, value) if c.name == head else c for c in sweep.optimizers)
+        return sweep.replace(optimizers=optimizers)
+    if head in OPTIMIZERS:
+        raise ConfigError(f"--set {key}: the sweep has no optimizer {head!r}, only {', '.join(names)}; add --optim {head}")
+    raise ConfigError(_unknown(sweep, key))
+
+
+def _same_kind(current: Any, value: Any) -> bool:
+    if isinstance(current, bool) or isinstance(value, bool):
+        return isinstance(current, bool) and isinstance(value, bool)
+    if isinstance(current, float):
+        return isinstance(value, (int, float))
+    return value is None if current is None else isinstance(value, type(current))
+
+
+def _with_option(choice: Choice, option: str, value: Any) -> Choice:
+    return Choice(name=choice.name, options={**choice.options, option: value})
+
+
+def _unknown(sweep: Sweep, key: str) -> str:
+    nested = [f"{part}.{field.name}" for part in _NESTED for field in dataclasses.fields(getattr(sweep, part))]
+    optimizers = [f"{choice.name}.OPTION" for choice in sweep.optimizers]
+    return f"--set: unknown key {key!r}; known keys are {', '.join([*_PLAIN, *nested, 'workload.OPTION', *optimizers])}"

@@ -1,0 +1,155 @@
+"""What the person sees while a sweep runs: a live table on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cbs.record import TrialResult, TrialStatus
+from sweeps.estimate import Estimator, StepCost
+from sweeps.search import Search
+from sweeps.spec import Study
+
+LINE_SECONDS = 15.0
+"""Least time between two lines where there is no terminal."""
+
+
+class Progress:
+    """Shows a sweep.
+
+    Args:
+        console: where to write; ``None`` for silence.
+        cost: cost of a step, for the time left.
+        workers: trials at a time; 0 where only the cluster knows.
+    """
+
+    def __init__(self, console: Console | None, cost: StepCost, workers: int) -> None:
+        self._console = console
+        self._cost = cost
+        self._workers = workers
+        self._live: Live | None = None
+        self._estimator: Estimator | None = None
+        self._running: dict[str, dict[str, Any]] = {}
+        self._shown = 0.0
+        self._started = 0.0
+
+    @classmethod
+    def silent(cls) -> Progress:
+        """Shows nothing."""
+        return cls(None, StepCost(0.0, 0.0, 0.0), 1)
+
+    @contextlib.contextmanager
+    def showing(self, search: Search) -> Iterator[None]:
+        """Show ``search`` while the block runs."""
+        self._estimator = Estimator(search, self._cost, self._workers)
+        self._started = time.monotonic()
+        if self._console is None or not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, auto_refresh=False, transient=False) as self._live:
+            self.update(search, {})
+            yield
+            self.update(search, {})
+        self._live = None
+
+    def due(self) -> bool:
+        """Whether it is time for another update."""
+        pause = 0.25 if self._live is not None else LINE_SECONDS
+        return self._console is not None and time.monotonic() - self._shown > pause
+
+    def finished(self, result: TrialResult, search: Search) -> None:
+        """Take in a finished trial; failures are said at once."""
+        if self._estimator is not None:
+            self._estimator.add(result)
+        if self._console is not None and result.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY):
+            self._console.print(f"[red]{result.status}[/] {result.trial_id}: {result.message}", highlight=False)
+
+    def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
+        """Show the present state; ``running`` is from the scoreboard."""
+        if self._console is None:
+            return
+        self._shown = time.monotonic()
+        self._running = running
+        if self._live is not None:
+            self._live.update(self._picture(search), refresh=True)
+        else:
+            self._console.print(self._line(search), highlight=False, soft_wrap=True)
+
+    def _line(self, search: Search) -> str:
+        finished, planned = _total(search)
+        elapsed = time.monotonic() - self._started
+        # Tune asks for one trial more than it can start.
+        running = min(len(search.running), self._workers) if self._workers else len(self._running)
+        return (
+            f"{finished}/{planned} trials done, {running} running, "
+            f"{duration(elapsed)} elapsed, about {self._left(search)} left"
+        )
+
+    def _left(self, search: Search) -> str:
+        return duration(self._estimator.seconds_left()) if self._estimator is not None else "?"
+
+    def _picture(self, search: Search) -> Group:
+        assert self._console is not None
+        finished, planned = _total(search)
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for name in ("optimizer", "batch", "best LR", "steps", "trials", "running"):
+            table.add_column(name, justify="left" if name in ("optimizer", "running") else "right", no_wrap=True)
+        studies, hidden = self._visible(search)
+        for study in studies:
+            best = search.best(study)
+            done, total = search.counts(study)
+            table.add_row(
+                study.optimizer,
+                str(study.batch_size),
+                f"{best[0]:.3g}" if best else "",
+                f"{best[1]:.0f}" if best else "",
+                Text(f"{done}/{total}", style="green" if done == total else ""),
+                self._where(search, study),
+            )
+        if hidden:
+            table.add_row(f"and {hidden} more", "", "", "", "", "")
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=max(planned, 1), completed=finished, width=60))
+        return Group(table, bar, Text(self._line(search), style="bold"))
+
+    def _visible(self, search: Search) -> tuple[list[Study], int]:
+        """Studies that fit on the screen: those with running trials first, then those under way."""
+        assert self._console is not None
+        studies, room = search.sweep.studies(), max(4, self._console.height - 6)
+        if len(studies) <= room:
+            return studies, 0
+        active = {cell.study for cell, _ in search.running.values()}
+        ranked = sorted(studies, key=lambda study: (study not in active, search.counts(study)[0] in (0, search.counts(study)[1])))
+        kept = set(ranked[:room])
+        return [study for study in studies if study in kept], len(studies) - room
+
+    def _where(self, search: Search, study: Study) -> str:
+        parts = []
+        for trial_id, (cell, lr) in search.running.items():
+            if cell.study == study:
+                at = self._running.get(trial_id)
+                parts.append(f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']} at {at['value']:.3f}" if at else ""))
+        return ", ".join(parts)
+
+
+def _total(search: Search) -> tuple[int, int]:
+    counts = [search.counts(study) for study in search.sweep.studies()]
+    return sum(done for done, _ in counts), sum(total for _, total in counts)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the two units a person would use."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

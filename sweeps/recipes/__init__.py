@@ -1,0 +1,12 @@
+"""Recipes: a function per file that returns a whole sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cbs.registry import Registry
+from sweeps.spec import Sweep
+
+RECIPES: Registry[Callable[[], Sweep]] = Registry("recipe", "sweeps.recipes")
+
+__all__ = ["RECIPES"]

@@ -1,0 +1,25 @@
+"""The default: the embedded text down to 2.4 nats per byte, three seeds."""
+
+from __future__ import annotations
+
+from cbs.config import Choice
+from cbs.target import Target
+from sweeps.recipes import RECIPES
+from sweeps.spec import Sweep
+
+
+@RECIPES.register("default")
+def default() -> Sweep:
+    """Eight batch sizes up to 512 sequences, three seeds, target 2.4 nats/byte."""
+    return Sweep(
+        name="default",
+        workload=Choice(name="text"),
+        optimizers=(Choice(name="adamw"),),
+        batch_sizes=(4, 8, 16, 32, 64, 128, 256, 512),
+        seeds=(0, 1, 2),
+        target=Target(metric="validation_loss", value=2.4),
+        max_steps=2_000,
+        max_examples=80_000,
+        micro_batch_size=128,
+        expected=(200.0, 8_000.0),
+    )

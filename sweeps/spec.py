@@ -1,0 +1,192 @@
+"""A sweep: the axes, what all its trials share, and the trials that follow. Pure; knows nothing of Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig, fingerprint
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from cbs.target import Target
+
+
+@dataclass(frozen=True, order=True)
+class Study:
+    """All trials at one optimizer and batch size."""
+
+    optimizer: str
+    batch_size: int
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """All trials at one optimizer, batch size and seed; they differ in learning rate and see the same data."""
+
+    optimizer: str
+    batch_size: int
+    seed: int
+
+    @property
+    def study(self) -> Study:
+        return Study(self.optimizer, self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRule:
+    """How the schedule of a trial follows from its batch size.
+
+    Attributes:
+        name: name in :data:`cbs.schedules.SCHEDULES`.
+        warmup_steps: warmup length in updates; the same number at every batch size.
+        warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
+        decay_examples: examples after which the decay is complete.
+        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 10
+    warmup_examples: int | None = None
+    decay_examples: int | None = None
+    final_fraction: float = 0.0
+
+    def at(self, batch_size: int) -> Schedule:
+        """The schedule of a trial at ``batch_size``."""
+        warmup = self.warmup_steps * batch_size if self.warmup_examples is None else self.warmup_examples
+        return Schedule(
+            name=self.name,
+            warmup_examples=warmup,
+            decay_examples=self.decay_examples,
+            final_fraction=self.final_fraction,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A grid over optimizer x batch size x learning rate x seed, and what every trial of it shares.
+
+    Attributes:
+        name: name of the recipe it came from.
+        workload: the workload.
+        optimizers: optimizers with their options; every name at most once.
+        batch_sizes: batch sizes in examples, increasing.
+        lrs: learning rates to try, all of them and no others; ``None`` searches each optimizer's own grid from its
+            middle outwards until the best one has a worse one on either side.
+        seeds: seeds; every cell of the grid runs once per seed.
+        target: where a trial stops; ``None`` takes the workload's own.
+        max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
+        max_examples: see ``max_steps``.
+        schedule: learning-rate schedule.
+        micro_batch_size: examples per forward and backward pass.
+        prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
+        evaluation: when the validation metric is measured.
+        probes: noise-scale estimators that watch every step.
+        precision: ``"float32"`` or ``"bfloat16"``.
+        compile: whether models go through ``torch.compile``.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
+    """
+
+    name: str
+    workload: Choice
+    optimizers: tuple[Choice, ...]
+    batch_sizes: tuple[int, ...]
+    lrs: tuple[float, ...] | None = None
+    seeds: tuple[int, ...] = (0,)
+    target: Target | None = None
+    max_steps: int = 2_000
+    max_examples: int = 100_000
+    schedule: ScheduleRule = field(default_factory=ScheduleRule)
+    micro_batch_size: int | None = None
+    prune_factor: float | None = 1.3
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    probes: tuple[str, ...] = ("two_batch",)
+    precision: str = "float32"
+    compile: bool = False
+    device: str = "auto"
+    expected: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        for axis in ("optimizers", "batch_sizes", "seeds", "lrs"):
+            values = getattr(self, axis)
+            if values is None:
+                continue
+            if not values:
+                raise ConfigError(f"a sweep needs at least one value of {axis}")
+            keys = [str(value.name) if isinstance(value, Choice) else value for value in values]
+            if len(set(keys)) != len(keys):
+                raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
+            if axis != "optimizers":
+                object.__setattr__(self, axis, tuple(sorted(values)))
+        for batch_size in self.batch_sizes:
+            if not isinstance(batch_size, int) or batch_size < 1:
+                raise ConfigError(f"batch sizes must be whole numbers of at least 1, got {batch_size}")
+        if self.prune_factor is not None and not self.prune_factor > 1.0:
+            raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        if self.max_steps < 1 or self.max_examples < 0:
+            raise ConfigError(f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}")
+
+    def replace(self, **changes: Any) -> Sweep:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def lr_grid(self, optimizer: str) -> tuple[float, ...]:
+        """Learning rates of ``optimizer``: as given, or its own."""
+        return self.lrs or OPTIMIZERS[optimizer].lr_grid
+
+    def studies(self) -> list[Study]:
+        """Every (optimizer, batch size)."""
+        return [Study(choice.name, batch_size) for choice in self.optimizers for batch_size in self.batch_sizes]
+
+    def budget(self, batch_size: int) -> int:
+        """Most optimizer updates a trial at ``batch_size`` may take."""
+        return self.max_steps + self.max_examples // batch_size
+
+    def trial(self, cell: Cell, lr: float) -> TrialConfig:
+        """The trial at one point of the grid.
+
+        Raises:
+            ConfigError: if the target is not resolved or a value is out of its domain.
+        """
+        if self.target is None:
+            raise ConfigError("the sweep has no target yet")
+        return TrialConfig(
+            workload=self.workload,
+            optimizer=next(choice for choice in self.optimizers if choice.name == cell.optimizer),
+            lr=lr,
+            batch_size=cell.batch_size,
+            seed=cell.seed,
+            target=self.target,
+            max_steps=self.budget(cell.batch_size),
+            micro_batch_size=self.micro_batch_size,
+            schedule=self.schedule.at(cell.batch_size),
+            evaluation=self.evaluation,
+            probes=self.probes,
+            precision=self.precision,  # type: ignore[arg-type]
+            compile=self.compile,
+            device=self.device,  # type: ignore[arg-type]
+        )
+
+    def axes(self) -> dict[str, Any]:
+        """What the sweep runs over, as plain JSON values."""
+        return {
+            "optimizers": [choice.name for choice in self.optimizers],
+            "batch_sizes": list(self.batch_sizes),
+            "lrs": None if self.lrs is None else list(self.lrs),
+            "seeds": list(self.seeds),
+        }
+
+    def protocol(self) -> dict[str, Any]:
+        """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
+        data = json.loads(json.dumps(dataclasses.asdict(self)))
+        for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
+            del data[axis]
+        options = {choice.name: choice.options for choice in self.optimizers if choice.options}
+        return data | {"optimizer_options": options}
+
+    @property
+    def protocol_fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the protocol."""
+        return fingerprint(self.protocol())

@@ -1,0 +1,115 @@
+"""``run_trial`` as a Ray Tune trainable, and the scoreboard through which running trials learn their bound."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from typing import Any
+
+import ray
+import torch
+from ray import tune
+
+from cbs.config import TrialConfig
+from cbs.errors import CbsError
+from cbs.record import Measurement, TrialResult, TrialStatus
+from cbs.store import Store
+from cbs.training import run_trial
+from cbs.workloads import Workload, build_workload
+from sweeps.pruning import beyond
+from sweeps.spec import Cell
+
+REPORT_SECONDS = 0.5
+"""Least time between two calls of one trial to the scoreboard."""
+
+
+class Scoreboard:
+    """Best steps of every cell and the whereabouts of every running trial; one Ray actor per sweep."""
+
+    def __init__(self, best: dict[Cell, float]) -> None:
+        self._best = dict(best)
+        self._running: dict[str, dict[str, Any]] = {}
+
+    def report(self, cell: Cell, trial_id: str, step: int, value: float) -> float | None:
+        """Note where a trial is; returns the best steps of its cell."""
+        self._running[trial_id] = {"step": step, "value": value, "time": time.time()}
+        return self._best.get(cell)
+
+    def finish(self, cell: Cell, trial_id: str, steps_to_target: float | None) -> None:
+        """Note that a trial has ended."""
+        self._running.pop(trial_id, None)
+        if steps_to_target is not None:
+            self._best[cell] = min(steps_to_target, self._best.get(cell, steps_to_target))
+
+    def running(self) -> dict[str, dict[str, Any]]:
+        """Step and metric of every running trial, by trial id."""
+        return self._running
+
+
+class Trainable(tune.Trainable):
+    """Runs one trial per ``step``; the actor is used again for the next trial.
+
+    Its configuration: ``trial`` (:meth:`TrialConfig.to_dict`), ``store`` (path), ``scoreboard`` (actor name),
+    ``namespace``, ``prune_factor``, ``threads``, ``path`` (folder in which a workload of the user's own is found).
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        torch.set_num_threads(config["threads"])
+        sys.path.insert(0, config["path"])
+        self._workload: tuple[Any, Workload] | None = None
+        self._scoreboard = ray.get_actor(config["scoreboard"], namespace=config["namespace"])
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        return True
+
+    def step(self) -> dict[str, Any]:
+        trial = TrialConfig.from_dict(self.config["trial"])
+        cell = Cell(trial.optimizer.name, trial.batch_size, trial.seed)
+        try:
+            result = self._run(trial, cell)
+            Store(self.config["store"]).save(result)
+        except CbsError as error:
+            return {"done": True, "fatal": str(error)}
+        ray.get(self._scoreboard.finish.remote(cell, trial.trial_id, result.steps_to_target))
+        return {"done": True, "status": str(result.status)}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing to save: a trial that is interrupted starts again from its seed."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """See :meth:`save_checkpoint`."""
+
+    def _run(self, trial: TrialConfig, cell: Cell) -> TrialResult:
+        reported, best = 0.0, None
+
+        def monitor(latest: Measurement) -> bool:
+            nonlocal reported, best
+            now = time.monotonic()
+            if now - reported > REPORT_SECONDS:
+                reported = now
+                best = ray.get(self._scoreboard.report.remote(cell, trial.trial_id, latest.step, latest.value))
+            return beyond(latest.step, best, self.config["prune_factor"])
+
+        try:
+            return run_trial(trial, workload=self._built(trial), monitor=monitor)
+        except CbsError:
+            raise
+        except torch.OutOfMemoryError as error:
+            return failed(trial, TrialStatus.OUT_OF_MEMORY, str(error).splitlines()[0])
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            return failed(trial, TrialStatus.FAILED, f"{type(error).__name__}: {error} ({where})")
+
+    def _built(self, trial: TrialConfig) -> Workload:
+        if self._workload is None or self._workload[0] != trial.workload:
+            self._workload = trial.workload, build_workload(trial.workload)
+        return self._workload[1]
+
+
+def failed(trial: TrialConfig, status: TrialStatus, message: str) -> TrialResult:
+    """The record of a trial that left no curve."""
+    return TrialResult(
+        config=trial, status=status, steps_to_target=None, evaluations=[], steps={}, workload=None, message=message
+    )

@@ -1,0 +1,213 @@
+"""Synthetic sweeps on disk, drawn from a known hyperbola, so that every answer is known in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.store import Store
+from cbs.target import Target
+
+TARGET = Target(metric="validation_loss", value=2.4)
+SLOPE = 0.3
+START = 5.6
+PROBE_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """Steps to target of one optimizer: ``ln S = ln(S_min + E_min/B) + curvature/2 (ln lr - ln lr*(B))^2 + noise``."""
+
+    min_steps: float = 175.0
+    min_examples: float = 7381.0
+    lr_at_1: float = 1e-3
+    lr_power: float = 0.4
+    lr_max: float = 1e-2
+    curvature: float = 0.5
+    noise: float = 0.0
+    common: float = 0.7
+    grad_sq_norm: float = 0.5
+    noise_trace: float = 20.0
+
+    def best_lr(self, batch_size: int) -> float:
+        return min(self.lr_at_1 * batch_size**self.lr_power, self.lr_max)
+
+    def steps(self, batch_size: int, lrs: Sequence[float], seeds: int, rng: np.random.Generator) -> np.ndarray:
+        """Steps to target, shape ``[learning rates, seeds]``; part of the noise is common to a seed's learning rates."""
+        curve = math.log(self.min_steps + self.min_examples / batch_size)
+        penalty = 0.5 * self.curvature * np.log(np.asarray(lrs) / self.best_lr(batch_size)) ** 2
+        shared = math.sqrt(self.common) * rng.standard_normal((1, seeds))
+        own = math.sqrt(1.0 - self.common) * rng.standard_normal((len(lrs), seeds))
+        return np.exp(curve + penalty[:, None] + self.noise * (shared + own))
+
+
+LRS = tuple(5e-4 * 2.0**power for power in range(7))
+
+
+def tables(
+    truth: Truth,
+    batch_sizes: Sequence[int],
+    seeds: int,
+    *,
+    lrs: Sequence[float] = LRS,
+    prune_factor: float | None = 1.3,
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Steps to target per batch size, without going through the disk; NaN where pruned."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for batch_size in batch_sizes:
+        steps = truth.steps(batch_size, lrs, seeds, rng)
+        if prune_factor is not None:
+            steps[steps > prune_factor * steps.min(axis=0)] = np.nan
+        found.append(steps)
+    return found
+
+
+def curve(steps_to_target: float, plan: EvaluationPlan, *, target: Target, stop: float) -> list[tuple[int, float]]:
+    """Evaluations whose value is linear in log step and crosses the target at ``steps_to_target``, up to ``stop`` steps or
+    the crossing."""
+    sign = 1.0 if target.direction == "below" else -1.0
+    rows = [(0, target.value + sign * (START - TARGET.value))]
+    step = 1
+    while True:
+        step = min(step, max(1, math.floor(stop)))
+        value = target.value + sign * SLOPE * math.log(steps_to_target / step)
+        rows.append((step, value))
+        if target.reached(value) or step >= math.floor(stop):
+            return rows
+        step = plan.next_step(step, near=True)
+
+
+def trial(
+    config: TrialConfig,
+    rows: Sequence[tuple[int, float]],
+    status: TrialStatus,
+    *,
+    truth: Truth | None = None,
+    data_hash: str | None = "abc",
+) -> TrialResult:
+    """A result with the given evaluation curve; with ``truth`` also with constant gradient moments on every step."""
+    evaluations = [
+        Measurement(step=step, examples=step * config.batch_size, value=value, train_loss=value, lr=config.lr)
+        for step, value in rows
+    ]
+    last = rows[-1][0]
+    steps = np.arange(1, last + 1)
+    columns: dict[str, np.ndarray] = {
+        "step": steps,
+        "examples": steps * config.batch_size,
+        "train_loss": np.full(last, 1.0),
+    }
+    columns |= _moments(config, truth, last)
+    crossing = config.target.crossing([row[0] for row in rows], [row[1] for row in rows])
+    return TrialResult(
+        config=config,
+        status=status,
+        steps_to_target=crossing if status is TrialStatus.REACHED else None,
+        evaluations=evaluations,
+        steps=columns,
+        workload=WorkloadInfo(
+            example_unit="sequence",
+            tokens_per_example=32,
+            metric_unit="nats/byte",
+            parameters=29856,
+            data_hash=data_hash,
+        ),
+    )
+
+
+def _moments(config: TrialConfig, truth: Truth | None, steps: int) -> dict[str, np.ndarray]:
+    if truth is None:
+        return {}
+    if config.batch_size == 1:
+        return {name: np.full(steps, np.nan) for name in PROBE_COLUMNS}
+    rng = np.random.default_rng(config.seed + 1000 * config.batch_size)
+    small = config.batch_size / 2
+    signal = truth.grad_sq_norm * np.linspace(2.0, 1.0, steps)
+    noisy_small = (signal + truth.noise_trace / small) * rng.gamma(20.0, 1 / 20.0, steps)
+    noisy_big = (signal + truth.noise_trace / config.batch_size) * rng.gamma(20.0, 1 / 20.0, steps)
+    grad_sq_norm = (config.batch_size * noisy_big - small * noisy_small) / (config.batch_size - small)
+    noise_trace = (noisy_small - noisy_big) / (1 / small - 1 / config.batch_size)
+    return dict(
+        zip(PROBE_COLUMNS, (np.full(steps, small), noisy_small, noisy_big, grad_sq_norm, noise_trace), strict=True)
+    )
+
+
+def sweep(
+    root: Path,
+    optimizers: Mapping[str, Truth] | None = None,
+    *,
+    batch_sizes: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256),
+    lrs: Sequence[float] = LRS,
+    seeds: int = 1,
+    prune_factor: float | None = 1.3,
+    stop_slow: bool = True,
+    max_steps: int = 1_000_000,
+    target: Target = TARGET,
+    options: dict[str, Any] | None = None,
+    moments: bool = False,
+    growth: float = 1.04,
+    seed: int = 0,
+    name: str = "synthetic",
+) -> Store:
+    """Write a whole sweep.
+
+    Args:
+        root: folder of the sweep.
+        optimizers: name -> truth.
+        stop_slow: stop trials beyond ``prune_factor``; otherwise they run to the target, as when the bound came too late.
+        max_steps: budget of every trial.
+        moments: also write the columns of the two-batch probe.
+    """
+    store = Store(root)
+    store.prepare()
+    store.write_manifest({"name": name, "recipe": name, "protocol": {"prune_factor": prune_factor}})
+    rng = np.random.default_rng(seed)
+    plan = EvaluationPlan(growth=growth, far_growth=max(growth, 1.15))
+    for optimizer, truth in (optimizers or {"adamw": Truth()}).items():
+        for batch_size in batch_sizes:
+            steps = truth.steps(batch_size, lrs, seeds, rng)
+            for column in range(seeds):
+                best = steps[:, column].min()
+                for row, lr in enumerate(lrs):
+                    config = TrialConfig(
+                        workload=Choice(name="synthetic"),
+                        optimizer=Choice(name=optimizer, options=options or {}),
+                        lr=lr,
+                        batch_size=batch_size,
+                        seed=column,
+                        target=target,
+                        max_steps=max_steps,
+                        schedule=Schedule(warmup_examples=10 * batch_size),
+                        evaluation=plan,
+                    )
+                    store.save(
+                        _run(
+                            config,
+                            steps[row, column],
+                            best,
+                            prune_factor if stop_slow else None,
+                            truth if moments else None,
+                        )
+                    )
+    return store
+
+
+def _run(
+    config: TrialConfig, steps: float, best: float, prune_factor: float | None, truth: Truth | None
+) -> TrialResult:
+    rows = curve(steps, config.evaluation, target=config.target, stop=config.max_steps)
+    if prune_factor is not None and best <= config.max_steps:
+        late = next((index for index, (step, _) in enumerate(rows) if step > prune_factor * best), None)
+        if late is not None and not config.target.reached(rows[late][1]):
+            return trial(config, rows[: late + 1], TrialStatus.PRUNED, truth=truth)
+    reached = config.target.reached(rows[-1][1])
+    return trial(config, rows, TrialStatus.REACHED if reached else TrialStatus.BUDGET_EXHAUSTED, truth=truth)

@@ -1,0 +1,194 @@
+"""Sweeps on a real Ray: one local instance for the session, tiny trials."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cbs.config import Choice
+from cbs.errors import ConfigError, ResultsError
+from cbs.optimizers import OPTIMIZERS
+from cbs.record import TrialStatus
+from cbs.store import Store
+from sweeps.cluster import Resources
+from sweeps.estimate import StepCost
+from sweeps.launch import output_folder, resolve, sweep
+from sweeps.progress import Progress
+from sweeps.spec import Sweep
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def tiny(**changes: object) -> Sweep:
+    """SGD on a small noisy quadratic: a trial takes milliseconds."""
+    base = Sweep(
+        name="tiny",
+        workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=(4, 32),
+        seeds=(0, 1),
+        max_steps=300,
+        max_examples=1000,
+    )
+    return resolve(base.replace(**changes), 0.2)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Bytes of every trial that was not pruned, clock facts excepted, and the status of every trial.
+
+    Only where a pruned trial was stopped may depend on timing.
+    """
+    content: dict[str, bytes] = {}
+    store = Store(folder)
+    for result in store.results():
+        content[result.trial_id] = result.status.encode()
+        if result.status is not TrialStatus.PRUNED:
+            for path in (store.trials / result.trial_id).glob("*.parquet"):
+                content[f"{result.trial_id}/{path.name}"] = path.read_bytes()
+    return content
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Path:
+    """An undisturbed sweep; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("reference") / "tiny"
+    assert sweep(tiny(), folder).done
+    return folder
+
+
+def copied(reference: Path, tmp_path: Path) -> Path:
+    shutil.copytree(reference, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_another_run_leaves_the_same_bytes_whatever_the_number_of_workers(reference, tmp_path):
+    text = io.StringIO()
+    progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
+    sweep(tiny(), tmp_path, resources=Resources(workers=1), progress=progress)
+    assert files(tmp_path) == files(reference) != {}
+    assert "trials done" in text.getvalue()
+    assert "left" in text.getvalue()
+
+
+def test_a_finished_sweep_runs_nothing(reference, tmp_path):
+    folder = copied(reference, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")}
+    search = sweep(tiny(), folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")} == before
+    assert all(search.best(study) for study in search.sweep.studies())
+
+
+def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
+    folder = copied(reference, tmp_path)
+    store, text = Store(folder), io.StringIO()
+    for trial_id in store.trial_ids()[::3]:
+        shutil.rmtree(store.trials / trial_id)
+    (store.trials / ".tmp-half-written").mkdir()
+    console = Console(file=text, width=100, height=40, force_terminal=True)
+    search = sweep(tiny(), folder, progress=Progress(console, StepCost(0.001, 0.0, 0.001), 2))
+    assert files(folder) == files(reference)
+    assert not list(store.trials.glob(".tmp-*"))
+    for study in search.sweep.studies():
+        assert f"{search.best(study)[1]:.0f}" in text.getvalue()
+    assert "left" in text.getvalue()
+
+
+def test_pruning_changes_no_best_steps(reference, tmp_path):
+    pruned = sweep(tiny(), copied(reference, tmp_path))
+    full = sweep(tiny(prune_factor=None), tmp_path / "full")
+    assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
+
+
+def test_every_optimizer_sweeps_without_another_flag(tmp_path):
+    names = OPTIMIZERS.names()
+    wanted = tiny(optimizers=tuple(Choice(name=name) for name in names), batch_sizes=(8,), seeds=(0,), max_steps=60)
+    search = sweep(wanted, tmp_path)
+    assert {study.optimizer for study in search.sweep.studies()} == set(names)
+    results = list(Store(tmp_path).results())
+    assert {result.config.optimizer.name for result in results} == set(names)
+    assert not [r for r in results if r.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)]
+
+
+def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatch):
+    broken = tmp_path / "broken_workload.py"
+    broken.write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    flag = tmp_path / "flag"
+    flag.touch()
+    asked = tiny(workload=Choice(name="broken_workload:broken", options={"flag": str(flag), "folder": str(tmp_path)}))
+    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
+    (result,) = Store(tmp_path / "out").results()
+    assert result.status is TrialStatus.FAILED
+    assert "ValueError: on purpose" in result.message
+    flag.unlink()
+    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
+    (result,) = Store(tmp_path / "out").results()
+    assert result.status is not TrialStatus.FAILED
+
+
+BROKEN = '''
+from pathlib import Path
+from cbs.workloads import build_workload
+from cbs.config import Choice
+
+def broken(flag, folder):
+    workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20}))
+    losses = workload.example_losses
+    def example_losses(model, batch):
+        if Path(flag).exists():
+            raise ValueError("on purpose")
+        return losses(model, batch)
+    workload.example_losses = example_losses
+    return workload
+'''
+
+
+def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):
+    folder = copied(reference, tmp_path)
+    with pytest.raises(ResultsError, match="max_steps = 300, not 17"):
+        sweep(tiny(max_steps=17), folder)
+    assert files(folder) == files(reference)
+
+
+def test_another_optimizer_joins_the_same_folder(reference, tmp_path):
+    folder = copied(reference, tmp_path)
+    sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(Choice(name="adamw", options={"eps": 1e-6}),)), folder)
+    manifest = Store(folder).manifest()
+    assert manifest["axes"]["optimizers"] == ["sgd", "adamw"]
+    assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
+    assert manifest["protocol"]["optimizer_options"] == {"adamw": {"eps": 1e-6}}
+    assert len(manifest["runs"]) == 2
+    with pytest.raises(ResultsError, match=r"adamw\.eps"):
+        sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(Choice(name="adamw", options={"eps": 1e-4}),)), folder)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="--output"):
+        sweep(tiny(), tmp_path / "file" / "results")
+
+
+def test_resolve_checks_names_options_and_budget():
+    with pytest.raises(ConfigError, match="did you mean adamw"):
+        tiny(optimizers=(Choice(name="adamv"),))
+    with pytest.raises(ConfigError, match="momentun"):
+        tiny(optimizers=(Choice(name="sgd", options={"momentun": 0.5}),))
+    with pytest.raises(ConfigError, match="dimensions"):
+        tiny(workload=Choice(name="noisy_quadratic", options={"dimensions": 5}))
+    with pytest.raises(ConfigError, match="cosine"):
+        tiny(schedule=tiny().schedule.__class__(name="cosinus"))
+
+
+def test_the_default_folder_is_the_recipe_unless_the_protocol_was_changed():
+    base = tiny()
+    assert output_folder(base, base, Path("results")) == Path("results/tiny")
+    assert output_folder(base.replace(seeds=(5,)), base, Path("results")) == Path("results/tiny")
+    changed = output_folder(base.replace(max_steps=9), base, Path("results"))
+    assert changed.name.startswith("tiny-")
+    assert changed == output_folder(base.replace(max_steps=9), base, Path("results"))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sweeps.simulation import small_sweep
+
+from cbs.errors import ConfigError
+from sweeps.overrides import override
+
+
+@pytest.mark.parametrize(
+    ("setting", "read", "value"),
+    [
+        ("max_steps=7", lambda sweep: sweep.max_steps, 7),
+        ("prune_factor=none", lambda sweep: sweep.prune_factor, None),
+        ("prune_factor=2", lambda sweep: sweep.prune_factor, 2),
+        ("micro_batch_size=16", lambda sweep: sweep.micro_batch_size, 16),
+        ("device=cpu", lambda sweep: sweep.device, "cpu"),
+        ("compile=true", lambda sweep: sweep.compile, True),
+        ("probes=none", lambda sweep: sweep.probes, ()),
+        ("probes=two_batch", lambda sweep: sweep.probes, ("two_batch",)),
+        ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),
+        ("schedule.warmup_examples=640", lambda sweep: sweep.schedule.at(64).warmup_examples, 640),
+        ("evaluation.growth=1.1", lambda sweep: sweep.evaluation.growth, 1.1),
+        ("workload.dimension=50", lambda sweep: sweep.workload.options, {"dimension": 50}),
+        ("merit.eps=1e-8", lambda sweep: sweep.optimizers[1].options, {"eps": 1e-8}),
+        ("adamw.betas=[0.9, 0.95]", lambda sweep: sweep.optimizers[0].options, {"betas": [0.9, 0.95]}),
+    ],
+)
+def test_each_kind_of_key(setting, read, value):
+    assert read(override(small_sweep(), [setting])) == value
+
+
+def test_later_settings_win_and_the_input_is_untouched():
+    sweep = small_sweep()
+    assert override(sweep, ["max_steps=7", "max_steps=8"]).max_steps == 8
+    assert sweep.max_steps != 8
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "max_steps",
+        "=3",
+        "max_stepz=3",
+        "schedule.nam=linear",
+        "lamb.eps=1",
+        "sgdd.eps=1",
+        "max_steps=many",
+        "max_steps=1.5",
+        "compile=1",
+        "micro_batch_size=two",
+        "prune_factor=0.5",
+        "max_steps=0",
+        "evaluation.growth=0.9",
+        "evaluation.growth=fast",
+    ],
+)
+def test_a_bad_setting_is_one_clear_line(setting):
+    with pytest.raises(ConfigError) as error:
+        override(small_sweep(), [setting])
+    assert "\n" not in str(error.value)
+
+
+@given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False), st.text(min_size=1)))
+def test_any_json_value_reaches_a_workload_option(value):
+    text = json.dumps(value)
+    assert override(small_sweep(), [f"workload.option={text}"]).workload.options == {"option": json.loads(text)}
+
+
+@given(st.text())
+def test_any_text_is_a_setting_or_one_clear_line(text):
+    try:
+        override(small_sweep(), [text])
+    except ConfigError as error:
+        assert "\n" not in str(error) or "\n" in text

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from tests.sweeps.simulation import small_sweep
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from sweeps.recipes import RECIPES
+from sweeps.spec import Cell, ScheduleRule
+
+
+@pytest.mark.parametrize("name", RECIPES.names())
+def test_every_recipe_is_a_sweep_named_after_itself(name):
+    sweep = RECIPES[name]()
+    assert sweep.name == name
+    config = sweep.trial(Cell(sweep.optimizers[0].name, sweep.batch_sizes[0], sweep.seeds[0]), 1e-3)
+    assert config.max_steps == sweep.budget(sweep.batch_sizes[0])
+
+
+def test_axes_are_sorted_and_free_of_repeats():
+    assert small_sweep(batch_sizes=(64, 4)).batch_sizes == (4, 64)
+    for axis in ("batch_sizes", "seeds", "lrs"):
+        with pytest.raises(ConfigError, match="twice"):
+            small_sweep(**{axis: (1, 1)})
+    with pytest.raises(ConfigError, match="twice"):
+        small_sweep(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentum": 0.5})))
+
+
+@pytest.mark.parametrize("axis", ["optimizers", "batch_sizes", "seeds", "lrs"])
+def test_an_empty_axis_is_refused(axis):
+    with pytest.raises(ConfigError, match="at least one"):
+        small_sweep(**{axis: ()})
+
+
+@pytest.mark.parametrize("batch_size", [0, -4, 2.5])
+def test_a_batch_size_must_be_a_positive_whole_number(batch_size):
+    with pytest.raises(ConfigError, match="batch size"):
+        small_sweep(batch_sizes=(batch_size,))
+
+
+def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not():
+    assert [ScheduleRule(warmup_steps=10).at(b).warmup_examples for b in (4, 64)] == [40, 640]
+    assert [ScheduleRule(warmup_examples=100).at(b).warmup_examples for b in (4, 64)] == [100, 100]
+
+
+def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
+    sweep = small_sweep()
+    same = sweep.replace(batch_sizes=(8,), seeds=(7,), lrs=(1e-3,), optimizers=(Choice(name="sgd"),), name="x")
+    assert same.protocol_fingerprint == sweep.protocol_fingerprint
+    for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": None}):
+        assert sweep.replace(**change).protocol_fingerprint != sweep.protocol_fingerprint
+    with_option = sweep.replace(optimizers=(Choice(name="adamw", options={"eps": 1e-6}),))
+    assert with_option.protocol_fingerprint != sweep.protocol_fingerprint

@@ -1,0 +1,171 @@
+"""The command line as a person meets it: help, one clear line for a mistake, machine-readable output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+from cbs.errors import ConfigError
+
+COMMANDS = ["sweep", "analyze"]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run ``cbs`` in this process; returns exit code, standard output and standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return call
+
+
+def one_line(text: str) -> bool:
+    return text.startswith("cbs: ") and text.count("\n") == 1 and "Traceback" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"Example: cbs {command}" in out
+
+
+def test_the_commands_are_all_there_and_no_others(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    listed = out.split("Commands:")[1].split()
+    assert [command for command in COMMANDS if command in listed] == COMMANDS
+
+
+def test_without_arguments_it_says_what_it_can_do(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "sweep" in out
+
+
+def test_version(run):
+    assert run("--version")[1].startswith("cbs 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", "--optim", "merti"], ["merti", "did you mean merit"]),
+        (["sweep", "--recipe", "quik"], ["quik", "did you mean quick"]),
+        (["sweep", "--workload", "txt"], ["txt", "did you mean text"]),
+        (["sweep", "--workload", "no.such:thing"], ["no.such"]),
+        (["sweep", "--workload", "json:nothing"], ["nothing"]),
+        (["sweep", "--batch-sizes", "0"], ["batch sizes", "0"]),
+        (["sweep", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
+        (["sweep", "--batch-sizes", "8..4"], ["--batch-sizes"]),
+        (["sweep", "--lrs", "fast"], ["--lrs"]),
+        (["sweep", "--lrs", "-1"], ["lr must be"]),
+        (["sweep", "--seeds", "0"], ["seed"]),
+        (["sweep", "--workers", "0"], ["workers"]),
+        (["sweep", "--set", "max_steps"], ["key=value"]),
+        (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
+        (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
+        (["sweep", "--set", "device=cuda"], ["device"]),
+        (["sweep", "--target", "nan"], ["target"]),
+        (["sweep", "--flag"], ["--flag", "--help"]),
+        (["sweeep"], ["sweeep", "sweep"]),
+        (["analyze", "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(run, arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments, *(["--dry-run"] if arguments[0] == "sweep" else []))
+    assert code == 2, err
+    assert out == ""
+    assert one_line(err), err
+    for word in words:
+        assert word in err
+
+
+def test_an_output_that_cannot_be_written_is_one_clear_line(run, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = run("sweep", "--workload", "noisy_quadratic", "-o", tmp_path / "file" / "results")
+    assert code == 2
+    assert one_line(err)
+    assert str(tmp_path / "file") in err
+
+
+@pytest.mark.parametrize("content", ["empty", "foreign", "half", "version"])
+def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    if content == "foreign":
+        (folder / "model.bin").write_bytes(b"\0" * 10)
+    elif content == "half":
+        (folder / "sweep.json").write_text('{"schema_version": 1, "na')
+    elif content == "version":
+        (folder / "sweep.json").write_text('{"schema_version": 99}')
+    code, _, err = run("analyze", folder)
+    assert code == 2
+    assert one_line(err), err
+    assert str(folder) in err
+
+
+def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
+    arguments = ["sweep", "--recipe", "quick", "--optim", "adamw", "--optim", "sgd", "--batch-sizes", "4,8", "--dry-run"]
+    code, out, _ = run(*arguments, "--json", "-o", tmp_path / "out")
+    report = json.loads(out)
+    assert code == 0
+    assert report["trials"] == 2 * 2 * 3
+    assert report["axes"]["optimizers"] == ["adamw", "sgd"]
+    assert report["seconds"] > 0
+    assert report["examples"] > 0
+    assert not (tmp_path / "out").exists()
+    code, out, _ = run(*arguments, "-o", tmp_path / "out")
+    assert "12 to run" in out
+    assert "time" in out
+
+
+def test_batch_size_ranges():
+    assert cli.parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
+    assert cli.parse_batch_sizes("3..13") == (3, 6, 12)
+    assert cli.parse_batch_sizes("5, 7") == (5, 7)
+
+
+def test_seeds_are_a_count_or_a_list():
+    assert cli.parse_seeds("3") == (0, 1, 2)
+    assert cli.parse_seeds("4,7") == (4, 7)
+    assert cli.parse_seeds("4,") == (4,)
+
+
+@pytest.mark.parametrize("name", ["sweeps", "analysis"])
+def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a rival must not be imported')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['cbs', 'analyze']; import cbs, cli; cli.main()"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert answer.returncode == 2
+    assert one_line(answer.stderr), answer.stderr
+    assert str(tmp_path / name) in answer.stderr
+
+
+def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):
+    for name in ("sweeps", "analysis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="sweeps"):
+        cli.neighbours()
+
+
+def test_the_core_imports_alone_and_stays_light():
+    code = "import sys, cbs; cbs.run_trial; print([m for m in ('ray', 'pandas', 'matplotlib', 'sweeps', 'analysis') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,295 @@
+"""The training loop: repeatable, indifferent to how a step is cut up, and honest about how a trial ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs import seeding
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.errors import ConfigError
+from cbs.noise_scale.two_batch import TwoBatch
+from cbs.record import Measurement, TrialResult, TrialStatus
+from cbs.target import Target
+from cbs.training import run_trial
+from cbs.workloads import build_workload
+
+CONFIG = TrialConfig(
+    workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
+    optimizer=Choice(name="sgd", options={"momentum": 0.5}),
+    lr=0.05,
+    batch_size=12,
+    seed=5,
+    target=Target(metric="validation_loss", value=0.2),
+    max_steps=400,
+)
+
+
+def config_with(**changes: Any) -> TrialConfig:
+    return dataclasses.replace(CONFIG, **changes)
+
+
+def values(result: TrialResult) -> list[float]:
+    return [row.value for row in result.evaluations]
+
+
+class Recorder:
+    """A probe that keeps every gradient of the whole batch."""
+
+    columns: tuple[str, ...] = ()
+    micro_batches = 1
+
+    def __init__(self) -> None:
+        self.gradients: list[Tensor] = []
+        self.sizes: list[list[int]] = [[]]
+
+    def micro_batch(self, gradients: Sequence[Tensor], examples: int) -> None:
+        self.sizes[-1].append(examples)
+
+    def step(self, gradients: Sequence[Tensor], examples: int) -> tuple[Tensor, ...]:
+        self.gradients.append(torch.cat([gradient.flatten().clone() for gradient in gradients]))
+        self.sizes.append([])
+        return ()
+
+
+def test_bitwise_repeatable() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        first = run_trial(CONFIG)
+        torch.manual_seed(2)
+        before = torch.random.get_rng_state()
+        second = run_trial(CONFIG)
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.status is TrialStatus.REACHED
+    assert values(first) == values(second)
+    assert first.steps_to_target == second.steps_to_target
+    for name, column in first.steps.items():
+        np.testing.assert_array_equal(column, second.steps[name])
+    assert values(run_trial(config_with(seed=6))) != values(first)
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 5, 12, 13, 50])
+def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
+    whole, parts = Recorder(), Recorder()
+    one = run_trial(config_with(batch_size=13), [whole])
+    many = run_trial(config_with(batch_size=13, micro_batch_size=micro_batch_size), [parts])
+    assert whole.sizes[0] == [13]
+    assert sum(parts.sizes[0]) == 13
+    assert max(parts.sizes[0]) <= micro_batch_size
+    assert len(parts.sizes[0]) == math.ceil(13 / micro_batch_size)
+    assert len(whole.gradients) == len(parts.gradients)
+    torch.testing.assert_close(torch.stack(parts.gradients), torch.stack(whole.gradients), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(values(many), values(one), rtol=1e-4)
+    np.testing.assert_allclose(many.steps["train_loss"], one.steps["train_loss"], rtol=1e-4, atol=1e-5)
+
+
+def test_probes_do_not_change_the_run() -> None:
+    with_probe, without = run_trial(CONFIG), run_trial(CONFIG, [])
+    np.testing.assert_allclose(values(with_probe), values(without), rtol=1e-4)
+    assert set(without.steps) == {"step", "examples", "train_loss"}
+    assert set(with_probe.steps) == {"step", "examples", "train_loss", *TwoBatch.columns}
+
+
+class Spy:
+    """A workload that keeps every batch it hands out and every model it builds."""
+
+    def __init__(self) -> None:
+        self.inner = build_workload(CONFIG.workload)
+        self.batches: list[Tensor] = []
+        self.models: list[nn.Module] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def build_model(self) -> nn.Module:
+        self.models.append(self.inner.build_model())
+        self.initial = self.models[-1].theta.detach().clone()
+        return self.models[-1]
+
+    def training_stream(self, generator: torch.Generator) -> Spy:
+        self.stream = self.inner.training_stream(generator)
+        return self
+
+    def next(self, examples: int) -> Tensor:
+        self.batches.append(self.stream.next(examples))
+        return self.batches[-1]
+
+
+def test_data_and_start_depend_on_the_seed_alone() -> None:
+    def data(**changes: Any) -> tuple[Tensor, Tensor]:
+        spy = Spy()
+        run_trial(
+            config_with(max_steps=20, target=dataclasses.replace(CONFIG.target, value=1e-9), **changes), workload=spy
+        )
+        return spy.initial, torch.cat(spy.batches)[:120]
+
+    initial, examples = data()
+    for changes in ({"lr": 0.2}, {"batch_size": 6}, {"probes": ()}, {"micro_batch_size": 3}):
+        other_initial, other_examples = data(**changes)
+        assert torch.equal(initial, other_initial)
+        assert torch.equal(examples, other_examples)
+    other_initial, other_examples = data(seed=6)
+    assert not torch.equal(initial, other_initial)
+    assert not torch.equal(examples, other_examples)
+
+
+def test_reached() -> None:
+    result = run_trial(CONFIG)
+    assert result.status is TrialStatus.REACHED
+    assert result.message == ""
+    assert result.evaluations[-1].value < 0.2
+    assert all(value >= 0.2 for value in values(result)[:-1])
+    assert result.evaluations[-2].step <= result.steps_to_target <= result.final_step
+    assert result.examples_to_target == result.steps_to_target * 12
+
+
+def test_reached_before_the_first_step() -> None:
+    result = run_trial(config_with(target=dataclasses.replace(CONFIG.target, value=1e6)))
+    assert result.status is TrialStatus.REACHED
+    assert result.steps_to_target == 0.0
+    assert "before the first step" in result.message
+    assert len(result.steps["step"]) == 0
+
+
+@pytest.mark.parametrize("max_steps", [1, 2, 37, 100])
+def test_budget_exhausted_ends_with_an_evaluation(max_steps: int) -> None:
+    result = run_trial(config_with(max_steps=max_steps, target=dataclasses.replace(CONFIG.target, value=1e-9)))
+    assert result.status is TrialStatus.BUDGET_EXHAUSTED
+    assert result.steps_to_target is None
+    assert result.examples_to_target is None
+    assert result.final_step == max_steps == result.evaluations[-1].step == len(result.steps["step"])
+    assert f"{max_steps} steps" in result.message
+
+
+@pytest.mark.parametrize("lr", [3.0, 100.0, 1e30])
+def test_diverged(lr: float) -> None:
+    result = run_trial(config_with(lr=lr))
+    assert result.status is TrialStatus.DIVERGED
+    assert result.steps_to_target is None
+    assert result.message
+    assert result.final_step < 100
+
+
+class Exploding(Spy):
+    """The training loss is not a number in one step."""
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        losses = self.inner.example_losses(model, batch)
+        return losses * math.nan if len(self.batches) == 30 else losses
+
+
+def test_a_training_loss_that_is_not_finite_is_divergence_at_its_step() -> None:
+    result = run_trial(CONFIG, workload=Exploding())
+    assert result.status is TrialStatus.DIVERGED
+    assert "training loss is not finite at step 30" in result.message
+    assert np.isnan(result.steps["train_loss"]).tolist().index(True) == 29
+    assert all(map(math.isfinite, values(result)))
+
+
+def test_pruned_by_the_monitor() -> None:
+    seen: list[Measurement] = []
+
+    def monitor(latest: Measurement) -> bool:
+        seen.append(latest)
+        return latest.step >= 10
+
+    result = run_trial(CONFIG, monitor=monitor)
+    assert result.status is TrialStatus.PRUNED
+    assert result.steps_to_target is None
+    assert seen == result.evaluations[1:]
+    assert 10 <= result.final_step == seen[-1].step
+
+
+def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
+    plan = EvaluationPlan(growth=1.1, far_growth=1.5, near_fraction=0.3)
+    result = run_trial(config_with(evaluation=plan, lr=0.02))
+    start = CONFIG.target.distance(result.evaluations[0].value)
+    expected = [0, 1]
+    for row in result.evaluations[1:-1]:
+        near = CONFIG.target.distance(row.value) <= 0.3 * start
+        expected.append(max(row.step + 1, math.ceil(row.step * (1.1 if near else 1.5))))
+    assert [row.step for row in result.evaluations] == expected
+    ratios = np.divide(expected[-4:], expected[-5:-1])
+    assert (ratios <= 1.1 + 1 / expected[-5]).all()
+
+
+def test_one_row_of_finite_values_for_every_step() -> None:
+    result = run_trial(CONFIG)
+    steps = result.final_step
+    np.testing.assert_array_equal(result.steps["step"], np.arange(1, steps + 1))
+    np.testing.assert_array_equal(result.steps["examples"], 12 * np.arange(1, steps + 1))
+    for column in result.steps.values():
+        assert column.shape == (steps,)
+        assert np.isfinite(column).all()
+    assert (result.steps["small_batch_size"] == 6).all()
+
+
+def test_train_loss_is_the_mean_since_the_last_evaluation() -> None:
+    result = run_trial(CONFIG)
+    assert math.isnan(result.evaluations[0].train_loss)
+    for before, after in zip(result.evaluations, result.evaluations[1:], strict=False):
+        assert after.train_loss == pytest.approx(result.steps["train_loss"][before.step : after.step].mean())
+
+
+def test_learning_rate_follows_the_schedule_in_examples() -> None:
+    result = run_trial(config_with(schedule=Schedule(warmup_examples=120)))
+    rates = {row.step: row.lr for row in result.evaluations}
+    assert rates[0] == 0.0
+    for step, rate in rates.items():
+        assert rate == pytest.approx(0.05 * min(1.0, step / 10))
+
+
+def test_the_first_update_is_the_optimizers() -> None:
+    spy = Spy()
+    run_trial(config_with(max_steps=1, probes=()), workload=spy)
+    gradient = spy.models[0].curvature * spy.initial + spy.batches[0].mean(0)
+    torch.testing.assert_close(spy.models[0].theta.detach(), spy.initial - 0.05 * gradient)
+
+
+def test_facts_of_the_workload_travel_with_the_result() -> None:
+    result = run_trial(config_with(max_steps=1))
+    assert result.workload is not None
+    assert result.workload.parameters == 30
+    assert result.workload.example_unit == "sample"
+    assert result.workload.metric_unit == "loss"
+    assert {"seconds", "evaluation_seconds", "device", "host", "threads"} <= set(result.timing)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"workload": Choice(name="noisy_cubic")}, "noisy_quadratic"),
+        ({"optimizer": Choice(name="sdg")}, "did you mean sgd"),
+        ({"optimizer": Choice(name="sgd", options={"colour": 1})}, "colour"),
+        ({"target": Target(metric="accuracy", value=0.5)}, "accuracy"),
+        ({"schedule": Schedule(name="linear")}, "decay_examples"),
+        ({"probes": ("three_batch",)}, "two_batch"),
+    ],
+)
+def test_misuse_is_one_line(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_trial(config_with(**changes))
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
+@pytest.mark.parametrize("changes", [{"device": "cuda"}, {"precision": "bfloat16"}])
+def test_what_this_machine_cannot_do_is_said(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="CUDA"):
+        run_trial(config_with(**changes))
+
+
+def test_streams_of_one_seed_are_independent() -> None:
+    draws = {
+        purpose: torch.randn(1000, generator=seeding.generator(0, purpose)) for purpose in ("init", "data", "training")
+    }
+    correlations = torch.corrcoef(torch.stack(list(draws.values()))) - torch.eye(3)
+    assert correlations.abs().max() < 4 / 1000**0.5

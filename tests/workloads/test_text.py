@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from cbs import seeding
+from cbs.config import Choice, TrialConfig
+from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
+from cbs.record import TrialStatus
+from cbs.target import Target
+from cbs.text import SIZES, corpus
+from cbs.training import run_trial
+from cbs.workloads import WORKLOADS, Workload, build_workload
+from cbs.workloads.text import TextWorkload, text
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def workload() -> TextWorkload:
+    return text()
+
+
+def build(workload: TextWorkload, seed: int = 0) -> nn.Module:
+    with seeding.seeded(seed, "init"):
+        return workload.build_model()
+
+
+def draw(workload: TextWorkload, sizes: list[int], seed: int = 0) -> Tensor:
+    stream = workload.training_stream(seeding.generator(seed, "data"))
+    return torch.cat([stream.next(size) for size in sizes])
+
+
+def write_counting_ids(folder: Path, count: int = 5000) -> Path:
+    """Token ids that tell their own position."""
+    path = folder / "ids.u16"
+    np.arange(count, dtype="<u2").tofile(path)
+    return path
+
+
+def test_defaults(workload: TextWorkload) -> None:
+    assert "text" in WORKLOADS
+    assert isinstance(workload, Workload)
+    assert isinstance(build_workload(Choice(name="text")), TextWorkload)
+    assert (workload.metric, workload.metric_unit, workload.direction) == ("validation_loss", "nats/byte", "below")
+    assert (workload.default_target, workload.example_unit, workload.tokens_per_example) == (2.4, "sequence", 32)
+    assert workload.data_hash is not None
+    assert len(workload.data_hash) == 16
+    assert sum(parameter.numel() for parameter in build(workload).parameters()) == 29_856
+
+
+def test_tokens_have_their_own_unit_and_target(tmp_path: Path) -> None:
+    tokens = text(data=str(write_counting_ids(tmp_path)), vocab_size=5000, validation_sequences=64)
+    assert tokens.metric_unit == "nats/token"
+    assert 0 < tokens.default_target < math.log(5000)
+
+
+def test_context_and_vocabulary_can_be_chosen() -> None:
+    workload = text(size="200k", context=16, vocab_size=160)
+    assert workload.tokens_per_example == 16
+    assert draw(workload, [3]).shape == (3, 17)
+    assert build(workload)(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 160)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_can_be_built(size: str) -> None:
+    workload = text(size=size, validation_sequences=8)
+    with torch.device("meta"):
+        model = workload.build_model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == SIZES[size].parameters(128)
+
+
+def test_examples_are_windows_of_the_training_text(workload: TextWorkload) -> None:
+    whole = bytes(workload.corpus.training)
+    batch = draw(workload, [16])
+    assert batch.shape == (16, 33)
+    assert batch.dtype == torch.long
+    assert all(bytes(window.tolist()) in whole for window in batch)
+
+
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(1, 900), min_size=1, max_size=12))
+def test_examples_do_not_depend_on_how_they_are_cut(sizes: list[int]) -> None:
+    workload = text()
+    assert torch.equal(draw(workload, sizes), draw(workload, [sum(sizes)]))
+
+
+def test_cuts_across_the_blocks_in_which_starts_are_drawn(workload: TextWorkload) -> None:
+    assert torch.equal(draw(workload, [4095, 2, 5000]), draw(workload, [9097]))
+
+
+def test_data_order_follows_the_seed(workload: TextWorkload) -> None:
+    assert torch.equal(draw(workload, [64]), draw(workload, [64]))
+    assert not torch.equal(draw(workload, [64]), draw(workload, [64], seed=1))
+
+
+def test_data_order_ignores_the_global_random_state(workload: TextWorkload) -> None:
+    first = draw(workload, [64])
+    torch.manual_seed(99)
+    assert torch.equal(first, draw(workload, [64]))
+
+
+def test_every_start_is_equally_likely(tmp_path: Path) -> None:
+    path = tmp_path / "train.u16"
+    np.arange(37, dtype="<u2").tofile(path)
+    workload = text(data=str(path), validation=str(path), vocab_size=64, validation_sequences=5)
+    counts = torch.bincount(draw(workload, [10_000])[:, 0])
+    # Five starts, so binomial with mean 2000 and standard deviation 40.
+    assert counts.shape == (5,)
+    assert (counts - 2000).abs().max() < 200
+
+
+def test_windows_of_a_mapped_file(tmp_path: Path) -> None:
+    workload = text(data=str(write_counting_ids(tmp_path)), vocab_size=5000, validation_sequences=64)
+    assert isinstance(workload.corpus.training, np.memmap)
+    batch = draw(workload, [256])
+    assert torch.equal(batch, batch[:, :1] + torch.arange(33))
+    assert batch.max() < 4500
+
+
+def test_losses_do_not_depend_on_the_rest_of_the_batch(workload: TextWorkload) -> None:
+    model, batch = build(workload), draw(workload, [24])
+    with torch.no_grad():
+        together = workload.example_losses(model, batch)
+        alone = torch.cat([workload.example_losses(model, batch[[index]]) for index in range(24)])
+    assert together.shape == (24,)
+    # Matrix products add in another order for another shape; losses near 5 in float32 have a spacing of 5e-7.
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+def test_losses_are_mean_cross_entropies(workload: TextWorkload) -> None:
+    model, batch = build(workload), draw(workload, [3])
+    with torch.no_grad():
+        probabilities = model(batch[:, :-1]).double().softmax(-1)
+        losses = workload.example_losses(model, batch)
+    for window, table, loss in zip(batch.tolist(), probabilities, losses, strict=True):
+        by_hand = -sum(math.log(table[position, token]) for position, token in enumerate(window[1:])) / 32
+        assert loss.item() == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_validation_at_the_start_is_a_uniform_guess(workload: TextWorkload) -> None:
+    assert workload.validate(build(workload)) == pytest.approx(math.log(128), abs=0.05)
+
+
+def test_validation_is_bitwise_repeatable(workload: TextWorkload) -> None:
+    values = {workload.validate(build(workload)) for _ in range(3)}
+    values.add(text().validate(build(workload)))
+    assert len(values) == 1
+
+
+@pytest.mark.parametrize("sequences", [512, 300])
+def test_validation_windows_span_the_held_out_text(tmp_path: Path, sequences: int) -> None:
+    path = str(write_counting_ids(tmp_path))
+    workload = text(data=path, validation=path, vocab_size=5000, validation_sequences=sequences)
+    seen: list[Tensor] = []
+
+    class Recorder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            seen.append(ids)
+            return torch.zeros(*ids.shape, 5000)
+
+    assert workload.validate(Recorder()) == pytest.approx(math.log(5000))
+    assert max(len(part) for part in seen) <= 128
+    starts = torch.cat(seen)[:, 0]
+    assert len(starts) == sequences
+    assert (starts[0], starts[-1]) == (0, 5000 - 33)
+    gaps = starts.diff()
+    assert gaps.max() - gaps.min() <= 1
+
+
+def test_validation_leaves_no_trace(workload: TextWorkload) -> None:
+    model = build(workload)
+    state = torch.random.get_rng_state()
+    workload.validate(model)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def one_line_error(kind: type[CbsError], **options: object) -> str:
+    with pytest.raises(kind) as caught:
+        text(**options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (UnknownNameError, {"size": "7b"}, "known sizes are 30k, "),
+        (ConfigError, {"context": 0}, "context"),
+        (ConfigError, {"context": True}, "context"),
+        (ConfigError, {"context": 32.0}, "context"),
+        (ConfigError, {"vocab_size": 0}, "vocab_size"),
+        (ConfigError, {"validation_sequences": 0}, "validation_sequences"),
+        (ConfigError, {"tokenizer": "tokenizer.json"}, "needs data=PATH"),
+        (ConfigError, {"validation": "val.txt"}, "needs data=PATH"),
+        (ConfigError, {"dtype": "uint16"}, "needs data=PATH"),
+        (DataError, {"vocab_size": 100}, "outside the vocabulary"),
+        (DataError, {"context": 10**6}, "tokens for training"),
+        (DataError, {"context": 10**5}, "tokens for validation"),
+    ],
+)
+def test_bad_options(kind: type[CbsError], options: dict[str, object], expected: str) -> None:
+    assert expected in one_line_error(kind, **options)
+
+
+def test_text_too_short_for_the_context(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("too short")
+    message = one_line_error(DataError, data=str(path))
+    assert str(path) in message
+    assert "9 tokens for training" in message
+    path.write_text("long enough to train on, too short to validate on. " * 20)
+    message = one_line_error(DataError, data=str(path))
+    assert "102 tokens for validation hold 70 sequences" in message
+    assert "validation=PATH" in message
+
+
+def test_ids_that_opening_did_not_check_are_checked_when_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "BLOCK", 4)
+    monkeypatch.setattr(corpus, "SAMPLED_BLOCKS", 2)
+    ids = np.zeros(2000, dtype="<u2")
+    ids[100:1000] = 77
+    path = tmp_path / "ids.u16"
+    ids.tofile(path)
+    validation = tmp_path / "validation.u16"
+    np.zeros(100, dtype="<u2").tofile(validation)
+    workload = text(data=str(path), validation=str(validation), vocab_size=50, validation_sequences=8)
+    with pytest.raises(DataError, match="token id 77") as caught:
+        draw(workload, [64])
+    assert str(path) in str(caught.value)
+
+
+def test_sixty_steps_learn_something(workload: TextWorkload) -> None:
+    model = build(workload)
+    stream = workload.training_stream(seeding.generator(0, "data"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.99), weight_decay=0.0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        workload.example_losses(model, stream.next(16)).mean().backward()
+        optimizer.step()
+    assert workload.validate(model) < 3.6
+
+
+def test_a_trial_reaches_an_easy_target() -> None:
+    config = TrialConfig(
+        workload=Choice(name="text"),
+        optimizer=Choice(name="adamw"),
+        lr=4e-3,
+        batch_size=16,
+        seed=0,
+        target=Target(metric="validation_loss", value=3.6),
+        max_steps=60,
+        device="cpu",
+    )
+    result = run_trial(config)
+    assert result.status is TrialStatus.REACHED
+    assert result.workload.parameters == 29_856
+    assert result.workload.metric_unit == "nats/byte"
+    assert run_trial(config).steps_to_target == result.steps_to_target
