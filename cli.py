@@ -34,7 +34,8 @@ DISTRIBUTION = "critical-batch-size"
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """How large a batch can an optimizer use? Sweep, then analyze.
 
@@ -50,20 +51,29 @@ def root(
 def sweep(
     optim: Annotated[list[str] | None, typer.Option("--optim", help="Optimizer; repeat for several.")] = None,
     recipe: Annotated[str, typer.Option(help="Which sweep to start from: quick or default.")] = "default",
-    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two.")] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two.")
+    ] = None,
     lrs: Annotated[str | None, typer.Option(help="Exactly these learning rates: 1e-3,2e-3. Default: search.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload: a name, or package.module:function.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
     cpus_per_trial: Annotated[int, typer.Option(help="Cores of a trial.")] = 1,
-    gpus_per_trial: Annotated[float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")] = None,
+    gpus_per_trial: Annotated[
+        float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")] = False,
 ) -> None:
     """Train a grid over optimizer x batch size x learning rate x seed.
@@ -73,14 +83,13 @@ def sweep(
     Example: cbs sweep --optim merit --optim adamw --recipe quick
     """
     neighbours()
-    from sweeps.launch import output_folder, resolve
-    from sweeps.launch import sweep as run_sweep
-    from sweeps.recipes import RECIPES
-    from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
-
     from sweeps.cluster import Resources
     from sweeps.estimate import measure_cost
+    from sweeps.launch import output_folder, resolve
+    from sweeps.launch import sweep as run_sweep
     from sweeps.progress import Progress
+    from sweeps.recipes import RECIPES
+    from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 
     base = RECIPES[recipe]()
     asked = base
@@ -97,7 +106,9 @@ def sweep(
     from sweeps.overrides import override
 
     asked = override(asked, settings or ())
-    resources = Resources(workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address)
+    resources = Resources(
+        workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
+    )
     planned = resolve(asked, target)
     folder = output if output is not None else output_folder(planned, base, Path("results"))
     cost = measure_cost(planned)
@@ -116,8 +127,12 @@ def sweep(
 @app.command()
 def analyze(
     results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.")] = Path("results"),
-    target: Annotated[list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")] = None,
+    target: Annotated[
+        list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 2000,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,

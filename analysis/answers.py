@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis import noise
 from analysis.definitions import Definition, Sample
 from analysis.fitting import Fit, fit_curve, interval
 from analysis.load import Group, Results
-from analysis.select import Point, Study, easier_or_equal, point, studies, within_reach
+from analysis.noise import Measured, NoiseScale, measure, near
+from analysis.select import Point, Study, point, studies, within_reach
+from analysis.verdict import Verdict, judge
 from cbs.store import finite_or_none
 from cbs.target import Target
 
 Interval = tuple[float | None, float | None]
-
-
-class Verdict(StrEnum):
-    """What an answer is worth; the first that applies. The advice names everything that applies."""
-
-    NOT_REACHED = "target not reached"
-    TOO_FEW_BATCH_SIZES = "too few batch sizes"
-    NO_PERFECT_SCALING = "perfect-scaling part not reached"
-    NO_SATURATION = "saturating part not reached"
-    AT_GRID_EDGE = "LR optimum at edge of grid"
-    TOO_FEW_SEEDS = "too few seeds"
-    OK = "ok"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +57,8 @@ class Answer:
     min_examples_interval: Interval
     verdict: Verdict
     advice: str
-    noise: dict[int, noise.Measured] = field(repr=False)
-    noise_scale: noise.NoiseScale
+    noise: dict[int, Measured] = field(repr=False)
+    noise_scale: NoiseScale
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``None`` where undefined, never NaN."""
@@ -153,7 +142,7 @@ def answer(
         fit = fit_curve(sizes, measured, confidence=confidence, resamples=resamples, seed=seed)
     numbers = _numbers(fit, definition[1], confidence)
     moments = {
-        entry.batch_size: noise.measure(
+        entry.batch_size: measure(
             [Path(results.trials.at[row, "folder"]) for row in entry.trials],
             entry.steps_per_seed,
             entry.batch_size,
@@ -164,7 +153,7 @@ def answer(
         for entry in points
         if entry.reached
     }
-    verdict, advice = _judge(points, numbers, about, target, within_reach(results, group, target.direction))
+    verdict, advice = judge(points, _seen(numbers, fit), about, target, within_reach(results, group, target.direction))
     return Answer(
         group=about,
         target=target,
@@ -177,125 +166,39 @@ def answer(
         verdict=verdict,
         advice=advice,
         noise=moments,
-        noise_scale=noise.near(moments, numbers["critical_batch_size"]),
+        noise_scale=near(moments, numbers["critical_batch_size"]),
     )
 
 
 def _numbers(fit: Fit | None, definition: Definition, confidence: float) -> dict[str, Any]:
+    """Critical batch size and asymptotes with their intervals; what lies beyond an open end is ``None``, not a number."""
     if fit is None:
-        names = ("critical_batch_size", "min_steps", "min_examples")
-        return (
-            {name: None for name in names}
-            | {f"{name}_interval": (None, None) for name in names[1:]}
-            | {"interval": (None, None)}
-        )
-    measured = Sample(
-        fit.batch_sizes, fit.log_steps[None], fit.estimate.min_steps[None], fit.estimate.min_examples[None]
-    )
+        open_ends = dict.fromkeys(("interval", "min_steps_interval", "min_examples_interval"), (None, None))
+        return dict.fromkeys(("critical_batch_size", "min_steps", "min_examples")) | open_ends
+    steps, examples = fit.estimate.min_steps[None], fit.estimate.min_examples[None]
+    value = float(definition(Sample(fit.batch_sizes, fit.log_steps[None], steps, examples))[0])
     resampled = Sample(fit.batch_sizes, fit.resampled_log_steps, fit.resampled.min_steps, fit.resampled.min_examples)
-    value = float(definition(measured)[0])
     low, high = interval(definition(resampled), confidence)
-    resampled_at_all = len(fit.resampled_log_steps) > 0
-    outside_open = resampled_at_all and (
-        (low is None and value < fit.batch_sizes[0]) or (high is None and value > fit.batch_sizes[-1])
-    )
+    fitted = float(examples[0] / steps[0]) if steps[0] > 0 else math.inf
+    resamples = len(fit.resampled_log_steps) > 0
+    plateau = fitted == 0 or (resamples and low is None and fitted < fit.batch_sizes[0])
+    perfect = fitted == math.inf or (resamples and high is None and fitted > fit.batch_sizes[-1])
     return {
-        "critical_batch_size": None if outside_open else _positive(value),
+        "critical_batch_size": None if plateau or perfect else finite_or_none(value),
         "interval": (low, high),
-        "min_steps": _positive(float(fit.estimate.min_steps)),
+        "min_steps": None if perfect else float(steps[0]),
         "min_steps_interval": interval(fit.resampled.min_steps, confidence),
-        "min_examples": _positive(float(fit.estimate.min_examples)),
+        "min_examples": None if plateau else float(examples[0]),
         "min_examples_interval": interval(fit.resampled.min_examples, confidence),
     }
 
 
-def _positive(value: float) -> float | None:
-    return finite_or_none(value) or None
-
-
-def _judge(
-    points: list[Point], numbers: dict[str, Any], group: Group, target: Target, reachable: float | None
-) -> tuple[Verdict, str]:
-    """The verdict and the advice, from what was and was not seen."""
-    reached = [entry for entry in points if entry.reached]
-    found: list[tuple[Verdict | None, str]] = []
-    if not reached:
-        return Verdict.NOT_REACHED, _unreached_advice(group, target, reachable)
-    if len(reached) < 3:
-        exact = "; two points determine the curve exactly, so there is no interval" if len(reached) == 2 else ""
-        found.append(
-            (
-                Verdict.TOO_FEW_BATCH_SIZES,
-                f"reached at {len(reached)} batch size{'s'[: len(reached) > 1]}, 3 or more are needed{exact}",
-            )
-        )
-    if len(reached) >= 2:
-        low, high = _seen(numbers, reached)
-        if not low:
-            found.append(
-                (
-                    Verdict.NO_PERFECT_SCALING,
-                    f"the smallest batch size that reached the target is past the critical one: add batch sizes below {reached[0].batch_size}",
-                )
-            )
-        if not high:
-            found.append(
-                (
-                    Verdict.NO_SATURATION,
-                    f"the largest batch size that reached the target is short of the critical one: add batch sizes above {reached[-1].batch_size}",
-                )
-            )
-    edges = [entry for entry in reached if entry.at_grid_edge]
-    if edges:
-        where = ", ".join(f"{entry.batch_size} ({entry.best_lr:g})" for entry in edges)
-        found.append(
-            (
-                Verdict.AT_GRID_EDGE,
-                f"the best LR is the lowest or highest tried at batch size {where}: extend the LR grid there",
-            )
-        )
-    if max(entry.seeds for entry in reached) < 2:
-        found.append((Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"))
-    missed = [entry for entry in points if not entry.reached]
-    if missed:
-        where = ", ".join(f"{entry.batch_size} ({entry.status})" for entry in missed)
-        found.append(
-            (
-                None,
-                f"not reached at batch size {where}"
-                + (f"; {_words(target, reachable)} was reached at every batch size" if reachable is not None else ""),
-            )
-        )
-    partly = [entry for entry in reached if entry.seeds_reached < entry.seeds]
-    if partly:
-        where = ", ".join(f"{entry.batch_size} ({entry.seeds_reached} of {entry.seeds})" for entry in partly)
-        found.append((None, f"only some seeds reached the target at the best LR of batch size {where}"))
-    verdict = next((verdict for verdict in Verdict if any(verdict is entry for entry, _ in found)), Verdict.OK)
-    return verdict, "; ".join(text for _, text in found)
-
-
-def _seen(numbers: dict[str, Any], reached: list[Point]) -> tuple[bool, bool]:
-    """Whether the measured batch sizes span the critical one: the perfect-scaling part, the saturating part."""
-    low, high = numbers["interval"]
-    if numbers["min_examples"] is None:
-        return False, True
-    if numbers["min_steps"] is None:
-        return True, False
+def _seen(numbers: dict[str, Any], fit: Fit | None) -> tuple[bool, bool]:
+    """Whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve."""
+    if fit is None:
+        return False, False
+    if numbers["min_steps"] is None or numbers["min_examples"] is None:
+        return numbers["min_examples"] is not None, numbers["min_steps"] is not None
     critical = numbers["min_examples"] / numbers["min_steps"]
-    open_ends = len(reached) >= 3
-    return (
-        critical >= reached[0].batch_size and not (open_ends and low is None),
-        critical <= reached[-1].batch_size and not (open_ends and high is None),
-    )
-
-
-def _unreached_advice(group: Group, target: Target, reachable: float | None) -> str:
-    if not easier_or_equal(target, group.target):
-        return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
-    if reachable is None:
-        return "no trial got as far as an evaluation: see the messages of the failed trials"
-    return f"analyze with an easier target ({_words(target, reachable)} was reached at every batch size), or run with more steps or other learning rates"
-
-
-def _words(target: Target, value: float) -> str:
-    return f"{target.metric} {'<' if target.direction == 'below' else '>'} {value:g}"
+    low, high = numbers["interval"] if len(fit.resampled_log_steps) else (critical, critical)
+    return critical >= fit.batch_sizes[0] and low is not None, critical <= fit.batch_sizes[-1] and high is not None

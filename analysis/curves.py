@@ -4,7 +4,8 @@ McCandlish et al. (2018), "An Empirical Model of Large-Batch Training", equation
 
 .. math:: (S/S_{min} - 1)(E/E_{min} - 1) = 1, \qquad B_{crit} = E_{min}/S_{min}
 
-with :math:`E = B S` this is :math:`S(B) = S_{min} + E_{min}/B`. ``S`` counts optimizer updates, ``E`` and ``B`` examples.
+with :math:`E = B S` this is :math:`S(B) = S_{min} + E_{min}/B`. ``S`` counts optimizer updates, ``E`` and ``B``
+examples.
 """
 
 from __future__ import annotations

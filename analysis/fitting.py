@@ -1,8 +1,9 @@
 r"""Least-squares fit of the steps-examples hyperbola, and how well the data determine it.
 
 The model is :math:`\ln S = \ln(S_{min} + E_{min}/B)`, see :mod:`analysis.curves`. Residuals are in log steps and every
-batch size is weighted by its number of seeds. For a given :math:`c = \ln B_{crit}` the best :math:`\ln S_{min}` is a mean, so
-one parameter is left: the fit brackets it on a grid and finishes with Newton steps, for thousands of resamples at once.
+batch size is weighted by its number of seeds. For a given :math:`c = \ln B_{crit}` the best :math:`\ln S_{min}` is a
+mean, so one parameter is left: the fit brackets it on a grid and finishes with Newton steps, for thousands of resamples
+at once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from analysis.curves import Array, saturation
 from cbs.lr_choice import best_lr_many
 
 REACH = 100.0
-"""How far beyond the measured batch sizes a critical batch size is looked for. Further out the curve differs by less than
-1 % from perfect scaling (or from a plateau) at every measured batch size, and the answer is infinity (or 0)."""
+"""How far beyond the measured batch sizes a critical batch size is looked for. Further out the curve differs by less
+than 1 % from perfect scaling (or from a plateau) at every measured batch size, and the answer is infinity (or 0)."""
 
 _GRID_STEP = 0.125
 _NEWTON_STEPS = 60
@@ -70,8 +71,8 @@ def fit_hyperbola(batch_sizes: Array, log_steps: Array, weights: Array | None = 
         weights: shape ``[M]``; equal when absent.
 
     Returns:
-        Scalars or shape ``[R]``. ``min_examples`` is 0, or ``min_steps`` is 0, where the best critical batch size lies beyond
-        :data:`REACH`.
+        Scalars or shape ``[R]``. ``min_examples`` is 0, or ``min_steps`` is 0, where the best critical batch size lies
+        beyond :data:`REACH`.
     """
     x = np.log(np.asarray(batch_sizes, dtype=float))
     w = np.ones_like(x) if weights is None else np.asarray(weights, dtype=float)
@@ -138,9 +139,9 @@ def fit_curve(
     Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
     winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
 
-    1. centred, then rescaled to one pooled standard deviation per batch size: the larger of the seed variance (pooled over
-       batch sizes, inflated by n/(n-1)) and the weighted mean squared residual of the fit, which also holds what seeds
-       cannot show (the spacing of the learning-rate grid, a curve that is not the hyperbola);
+    1. centred, then rescaled to one pooled standard deviation per batch size: the larger of the seed variance (pooled
+       over batch sizes, inflated by n/(n-1)) and the weighted mean squared residual of the fit, which also holds what
+       seeds cannot show (the spacing of the learning-rate grid, a curve that is not the hyperbola);
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, and refitted.
 
@@ -149,8 +150,8 @@ def fit_curve(
 
     Args:
         batch_sizes: shape ``[M]``, increasing; at least two.
-        tables: for every batch size steps to target of shape ``[learning rates, seeds]``, NaN where not reached; at least
-            one entry must be finite.
+        tables: for every batch size steps to target of shape ``[learning rates, seeds]``, NaN where not reached; at
+            least one entry must be finite.
         confidence: level the t-quantile is taken at.
         resamples: number of resamples.
         seed: of the resampling.
@@ -200,8 +201,8 @@ def _winner_log_steps(tables: Array) -> Array:
 def _seed_deviations(
     tables: Sequence[Array], reached: Array, resamples: int, rng: np.random.Generator
 ) -> tuple[Array, float, int]:
-    """Centred bootstrap deviations ``[R, M]`` of the winner's mean log steps, the pooled variance of one seed's log steps,
-    and its degrees of freedom."""
+    """Centred bootstrap deviations ``[R, M]`` of the winner's mean log steps, the pooled variance of one seed's log
+    steps, and its degrees of freedom."""
     deviations = np.zeros((resamples, len(tables)))
     total, freedom = 0.0, 0
     for index, table in enumerate(tables):

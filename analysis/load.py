@@ -93,8 +93,8 @@ class Results:
 def load(path: str | os.PathLike[str]) -> Results:
     """Read one sweep, or all sweeps of a folder.
 
-    A trial that is there twice (same group, learning rate, batch size and seed; the runs differ in budget or in how they
-    were executed) counts once: the run with a final status wins, then the one that took more steps.
+    A trial that is there twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
+    they were executed) counts once: the run with a final status wins, then the one that took more steps.
 
     Raises:
         ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
@@ -240,7 +240,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: Any) -> list[G
     optimizer = _labels(settings["optimizer.name"].map(json.loads), first["sweep"] + "\n" + workload, settings[rest])
     groups = []
     for index, row in first.iterrows():
-        info = next((info for info in infos.get_group(index) if info), {})
+        info: dict[str, Any] = next((info for info in infos.get_group(index) if info), {})
         groups.append(
             Group(
                 sweep=row["sweep"],

@@ -1,8 +1,8 @@
 r"""The simple noise scale of the trials at the best learning rate.
 
-McCandlish et al. (2018), equation 2.9: :math:`B_{simple} = tr(\Sigma)/|G|^2`, in examples. Both moments are estimated without
-bias on every step, their ratio is not: moments are averaged over steps and seeds first and divided last. An average
-:math:`|G|^2` that is not positive leaves the ratio undefined, and that is what is reported.
+McCandlish et al. (2018), equation 2.9: :math:`B_{simple} = tr(\Sigma)/|G|^2`, in examples. Both moments are
+estimated without bias on every step, their ratio is not: moments are averaged over steps and seeds first and divided
+last. An average :math:`|G|^2` that is not positive leaves the ratio undefined, and that is what is reported.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def pooled_ratio(
 ) -> NoiseScale:
     """Mean noise trace over mean squared gradient, with a block-bootstrap interval.
 
-    Consecutive steps are correlated, so whole blocks of about ``sqrt(steps)`` steps of one trial are drawn. A resample whose
-    mean squared gradient is not positive counts as an infinite noise scale.
+    Consecutive steps are correlated, so whole blocks of about ``sqrt(steps)`` steps of one trial are drawn. A resample
+    whose mean squared gradient is not positive counts as an infinite noise scale.
 
     Args:
         windows: per seed the rows ``(grad_sq_norm, noise_trace)``, shape ``[2, steps]``.
@@ -127,8 +127,8 @@ def pooled_ratio(
 def near(measured: dict[int, Measured], critical_batch_size: float | None) -> NoiseScale:
     """The noise scale that stands for an optimizer.
 
-    That of the measured batch size nearest (in log) to the critical batch size; without one, the geometric mean over the
-    batch sizes at which it is defined, without an interval.
+    That of the measured batch size nearest (in log) to the critical batch size; without one, the geometric mean over
+    the batch sizes at which it is defined, without an interval.
 
     Args:
         measured: by batch size.

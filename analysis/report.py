@@ -67,12 +67,13 @@ def analyze(
     seed: int = 0,
     figures: bool = True,
 ) -> Report:
-    """Critical batch size with an interval, per sweep, optimizer and target; writes tables, figures and ``report.json``.
+    """Critical batch size with an interval, per sweep, optimizer and target; writes tables, figures and
+    ``report.json``.
 
     Args:
         path: one sweep, or a folder of sweeps.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets easier
-            than a sweep's own are read from the same curves.
+        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
+            easier than a sweep's own are read from the same curves.
         output: folder to write; ``analysis`` inside ``path`` when absent.
         definition: name in :data:`analysis.definitions.DEFINITIONS`.
         confidence: of every interval.

@@ -83,10 +83,12 @@ class Point:
 
     @property
     def reached(self) -> bool:
+        """Whether any trial at the best learning rate reached the target."""
         return self.steps_to_target is not None
 
     @property
     def examples_to_target(self) -> float | None:
+        """``steps_to_target`` times the batch size, in examples."""
         return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
 
 

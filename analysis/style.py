@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -64,7 +64,7 @@ _RC: dict[str, Any] = {
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Everything drawn and saved inside has the one style."""
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(cast(Any, _RC)):
         yield
 
 
@@ -81,7 +81,8 @@ def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[str]:
-    """Write ``name.pdf`` (vector, fonts embedded) and ``name.png``; the same figure gives the same bytes. Returns the names."""
+    """Write ``name.pdf`` (vector, fonts embedded) and ``name.png``; the same figure gives the same bytes. Returns the
+    names."""
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
     figure.savefig(folder / f"{name}.png", dpi=200, metadata={"Software": None})
     return [f"{name}.pdf", f"{name}.png"]
@@ -118,8 +119,8 @@ def log_axis(
     most: int = 6,
     span: tuple[float, float] | None = None,
 ) -> None:
-    """A log axis with plain numbers: ticks at ``values`` where given, else at powers of ten and, where the range is short, at
-    2 and 5 or 3 times these; about ``most`` of them."""
+    """A log axis with plain numbers: ticks at ``values`` where given, else at powers of ten and, where the range is
+    short, at 2 and 5 or 3 times these; about ``most`` of them."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     if values is not None and len(values):
@@ -128,7 +129,9 @@ def log_axis(
         return
     low, high = span or axis.get_view_interval()
     decades = np.log10(high / low)
-    subs = next((subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if decades * len(subs) <= most + 0.5), (1.0,))
+    subs: tuple[float, ...] = next(
+        (subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if decades * len(subs) <= most + 0.5), (1.0,)
+    )
     if decades < 0.8:
         subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=20))
@@ -149,7 +152,8 @@ def log_limits(
 
 
 def spread(positions: Sequence[float], gap: float) -> np.ndarray:
-    """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is kept."""
+    """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is
+    kept."""
     order = np.argsort(positions, kind="stable")
     placed = np.clip(np.asarray(positions, dtype=float)[order], 0.0, 1.0)
     gap = min(gap, 1.0 / max(1, len(placed) - 1)) if len(placed) > 1 else gap
@@ -175,7 +179,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
         axes: where.
         ends: x and y (data), text and colour of each.
     """
-    height = axes.figure.get_size_inches()[1] / axes.get_gridspec().nrows * 0.72
+    height = _size(axes)[1]
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
     places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], SMALL * 1.25 / 72 / height)
     for (x, y, text, colour), place in zip(ends, places, strict=True):
@@ -219,20 +223,20 @@ def key(
         y: of the data; not finite where there is none.
         title: what the labels hold beside the names.
     """
-    height = axes.figure.get_size_inches()[1] / axes.get_gridspec().nrows * 0.7
+    across, height = _size(axes)
     share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
     (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())
     letters = max(len(title), *(len(str(handle.get_label())) for handle in handles))
-    width = min(1.0, (letters * SMALL * 0.55 / 72 + 0.35) / (axes.figure.get_size_inches()[0] - 0.6))
+    width = min(1.0, (letters * SMALL * 0.55 / 72 + 0.35) / across)
     beside = (np.log(np.asarray(x)) > right - width * (right - left)) & np.isfinite(y)
     if beside.any():
         highest = np.log(np.asarray(y)[beside]).max()
         top = max(top, bottom + (highest - bottom) / (1.0 - share))
     axes.set_ylim(np.exp(bottom), np.exp(top))
     axes.legend(
-        handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="right", loc="upper right", frameon=False,
-        labelcolor=[handle.get_color() for handle in handles], handlelength=1.4, handletextpad=0.5, borderaxespad=0.4,
-        borderpad=0.0, labelspacing=0.35,
+        handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="right", loc="upper right",
+        frameon=False, labelcolor=[handle.get_color() for handle in handles], handlelength=1.4, handletextpad=0.5,
+        borderaxespad=0.4, borderpad=0.0, labelspacing=0.35,
     )  # fmt: skip
 
 
@@ -258,6 +262,14 @@ def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", qu
 def words(target: str) -> str:
     """A target as it stands on an axis."""
     return target.replace("_", " ")
+
+
+def _size(axes: Axes) -> tuple[float, float]:
+    """Width and height of the axes in inches, about; labels and ticks take the rest of their cell of the grid."""
+    figure, cells = cast(Figure, axes.figure), axes.get_gridspec()
+    width, height = figure.get_size_inches()
+    across, down = (cells.ncols, cells.nrows) if cells else (1, 1)
+    return width / across - 0.6, height / down * 0.7
 
 
 def halo() -> list[Any]:

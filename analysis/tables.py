@@ -33,8 +33,8 @@ _LATEX = str.maketrans(
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """``value`` with ``digits`` significant digits, whole where that loses nothing and with a thousands separator; a dash
-    where it is undefined."""
+    """``value`` with ``digits`` significant digits, whole where that loses nothing and with a thousands separator; a
+    dash where it is undefined."""
     if value is None or not math.isfinite(value):
         return "–"
     if value == 0:
@@ -169,7 +169,11 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
     for name in headings:
         whole = name in _NUMERIC or name in ("optimizer", "LR interior")
         table.add_column(
-            name.replace(" ", "\n"), justify="right" if name in _NUMERIC else "left", no_wrap=whole, overflow="fold"
+            name.replace(" ", "\n"),
+            justify="right" if name in _NUMERIC else "left",
+            no_wrap=whole,
+            min_width=15 if name == "verdict" else None,
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*map(_literal, row))

@@ -1,8 +1,8 @@
 """Which learning rate wins, from the steps to target of every (learning rate, seed).
 
-The winner is chosen over seeds, not by the luckiest run: first the learning rates that reach the target on the most seeds,
-among them the lowest geometric mean of the steps. The search that extends a learning-rate grid and the analysis, and each
-bootstrap resample of it, call this one function, so they cannot disagree.
+The winner is chosen over seeds, not by the luckiest run: first the learning rates that reach the target on the most
+seeds, among them the lowest geometric mean of the steps. The search that extends a learning-rate grid and the
+analysis, and each bootstrap resample of it, call this one function, so they cannot disagree.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class TrialResult:
         status: how it ended.
         steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
         evaluations: the full evaluation curve, step 0 included.
-        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss`` and the columns of the
-            probes.
+        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss`` and the columns of
+            the probes.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.

@@ -1,7 +1,7 @@
 """Learning-rate schedules as functions of examples, not steps.
 
-A schedule is a multiplier in [0, 1] of the peak learning rate, applied to the update that ends at ``examples`` examples.
-Because it knows nothing of steps, it means the same at every batch size.
+A schedule is a multiplier in [0, 1] of the peak learning rate, applied to the update that ends at ``examples``
+examples. Because it knows nothing of steps, it means the same at every batch size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cbs.config import Schedule
 from cbs.errors import ConfigError, UnknownNameError
 
 Decay = Callable[[float], float]
-"""Maps the share of the decay that has passed, in [0, 1], to the share of the peak that is left above the final value."""
+"""Maps the share of the decay that has passed, in [0, 1], to the share that is left above the final value."""
 
 SCHEDULES: dict[str, Decay] = {
     "constant": lambda share: 1.0,

@@ -35,7 +35,13 @@ from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, Wo
 
 MANIFEST = "sweep.json"
 METADATA_KEY = b"cbs"
-_RECORD_COLUMNS = {"step": pa.int64(), "examples": pa.int64(), "value": pa.float64(), "train_loss": pa.float64(), "lr": pa.float64()}
+_RECORD_COLUMNS = {
+    "step": pa.int64(),
+    "examples": pa.int64(),
+    "value": pa.float64(),
+    "train_loss": pa.float64(),
+    "lr": pa.float64(),
+}
 
 
 class Store:
@@ -130,7 +136,9 @@ class Store:
             shutil.rmtree(partial, ignore_errors=True)
             if replaced.exists() and not final.exists():
                 replaced.rename(final)
-            raise ResultsError(f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}") from None
+            raise ResultsError(
+                f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}"
+            ) from None
         shutil.rmtree(replaced, ignore_errors=True)
 
     def update_record(self, result: TrialResult) -> None:
@@ -192,7 +200,9 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         raise ResultsError(_unreadable(path, error)) from None
     summary = _parse_summary(table.schema.metadata, path)
     if set(table.column_names) != set(_RECORD_COLUMNS):
-        raise ResultsError(f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again")
+        raise ResultsError(
+            f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again"
+        )
     return table, summary
 
 

@@ -55,7 +55,9 @@ def run_trial(
         probes = [PROBES[name]() for name in config.probes]
     workload = workload or build_workload(config.workload)
     if config.target.metric != workload.metric:
-        raise ConfigError(f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}")
+        raise ConfigError(
+            f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
+        )
     device = _device(config)
     loop = _Loop(config, workload, probes, device)
     loop_started = time.perf_counter()
@@ -166,10 +168,16 @@ class _Loop:
                 return TrialStatus.PRUNED, f"stopped at step {step}: another learning rate needs fewer steps"
             distance = target.distance(latest.value)
             if not distance <= config.divergence_factor * reach:
-                return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start"
+                return (
+                    TrialStatus.DIVERGED,
+                    f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start",
+                )
             near = distance <= config.evaluation.near_fraction * reach
             next_evaluation = config.evaluation.next_step(step, near=near)
-        return TrialStatus.BUDGET_EXHAUSTED, f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}"
+        return (
+            TrialStatus.BUDGET_EXHAUSTED,
+            f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}",
+        )
 
     def train_step(self, step: int) -> float:
         """One optimizer update; returns its learning rate."""
@@ -208,7 +216,10 @@ class _Loop:
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         started = time.perf_counter()
         self.model.eval()
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+        with (
+            torch.no_grad(),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
+        ):
             value = float(self.workload.validate(self.trained))
         self.model.train()
         measurement = Measurement(

@@ -22,6 +22,8 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    # Ray would run workers at low priority; a sweep is what the person is waiting for.
+    "RAY_worker_niceness": "0",
     # The results folder is the state of a sweep; Tune's own snapshots would only cost time.
     "TUNE_GLOBAL_CHECKPOINT_S": "86400",
 }

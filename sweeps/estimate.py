@@ -11,8 +11,9 @@ import torch
 from cbs.record import TrialResult
 from cbs.training import run_trial
 from cbs.workloads import build_workload
+from sweeps.cell import Cell, Study
 from sweeps.search import Search
-from sweeps.spec import Cell, Study, Sweep
+from sweeps.spec import Sweep
 
 TIMED_STEPS = 4
 TYPICAL_EXTENSION = 1.0
@@ -41,17 +42,26 @@ def measure_cost(sweep: Sweep) -> StepCost:
     try:
         costs = []
         for batch_size in (sweep.batch_sizes[0], sweep.batch_sizes[-1]):
-            config = sweep.trial(Cell(sweep.optimizers[0].name, batch_size, 0), sweep.lr_grid(sweep.optimizers[0].name)[0])
+            config = sweep.trial(
+                Cell(sweep.optimizers[0].name, batch_size, 0), sweep.lr_grid(sweep.optimizers[0].name)[0]
+            )
             run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
             result = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload)
             steps = max(1, result.final_step)
-            costs.append((result.timing["training_seconds"] / steps, result.timing["evaluation_seconds"] / len(result.evaluations)))
+            costs.append(
+                (
+                    result.timing["training_seconds"] / steps,
+                    result.timing["evaluation_seconds"] / len(result.evaluations),
+                )
+            )
     finally:
         torch.set_num_threads(threads)
     (small, evaluation), (large, _) = costs
     spread = sweep.batch_sizes[-1] - sweep.batch_sizes[0]
     per_example = max(0.0, (large - small) / spread) if spread else 0.0
-    return StepCost(fixed=max(0.0, small - per_example * sweep.batch_sizes[0]), per_example=per_example, evaluation=evaluation)
+    return StepCost(
+        fixed=max(0.0, small - per_example * sweep.batch_sizes[0]), per_example=per_example, evaluation=evaluation
+    )
 
 
 def prior_steps(sweep: Sweep, batch_size: int) -> float:
@@ -83,7 +93,7 @@ class Estimator:
         self._seconds.setdefault(study, []).append(result.timing.get("seconds", 0.0))
 
     def trial_seconds(self, study: Study) -> float:
-        """Expected seconds of a trial of ``study``: from its own, else scaled from the nearest batch size's, else prior."""
+        """Expected seconds of a trial: from its study's own, else scaled from the nearest batch size's, else prior."""
         near = min(
             self._seconds,
             key=lambda other: (other.optimizer != study.optimizer, abs(math.log(other.batch_size / study.batch_size))),

@@ -14,11 +14,12 @@ from cbs.seeding import seeded
 from cbs.store import Store
 from cbs.target import Target
 from cbs.workloads import build_workload
+from sweeps.cell import Cell
 from sweeps.cluster import Resources, connected
 from sweeps.manifest import merged_manifest
 from sweeps.progress import Progress
 from sweeps.search import Search
-from sweeps.spec import Cell, Sweep
+from sweeps.spec import Sweep
 
 
 class Interrupted(CbsError):
@@ -29,8 +30,8 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     """Fill in the target from the workload, and check that every part of the sweep can be built.
 
     Args:
-        sweep: as asked for.
-        target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's own.
+        sweep: as asked for. target: value of the workload's metric to train to; ``None`` keeps the sweep's target or
+        takes the workload's own.
 
     Raises:
         CbsError: for an unknown name, a refused option, missing data, or a probe or device that is not there.
@@ -58,7 +59,14 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     return results / f"{recipe.name}-{sweep.protocol_fingerprint[:6]}"
 
 
-def sweep(sweep: Sweep, output: Path, *, resources: Resources | None = None, progress: Progress | None = None, command: str = "") -> Search:
+def sweep(
+    sweep: Sweep,
+    output: Path,
+    *,
+    resources: Resources | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
     Args:
@@ -109,4 +117,3 @@ def terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-

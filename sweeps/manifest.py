@@ -46,8 +46,8 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         raise ResultsError(f"{store.root} holds a sweep with {difference}; choose another folder with --output")
     if stored.get("data_hash") != data_hash:
         raise ResultsError(
-            f"{store.root} holds trials on other data (hash {stored.get('data_hash')}, now {data_hash}; the embedded text "
-            "differs between Python versions); choose another folder with --output"
+            f"{store.root} holds trials on other data (hash {stored.get('data_hash')}, now {data_hash}; the embedded "
+            "text differs between Python versions); choose another folder with --output"
         )
     manifest["protocol"] = _merged_options(stored, manifest)
     manifest["axes"] = _union(stored["axes"], manifest["axes"])
@@ -108,7 +108,9 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def _merged_options(stored: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ _NESTED = ("schedule", "evaluation")
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
-    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``), options
-    of the workload (``workload.size``) and of an optimizer (``merit.eps``). Values are JSON; anything that is not valid
-    JSON is taken as a string, and ``none`` as null.
+    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
+    options of the workload (``workload.size``) and of an optimizer (``merit.eps``). Values are JSON; anything that is
+    not valid JSON is taken as a string, and ``none`` as null.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -71,7 +71,9 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         optimizers = tuple(_with_option(c, option, value) if c.name == head else c for c in sweep.optimizers)
         return sweep.replace(optimizers=optimizers)
     if head in OPTIMIZERS:
-        raise ConfigError(f"--set {key}: the sweep has no optimizer {head!r}, only {', '.join(names)}; add --optim {head}")
+        raise ConfigError(
+            f"--set {key}: the sweep has no optimizer {head!r}, only {', '.join(names)}; add --optim {head}"
+        )
     raise ConfigError(_unknown(sweep, key))
 
 

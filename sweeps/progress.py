@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cbs.record import TrialResult, TrialStatus
+from sweeps.cell import Study
 from sweeps.estimate import Estimator, StepCost
 from sweeps.search import Search
-from sweeps.spec import Study
 
 LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""
@@ -127,7 +127,9 @@ class Progress:
         if len(studies) <= room:
             return studies, 0
         active = {cell.study for cell, _ in search.running.values()}
-        ranked = sorted(studies, key=lambda study: (study not in active, search.counts(study)[0] in (0, search.counts(study)[1])))
+        ranked = sorted(
+            studies, key=lambda study: (study not in active, search.counts(study)[0] in (0, search.counts(study)[1]))
+        )
         kept = set(ranked[:room])
         return [study for study in studies if study in kept], len(studies) - room
 
@@ -136,7 +138,9 @@ class Progress:
         for trial_id, (cell, lr) in search.running.items():
             if cell.study == study:
                 at = self._running.get(trial_id)
-                parts.append(f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']} at {at['value']:.3f}" if at else ""))
+                parts.append(
+                    f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']} at {at['value']:.3f}" if at else "")
+                )
         return ", ".join(parts)
 
 

@@ -2,8 +2,8 @@
 
 The rule: a trial is PRUNED if it was evaluated beyond ``prune_factor`` times the best steps to target of its cell (same
 optimizer, batch size and seed) and had not reached the target by that evaluation. The best trial of a cell is never
-pruned, so no minimum changes. Whether the bound was known in time to stop a trial depends on timing; the status must not,
-so :func:`settle` applies the same rule to trials that ended before the bound was known.
+pruned, so no minimum changes. Whether the bound was known in time to stop a trial depends on timing; the status must
+not, so :func:`settle` applies the same rule to trials that ended before the bound was known.
 """
 
 from __future__ import annotations

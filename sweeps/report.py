@@ -14,7 +14,7 @@ from sweeps.spec import Sweep
 
 
 def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost, workers: int) -> dict[str, Any]:
-    """Trials, examples and time of what is missing; the time is an upper estimate, since pruning stops most trials early."""
+    """Trials, examples and time of what is missing; an upper estimate, since pruning stops most trials early."""
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
@@ -88,7 +88,9 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if not any(study["steps_to_target"] for study in report["studies"]):
-        lines.append("no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=...")
+        lines.append(
+            "no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=..."
+        )
     lines.append(f"next: cbs analyze {report['output']}")
     return lines
 

@@ -1,9 +1,9 @@
 """Which trial next: the learning-rate search of every study, and the order in which trials run.
 
-A study starts with a window of learning rates (all of them where the user gave a list) at every seed. When those are done
-and the best one, chosen over seeds, lies on the edge of what was tried, the next learning rate on that side joins, until
-the best one has a worse one on either side. The plan is a function of finished trials alone, so an interrupted sweep
-that is run again arrives at the same trials as an undisturbed one.
+A study starts with a window of learning rates (all of them where the user gave a list) at every seed. When those are
+done and the best one, chosen over seeds, lies on the edge of what was tried, the next learning rate on that side joins,
+until the best one has a worse one on either side. The plan is a function of finished trials alone, so an interrupted
+sweep that is run again arrives at the same trials as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Search:
     def next(self) -> TrialConfig | None:
         """The trial to start now, counted as running from here on; ``None`` when there is none to start at the moment.
 
-        Trials that find the bound of their cell come first, and large batches before small ones, so that the last trials
-        to run are short.
+        Trials that find the bound of their cell come first, and large batches before small ones, so that the last
+        trials to run are short.
         """
         choice = min(self._waiting(), key=self._priority, default=None)
         if choice is None:
@@ -75,7 +75,9 @@ class Search:
 
     def best_steps(self, cell: Cell) -> float | None:
         """Fewest steps to target in a cell so far."""
-        return min((r.steps_to_target for r in self.results[cell].values() if r.steps_to_target is not None), default=None)
+        return min(
+            (r.steps_to_target for r in self.results[cell].values() if r.steps_to_target is not None), default=None
+        )
 
     def best(self, study: Study) -> tuple[float, float] | None:
         """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
@@ -149,7 +151,10 @@ class Search:
             pruned = {result.trial_id for result in self.settled(cell)}
             results = [self.results[cell].get(lr) for lr in self.planned[study]]
             columns.append(
-                [math.nan if r is None or r.steps_to_target is None or r.trial_id in pruned else r.steps_to_target for r in results]
+                [
+                    math.nan if r is None or r.steps_to_target is None or r.trial_id in pruned else r.steps_to_target
+                    for r in results
+                ]
             )
         return np.array(columns).T
 
@@ -158,7 +163,9 @@ class Search:
         rows = []
         for lr in self.planned[study]:
             results = [self.results[cell].get(lr) for cell in self._cells_of(study)]
-            last = [r.config.target.distance(r.evaluations[-1].value) if r and r.evaluations else math.inf for r in results]
+            last = [
+                r.config.target.distance(r.evaluations[-1].value) if r and r.evaluations else math.inf for r in results
+            ]
             rows.append(np.mean(last))
         distance = np.array(rows, dtype=float)
         return np.where(np.isfinite(distance), distance, np.inf)

@@ -11,27 +11,7 @@ from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig, fingerprin
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
-
-
-@dataclass(frozen=True, order=True)
-class Study:
-    """All trials at one optimizer and batch size."""
-
-    optimizer: str
-    batch_size: int
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """All trials at one optimizer, batch size and seed; they differ in learning rate and see the same data."""
-
-    optimizer: str
-    batch_size: int
-    seed: int
-
-    @property
-    def study(self) -> Study:
-        return Study(self.optimizer, self.batch_size)
+from sweeps.cell import Cell, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +106,9 @@ class Sweep:
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
         if self.max_steps < 1 or self.max_examples < 0:
-            raise ConfigError(f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}")
+            raise ConfigError(
+                f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
+            )
 
     def replace(self, **changes: Any) -> Sweep:
         """A copy with some fields changed."""

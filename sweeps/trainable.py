@@ -1,4 +1,4 @@
-"""``run_trial`` as a Ray Tune trainable, and the scoreboard through which running trials learn their bound."""
+"""``run_trial`` as a Ray Tune trainable."""
 
 from __future__ import annotations
 
@@ -17,34 +17,11 @@ from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
 from cbs.workloads import Workload, build_workload
+from sweeps.cell import Cell
 from sweeps.pruning import beyond
-from sweeps.spec import Cell
 
 REPORT_SECONDS = 0.5
 """Least time between two calls of one trial to the scoreboard."""
-
-
-class Scoreboard:
-    """Best steps of every cell and the whereabouts of every running trial; one Ray actor per sweep."""
-
-    def __init__(self, best: dict[Cell, float]) -> None:
-        self._best = dict(best)
-        self._running: dict[str, dict[str, Any]] = {}
-
-    def report(self, cell: Cell, trial_id: str, step: int, value: float) -> float | None:
-        """Note where a trial is; returns the best steps of its cell."""
-        self._running[trial_id] = {"step": step, "value": value, "time": time.time()}
-        return self._best.get(cell)
-
-    def finish(self, cell: Cell, trial_id: str, steps_to_target: float | None) -> None:
-        """Note that a trial has ended."""
-        self._running.pop(trial_id, None)
-        if steps_to_target is not None:
-            self._best[cell] = min(steps_to_target, self._best.get(cell, steps_to_target))
-
-    def running(self) -> dict[str, dict[str, Any]]:
-        """Step and metric of every running trial, by trial id."""
-        return self._running
 
 
 class Trainable(tune.Trainable):
@@ -97,7 +74,7 @@ class Trainable(tune.Trainable):
             raise
         except torch.OutOfMemoryError as error:
             return failed(trial, TrialStatus.OUT_OF_MEMORY, str(error).splitlines()[0])
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a model raises is the outcome of its trial
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename}:{frame.lineno}"
             return failed(trial, TrialStatus.FAILED, f"{type(error).__name__}: {error} ({where})")

@@ -1,4 +1,4 @@
-"""The glue between a search and Ray Tune: Tune asks for trials, runs them on reused actors, and says when one is done."""
+"""The glue between a search and Ray Tune, which asks for trials, runs them on reused actors, and says when one ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.cluster import Resources
 from sweeps.progress import Progress
+from sweeps.scoreboard import Scoreboard
 from sweeps.search import Search
-from sweeps.trainable import Scoreboard, Trainable, failed
+from sweeps.trainable import Trainable, failed
 
 MAX_WORKER_FAILURES = 2
 """How often a trial whose worker process died is started again before it counts as FAILED."""
@@ -113,7 +114,7 @@ class Queue(Searcher):  # type: ignore[misc]
             if error or result is None or "status" not in result:
                 run.store.save(failed(config, TrialStatus.FAILED, "the worker process died; was it out of memory?"))
             elif not run.store.contains(config):
-                run.fatal = f"a worker wrote trial {config.trial_id}, but it is not in {run.store.root}: all nodes must share it"
+                run.fatal = f"trial {config.trial_id} was written, but not to {run.store.root}: all nodes must share it"
                 return
             finished = run.store.load(config.trial_id, with_steps=False)
         except ResultsError as problem:

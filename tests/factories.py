@@ -40,7 +40,8 @@ class Truth:
         return min(self.lr_at_1 * batch_size**self.lr_power, self.lr_max)
 
     def steps(self, batch_size: int, lrs: Sequence[float], seeds: int, rng: np.random.Generator) -> np.ndarray:
-        """Steps to target, shape ``[learning rates, seeds]``; part of the noise is common to a seed's learning rates."""
+        """Steps to target, shape ``[learning rates, seeds]``; part of the noise is common to a seed's learning
+        rates."""
         curve = math.log(self.min_steps + self.min_examples / batch_size)
         penalty = 0.5 * self.curvature * np.log(np.asarray(lrs) / self.best_lr(batch_size)) ** 2
         shared = math.sqrt(self.common) * rng.standard_normal((1, seeds))
@@ -72,8 +73,8 @@ def tables(
 
 
 def curve(steps_to_target: float, plan: EvaluationPlan, *, target: Target, stop: float) -> list[tuple[int, float]]:
-    """Evaluations whose value is linear in log step and crosses the target at ``steps_to_target``, up to ``stop`` steps or
-    the crossing."""
+    """Evaluations whose value is linear in log step and crosses the target at ``steps_to_target``, up to ``stop`` steps
+    or the crossing."""
     sign = 1.0 if target.direction == "below" else -1.0
     rows = [(0, target.value + sign * (START - TARGET.value))]
     step = 1
@@ -163,7 +164,8 @@ def sweep(
     Args:
         root: folder of the sweep.
         optimizers: name -> truth.
-        stop_slow: stop trials beyond ``prune_factor``; otherwise they run to the target, as when the bound came too late.
+        stop_slow: stop trials beyond ``prune_factor``; otherwise they run to the target, as when the bound came too
+            late.
         max_steps: budget of every trial.
         moments: also write the columns of the two-batch probe.
     """

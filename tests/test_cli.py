@@ -118,7 +118,18 @@ def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
 
 
 def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
-    arguments = ["sweep", "--recipe", "quick", "--optim", "adamw", "--optim", "sgd", "--batch-sizes", "4,8", "--dry-run"]
+    arguments = [
+        "sweep",
+        "--recipe",
+        "quick",
+        "--optim",
+        "adamw",
+        "--optim",
+        "sgd",
+        "--batch-sizes",
+        "4,8",
+        "--dry-run",
+    ]
     code, out, _ = run(*arguments, "--json", "-o", tmp_path / "out")
     report = json.loads(out)
     assert code == 0
@@ -148,7 +159,9 @@ def test_seeds_are_a_count_or_a_list():
 def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a rival must not be imported')")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['cbs', 'analyze']; import cbs, cli; cli.main()"
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['cbs', 'analyze']; import cbs, cli; cli.main()"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert answer.returncode == 2
     assert one_line(answer.stderr), answer.stderr
@@ -166,6 +179,7 @@ def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):
 
 
 def test_the_core_imports_alone_and_stays_light():
-    code = "import sys, cbs; cbs.run_trial; print([m for m in ('ray', 'pandas', 'matplotlib', 'sweeps', 'analysis') if m in sys.modules])"
+    heavy = ("ray", "pandas", "matplotlib", "sweeps", "analysis")
+    code = f"import sys, cbs; cbs.run_trial; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.strip() == "[]"

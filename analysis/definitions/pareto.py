@@ -1,7 +1,7 @@
 """The batch size in the middle of the steps-examples trade-off.
 
-McCandlish et al. (2018), equation 2.12: :math:`B_{crit} = E_{min}/S_{min}`. At this batch size a run takes twice the fewest
-steps and twice the fewest examples.
+McCandlish et al. (2018), equation 2.12: :math:`B_{crit} = E_{min}/S_{min}`. At this batch size a run takes twice the
+fewest steps and twice the fewest examples.
 """
 
 from __future__ import annotations

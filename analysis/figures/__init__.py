@@ -45,7 +45,8 @@ class FigureKind:
                 self.draw(place, part)
                 if self.panels:
                     place.set_title(part["optimizer"].iloc[0])
-                if not place.get_subplotspec().is_first_col():
+                cell = place.get_subplotspec()
+                if cell and not cell.is_first_col():
                     place.set_ylabel("")
         return figure
 
@@ -54,7 +55,8 @@ FIGURES: Registry[FigureKind] = Registry("figure", "analysis.figures")
 
 
 def write_all(answers: Sequence[Answer], folder: Path) -> list[str]:
-    """Draw every figure of every (sweep, workload, target) into ``folder/figures``; returns the names relative to ``folder``."""
+    """Draw every figure of every (sweep, workload, target) into ``folder/figures``; returns the names relative to
+    ``folder``."""
     place = folder / "figures"
     place.mkdir(parents=True, exist_ok=True)
     scopes: dict[tuple[str, str, str], list[Answer]] = {}

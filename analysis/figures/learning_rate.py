@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -73,8 +73,8 @@ def _row(study: Study, index: int) -> dict[str, object]:
 
 
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; a star at every best learning rate, red where it lies at the edge of the grid; open markers where some seeds
-    missed the target, open triangles for lower bounds, a cross at the top where every seed diverged."""
+    """Log-log; a star at every best learning rate, red where it lies at the edge of the grid; open markers where some
+    seeds missed the target, open triangles for lower bounds, a cross at the top where every seed diverged."""
     known = table[table["steps"].notna() | table["steps_lower_bound"].notna()]
     if known.empty:
         style.empty(axes, "no trial got far enough to draw")
@@ -116,7 +116,7 @@ def _draw_batch_size(axes: Axes, part: pd.DataFrame, colour: object) -> list[tup
         zorder=1,
     )
     for row in part[part["best"]].itertuples():
-        rim = (
+        rim: dict[str, Any] = (
             {"markeredgecolor": style.ALERT, "markeredgewidth": 1.0}
             if row.at_grid_edge
             else {"markeredgecolor": "white", "markeredgewidth": 0.5}

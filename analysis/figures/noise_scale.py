@@ -31,9 +31,9 @@ _COLUMNS = [
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """One row per optimizer, batch size and bin of the way to the target.
 
-    ``progress`` is the share of the steps to target at the middle of the bin, ``simple_noise_scale`` the ratio of the mean
-    moments in the bin, pooled over seeds; NaN where a mean is not positive. Where nothing was measured an optimizer has one
-    row without numbers.
+    ``progress`` is the share of the steps to target at the middle of the bin, ``simple_noise_scale`` the ratio of the
+    mean moments in the bin, pooled over seeds; NaN where a mean is not positive. Where nothing was measured an
+    optimizer has one row without numbers.
     """
     tables = []
     for answer in answers:
@@ -57,8 +57,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Noise scale on a log axis against the share of the way to the target: the batch size nearest to B_crit (without one, the
-    middle one) in colour, the others in grey; B_crit as a line with its interval as a band."""
+    """Noise scale on a log axis against the share of the way to the target: the batch size nearest to B_crit (without
+    one, the middle one) in colour, the others in grey; B_crit as a line with its interval as a band."""
     measured = table[table["simple_noise_scale"].notna()]
     if measured.empty:
         style.empty(axes, "no noise scale was measured\non the way to the target")

@@ -27,12 +27,14 @@ _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "example_uni
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Rows of three kinds, see column ``kind``: ``point`` per batch size, ``fit`` along the curve, ``critical`` at B_crit of the
-    fit, which lies at twice the fewest steps and twice the fewest examples."""
+    """Rows of three kinds, see column ``kind``: ``point`` per batch size, ``fit`` along the curve, ``critical`` at
+    B_crit of the fit, which lies at twice the fewest steps and twice the fewest examples."""
     tables = []
     for answer in answers:
         reached = [point for point in answer.points if point.reached]
-        rows = [("point", point.batch_size, point.steps_to_target, point.examples_to_target) for point in reached]
+        rows: list[tuple[object, ...]] = [
+            ("point", point.batch_size, point.steps_to_target, point.examples_to_target) for point in reached
+        ]
         if answer.min_steps is not None and answer.min_examples is not None:
             critical = answer.min_examples / answer.min_steps
             ends = min(critical, reached[0].batch_size) / _BEYOND, max(critical, reached[-1].batch_size) * _BEYOND

@@ -25,9 +25,10 @@ _RESOLUTION = 100
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Rows of three kinds, see column ``kind``.
 
-    ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run where
-    the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that reached the target. Columns on every row: ``optimizer,
-    critical_batch_size`` with its interval, ``confidence, example_unit, tokens_per_example, target``.
+    ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
+    where the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that
+    reached the target. Columns on every row: ``optimizer, critical_batch_size`` with its interval, ``confidence,
+    example_unit, tokens_per_example, target``.
     """
     tables = []
     for answer in answers:

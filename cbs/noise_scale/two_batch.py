@@ -1,8 +1,8 @@
-r"""The two-batch estimator of the gradient's moments (McCandlish et al. 2018, appendix A.1).
+"""The two-batch estimator of the gradient's moments (McCandlish et al. 2018, appendix A.1).
 
-For a mean gradient :math:`g_B` over B independent examples, :math:`E|g_B|^2 = |G|^2 + tr(\Sigma)/B`. Two batch sizes give two
-equations, and solving them gives estimates of :math:`|G|^2` and :math:`tr(\Sigma)` that are unbiased, each on its own. Their ratio
-is not: average the moments over steps first and divide last.
+For a mean gradient g_B over B independent examples, E|g_B|^2 = |G|^2 + tr(Sigma)/B. Two batch sizes give two
+equations, and solving them gives estimates of |G|^2 and tr(Sigma) that are unbiased, each on its own. Their ratio is
+not: average the moments over steps first and divide last.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from cbs.noise_scale import PROBES
 class TwoBatch:
     """Gradient moments from the micro-batches of a step and their mean.
 
-    The small-batch side is the mean squared gradient norm over the micro-batches; for micro-batches of unequal size its
-    expectation is :math:`|G|^2 + tr(\\Sigma) \\cdot mean(1/b_i)`, so the effective small batch size is the harmonic mean.
+    The small-batch side is the mean squared gradient norm over the micro-batches; for micro-batches of unequal size
+    b_i its expectation is |G|^2 + tr(Sigma) mean(1/b_i), so the effective small batch size is the harmonic mean.
 
     Columns (one value per step):
         small_batch_size: harmonic mean of the micro-batch sizes, examples.
         small_grad_sq_norm: mean over micro-batches of the squared gradient norm.
         big_grad_sq_norm: squared norm of the whole batch's gradient.
-        grad_sq_norm: unbiased estimate of :math:`|G|^2`; may be negative.
-        noise_trace: unbiased estimate of :math:`tr(\\Sigma)`, the trace of the per-example gradient covariance; may be negative.
+        grad_sq_norm: unbiased estimate of |G|^2; may be negative.
+        noise_trace: unbiased estimate of tr(Sigma), the trace of the per-example gradient covariance; may be
+            negative.
     """
 
     columns = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")

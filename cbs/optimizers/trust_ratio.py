@@ -7,7 +7,7 @@ For a weight w with gradient g they take the direction
     d  = m / (sqrt(v) + eps) + weight_decay * w        m and v bias-corrected where the optimizer says so
 
 and move by ``-lr * rescale(w, d)``. They differ in ``rescale``: by one ratio of norms for each tensor (LAMB, You et al.
-2020, arXiv 1904.00962, Algorithm 2) or by one for each entry (MERIT, Luo et al. 2025, arXiv 2508.20577, Algorithm 1).
+2020, arXiv 1904.00962, Algorithm 2) or by one for each entry (MERIT, MERIT (ICML 2025), arXiv 2508.20577, Algorithm 1).
 Weight decay is part of the direction, so it goes through the ratio too.
 """
 
@@ -49,11 +49,11 @@ class Bucket:
         """One tensor for each parameter as one vector in the type of the moments."""
         return flatten(tensors).to(self.moments[0].dtype)
 
-    def tensors(self, vector: Tensor) -> Sequence[Tensor]:
+    def tensors(self, vector: Tensor) -> tuple[Tensor, ...]:
         """Views of ``vector`` in the shapes of the parameters."""
         return unflatten(vector, self.params)
 
-    def stacks(self, vector: Tensor) -> Sequence[Tensor]:
+    def stacks(self, vector: Tensor) -> tuple[Tensor, ...]:
         """Views of ``vector``, one for each run of tensors of equal shape: ``[count, *shape]``."""
         return unflatten(vector, self._stacks)
 
@@ -148,7 +148,7 @@ class TrustRatioOptimizer(torch.optim.Optimizer):
     def _direction(self, bucket: Bucket, weight: Tensor, group: dict[str, Any]) -> Tensor:
         beta1, beta2 = group["betas"]
         mean, square = bucket.moments
-        gradient = bucket.flatten([param.grad for param in bucket.params])
+        gradient = bucket.flatten([param.grad for param in bucket.params if param.grad is not None])
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         bucket.step += 1
@@ -156,7 +156,7 @@ class TrustRatioOptimizer(torch.optim.Optimizer):
         if self.bias_correction:
             # (m/c1) / (sqrt(v/c2) + eps) = (sqrt(c2)/c1) m / (sqrt(v) + eps sqrt(c2))
             root = math.sqrt(1 - beta2**bucket.step)
-            eps, factor = eps, root / (1 - beta1**bucket.step)
+            eps, factor = eps * root, root / (1 - beta1**bucket.step)
             for param in bucket.params:
                 self.state[param]["step"] = bucket.step
         direction = torch.div(mean, denominator.add_(eps), out=denominator)
@@ -177,7 +177,7 @@ class TrustRatioOptimizer(torch.optim.Optimizer):
         return buckets
 
     def _bucket(self, params: list[Tensor], step: int) -> Bucket:
-        if any(param.grad.is_sparse for param in params):
+        if any(param.grad is not None and param.grad.is_sparse for param in params):
             raise RuntimeError(f"{type(self).__name__} needs dense gradients; build the embedding with sparse=False")
         states = [self.state[param] for param in params]
         blank = [torch.zeros_like(param, dtype=_state_dtype(param)) for param in params]

@@ -12,10 +12,11 @@ from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
 from cbs.registry import Registry
 from cbs.workloads.base import TrainingStream, Workload
+from cbs.workloads.streams import RandomExamples
 
 WORKLOADS: Registry[Callable[..., Workload]] = Registry("workload", "cbs.workloads")
 
-__all__ = ["WORKLOADS", "TrainingStream", "Workload", "build_workload"]
+__all__ = ["WORKLOADS", "RandomExamples", "TrainingStream", "Workload", "build_workload"]
 
 
 def build_workload(choice: Choice) -> Workload:

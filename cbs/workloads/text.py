@@ -16,9 +16,7 @@ from cbs.target import Direction
 from cbs.text import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
 from cbs.text.corpus import check_ids
 from cbs.workloads import WORKLOADS
-
-STARTS_AT_ONCE = 4096
-"""Window starts are drawn this many at a time, so that the examples do not depend on how they are cut into batches."""
+from cbs.workloads.streams import RandomIndices
 
 VALIDATION_CHUNK = 128
 """Most sequences per forward pass of the validation; small models are faster while the logits fit the cache."""
@@ -192,21 +190,16 @@ class WindowStream:
 
     Args:
         windows: what to draw from.
-        generator: a CPU generator; consumed a block of :data:`STARTS_AT_ONCE` starts at a time.
+        generator: a CPU generator.
     """
 
     def __init__(self, windows: Windows, generator: torch.Generator) -> None:
         self._windows = windows
-        self._generator = generator
-        self._starts = np.empty(0, dtype=np.int64)
+        self._starts = RandomIndices(len(windows), generator)
 
     def next(self, examples: int) -> Tensor:
         """The next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
-        while len(self._starts) < examples:
-            block = torch.randint(len(self._windows), (STARTS_AT_ONCE,), generator=self._generator)
-            self._starts = np.concatenate([self._starts, block.numpy()])
-        starts, self._starts = self._starts[:examples], self._starts[examples:]
-        return self._windows.gather(starts)
+        return self._windows.gather(self._starts.next(examples).numpy())
 
 
 def _require_windows(windows: Windows, part: str, wanted: int) -> None:

@@ -226,10 +226,10 @@ def test_parameters_without_gradient_are_skipped_and_count_no_steps(optimizer_cl
     alone = nn.Parameter(second.detach().clone())
     both, single = optimizer_class([first, second]), optimizer_class([alone])
     start = second.detach().clone()
-    for step in range(6):
-        first.grad = torch.randn(3, 3, dtype=torch.float64)
-        gradient = torch.randn(3, 3, dtype=torch.float64) if step % 3 == 1 else None
-        second.grad = alone.grad = gradient
+    # First alone, then second alone, then both: the number of gradients does not tell who has one.
+    for step in range(9):
+        first.grad = torch.randn(3, 3, dtype=torch.float64) if step % 3 != 1 else None
+        second.grad = alone.grad = torch.randn(3, 3, dtype=torch.float64) if step % 3 != 0 else None
         both.step()
         single.step()
         assert step > 0 or torch.equal(second, start)

@@ -8,9 +8,10 @@ import random
 from cbs.config import Choice, TrialConfig
 from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.target import Target
+from sweeps.cell import Cell
 from sweeps.pruning import beyond
 from sweeps.search import Search
-from sweeps.spec import Cell, Sweep
+from sweeps.spec import Sweep
 
 MIN_STEPS, MIN_EXAMPLES, NOISE = 100.0, 3000.0, 0.03
 
@@ -48,7 +49,9 @@ def simulate(config: TrialConfig, best_steps: float | None, prune_factor: float 
     step, status = 0, TrialStatus.BUDGET_EXHAUSTED
     while step < config.max_steps:
         value = 2.0 - min(step / steps, 2.0) if step else 2.0
-        rows.append(Measurement(step=step, examples=step * config.batch_size, value=value, train_loss=value, lr=config.lr))
+        rows.append(
+            Measurement(step=step, examples=step * config.batch_size, value=value, train_loss=value, lr=config.lr)
+        )
         if config.target.reached(value):
             status = TrialStatus.REACHED
             break
@@ -62,7 +65,9 @@ def simulate(config: TrialConfig, best_steps: float | None, prune_factor: float 
     )
 
 
-def run_search(search: Search, *, order: int = 0, workers: int = 2, stop_after: int | None = None) -> dict[str, TrialResult]:
+def run_search(
+    search: Search, *, order: int = 0, workers: int = 2, stop_after: int | None = None
+) -> dict[str, TrialResult]:
     """Drive a search to its end with trials finishing in an order drawn from ``order``; settles like a sweep does.
 
     With ``stop_after`` the run ends after that many trials, as a killed sweep does: running trials are lost and nothing

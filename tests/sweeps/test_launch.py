@@ -132,7 +132,7 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     assert result.status is not TrialStatus.FAILED
 
 
-BROKEN = '''
+BROKEN = """
 from pathlib import Path
 from cbs.workloads import build_workload
 from cbs.config import Choice
@@ -146,7 +146,7 @@ def broken(flag, folder):
         return losses(model, batch)
     workload.example_losses = example_losses
     return workload
-'''
+"""
 
 
 def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):

@@ -4,11 +4,11 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sweeps.simulation import simulate, small_sweep
 
 from cbs.record import TrialStatus
+from sweeps.cell import Cell
 from sweeps.pruning import beyond, settle
-from sweeps.spec import Cell
+from tests.sweeps.simulation import simulate, small_sweep
 
 CELL = Cell("adamw", 64, 0)
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 
 from cbs.record import TrialStatus
+from sweeps.cell import Cell, Study
 from sweeps.search import Search, edge, lattice, start_window
-from sweeps.spec import Cell, Study
+from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 
 
 def outcome(results):

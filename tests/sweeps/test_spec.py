@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.sweeps.simulation import small_sweep
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
+from sweeps.cell import Cell
 from sweeps.recipes import RECIPES
-from sweeps.spec import Cell, ScheduleRule
+from sweeps.spec import ScheduleRule
+from tests.sweeps.simulation import small_sweep
 
 
 @pytest.mark.parametrize("name", RECIPES.names())

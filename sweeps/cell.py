@@ -1,0 +1,26 @@
+"""Places in the grid of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Study:
+    """All trials at one optimizer and batch size."""
+
+    optimizer: str
+    batch_size: int
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """All trials at one optimizer, batch size and seed; they differ in learning rate and see the same data."""
+
+    optimizer: str
+    batch_size: int
+    seed: int
+
+    @property
+    def study(self) -> Study:
+        return Study(self.optimizer, self.batch_size)

@@ -1,0 +1,143 @@
+"""A sweep that is killed and run again ends like one that was left alone. Real processes, real SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from cbs.record import TrialStatus
+from cbs.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (
+    "sweep --workload noisy_quadratic --set workload.dimension=500 --optim sgd --optim adamw --batch-sizes 4..64 --seeds 2 "
+    "--target 0.3 --set max_steps=1500 --set max_examples=4000"
+).split()
+DEADLINE = 240.0
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "-o", str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(folder: Path) -> None:
+    process = start(folder)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+
+
+def stored(folder: Path) -> int:
+    return len(list(folder.glob("trials/*/record.parquet")))
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def processes_of(pid: int) -> list[str]:
+    """Command lines of the processes of the private Ray that process ``pid`` started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"cbs-ray-{pid}-" in line:
+            found.append(line)
+    return found
+
+
+def reached(folder: Path) -> dict[str, bytes]:
+    """Bytes of every trial that reached the target, and the status of all."""
+    content: dict[str, bytes] = {}
+    store = Store(folder)
+    for result in store.results():
+        content[result.trial_id] = result.status.encode()
+        if result.status is TrialStatus.REACHED:
+            for path in (store.trials / result.trial_id).glob("*.parquet"):
+                content[f"{result.trial_id}/{path.name}"] = path.read_bytes()
+    return content
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kill") / "undisturbed"
+    finish(folder)
+    return folder
+
+
+def kill_driver(folder: Path, after: int) -> int:
+    """Start the sweep, SIGKILL its main process once ``after`` more trials are stored, wait for its Ray to go."""
+    process, before = start(folder), stored(folder)
+    wait_for(lambda: process.poll() is not None or stored(folder) >= before + after, "no trial finished")
+    assert process.poll() is None, "the sweep ended before it could be killed"
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not processes_of(process.pid), "processes of a killed sweep stay behind")
+    return process.pid
+
+
+def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_path):
+    pid = kill_driver(tmp_path / "killed", after=3)
+    finish(tmp_path / "killed")
+    assert reached(tmp_path / "killed") == reached(undisturbed)
+    assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{pid}-*"))
+
+
+def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
+    process = start(tmp_path / "worker")
+    wait_for(lambda: stored(tmp_path / "worker") >= 2, "no trial finished")
+    workers = subprocess.run(["pgrep", "-f", "ray::.*Trainable"], capture_output=True, text=True, check=False)
+    mine = [int(pid) for pid in workers.stdout.split() if descends_from(int(pid), process.pid)]
+    assert mine
+    os.kill(mine[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+    assert reached(tmp_path / "worker") == reached(undisturbed)
+
+
+def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
+    process = start(tmp_path / "interrupted")
+    wait_for(lambda: stored(tmp_path / "interrupted") >= 2, "no trial finished")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues" in err
+    assert "Traceback" not in err
+    assert stored(tmp_path / "interrupted") >= 2
+    wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", range(3))
+def test_three_kills_at_random_moments(undisturbed, tmp_path, draw):
+    total, chance = stored(undisturbed), random.Random(draw)
+    for _ in range(3):
+        kill_driver(tmp_path / "killed", after=chance.randint(1, max(1, total // 6)))
+    finish(tmp_path / "killed")
+    assert reached(tmp_path / "killed") == reached(undisturbed)
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether ``ancestor`` is among the parents of ``pid``."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        pid = int(status.rpartition(")")[2].split()[1])
+    return False

@@ -1,0 +1,47 @@
+"""What the README shows works as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHELL = "\n".join(re.findall(r"```\n(.*?)```", README, re.DOTALL))
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def test_your_own_model_sweeps(tmp_path):
+    (source,) = [block for block in PYTHON if "my_model.py" in block]
+    assert len(source.splitlines()) <= 28
+    (tmp_path / "my_model.py").write_text(source)
+    (command,) = [line for line in SHELL.splitlines() if "my_model:" in line]
+    answer = run([sys.executable, str(ROOT / "cli.py"), *command.split()[1:], "--dry-run"], tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "to run" in answer.stdout
+
+
+def test_the_python_example_reaches_its_target(tmp_path):
+    (source,) = [block for block in PYTHON if "run_trial" in block]
+    answer = run([sys.executable, "-c", source], tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("REACHED")
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_links_lead_somewhere(path):
+    assert (ROOT / path).exists()
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"`?make ([a-z-]+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
