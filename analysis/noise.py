@@ -32,12 +32,14 @@ class NoiseScale:
     Attributes:
         value: examples; ``None`` where undefined.
         interval: ends of the interval; ``None`` where an end is open or undefined.
-        note: why the value is undefined; empty otherwise.
+        note: why the value is undefined, or how it came about; mostly empty.
+        measured: whether there were gradient moments to take it from.
     """
 
     value: float | None
     interval: tuple[float | None, float | None] = (None, None)
     note: str = ""
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,15 @@ def measure(
     """
     moments = [moment for moment in (_moments(folder) for folder in folders) if moment is not None]
     if len(moments) < len(folders) or not moments:
-        return Measured(NoiseScale(None, note="no gradient moments were recorded"), _trajectory([], [], batch_size))
+        return Measured(
+            NoiseScale(None, note="no gradient moments were recorded", measured=False), _trajectory([], [], batch_size)
+        )
     trajectory = _trajectory(moments, steps_to_target, batch_size)
     windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
     windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
     if not sum(window.shape[1] for window in windows):
         note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
-        return Measured(NoiseScale(None, note=note), trajectory)
+        return Measured(NoiseScale(None, note=note, measured=False), trajectory)
     return Measured(pooled_ratio(windows, confidence=confidence, resamples=resamples, seed=seed), trajectory)
 
 
@@ -134,13 +138,12 @@ def near(measured: dict[int, Measured], critical_batch_size: float | None) -> No
         measured: by batch size.
         critical_batch_size: fitted, in examples, or ``None``.
     """
-    able = {
-        size: entry.summary
-        for size, entry in measured.items()
-        if entry.summary.value is not None or "not positive" in entry.summary.note
-    }
+    able = {size: entry.summary for size, entry in measured.items() if entry.summary.measured}
     if not able:
-        return next((entry.summary for entry in measured.values()), NoiseScale(None, note="the target was not reached"))
+        return next(
+            (entry.summary for entry in measured.values()),
+            NoiseScale(None, note="the target was not reached", measured=False),
+        )
     if critical_batch_size:
         nearest = min(able, key=lambda size: abs(math.log(size / critical_batch_size)))
         return able[nearest]

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis import tables
 from analysis.answers import Answer, answer
@@ -18,6 +18,9 @@ from analysis.load import Group, Results, load
 from analysis.select import crossings
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SCHEMA_VERSION = 1
 """Raised when a key of the JSON report changes its name, unit or meaning."""
@@ -54,6 +57,13 @@ class Report:
             "notes": list(self.notes),
             "files": [str(path) for path in self.files],
         }
+
+    def print(self, console: Console) -> None:
+        """The short table with its advice, the notes, and where the files are."""
+        console.print(tables.terminal_table(self.answers, confidence=self.confidence))
+        for note in self.notes:
+            console.print(note, markup=False)
+        console.print(f"{len(self.files)} files in {self.output}", markup=False, soft_wrap=True)
 
 
 def analyze(

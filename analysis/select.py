@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import Group, Results
-from cbs.lr_choice import best_lr
+from cbs.lr_choice import best_lr, censored
 from cbs.record import TrialStatus
 from cbs.target import Target
 
@@ -121,7 +121,9 @@ def crossings(evaluations: pd.DataFrame, trials: int, target: Target) -> np.ndar
 
 def easier_or_equal(target: Target, own: Target) -> bool:
     """Whether trials that stopped at ``own`` have passed ``target`` on the way."""
-    return target.metric == own.metric and target.direction == own.direction and not target.reached(own.value)
+    if (target.metric, target.direction) != (own.metric, own.direction):
+        return False
+    return target.value == own.value or target.reached(own.value)
 
 
 def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> list[Study]:
@@ -151,11 +153,13 @@ def _study(about: Group, part: pd.DataFrame, target: Target, steps: np.ndarray) 
     ran = np.isin(ended, _RAN)
     bound[row, column] = np.where(ran, part["final_step"], np.nan)
     status[row, column] = ended
-    if about.prune_factor is not None and np.isfinite(table).any():
-        best = np.nanmin(np.where(np.isfinite(table).any(axis=0), table, np.inf), axis=0)
-        limit = np.broadcast_to(about.prune_factor * best, shape)
-        late = (table > limit) | ((status == TrialStatus.PRUNED) & ~np.isfinite(table) & np.isfinite(limit))
-        table[late] = np.nan
+    if about.prune_factor is not None:
+        limit = about.prune_factor * np.min(np.where(np.isfinite(table), table, np.inf), axis=0)
+        limit = np.broadcast_to(limit, shape)
+        kept = censored(table, about.prune_factor)
+        late = np.isfinite(table) & ~np.isfinite(kept)
+        late |= (status == TrialStatus.PRUNED) & ~np.isfinite(kept) & np.isfinite(limit)
+        table = kept
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan

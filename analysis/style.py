@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from scipy.optimize import isotonic_regression
 
 SINGLE, DOUBLE = 3.25, 6.75
 """Column widths of a two-column paper, inches."""
@@ -154,20 +155,14 @@ def log_limits(
 def spread(positions: Sequence[float], gap: float) -> np.ndarray:
     """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is
     kept."""
+    count = len(positions)
+    gap = min(gap, 1.0 / max(1, count - 1))
     order = np.argsort(positions, kind="stable")
-    placed = np.clip(np.asarray(positions, dtype=float)[order], 0.0, 1.0)
-    gap = min(gap, 1.0 / max(1, len(placed) - 1)) if len(placed) > 1 else gap
-    for _ in range(200):
-        overlap = gap - np.diff(placed)
-        if not (overlap > 1e-6).any():
-            break
-        push = np.maximum(overlap, 0.0) / 2
-        placed[:-1] -= push
-        placed[1:] += push
-        placed = np.clip(placed, 0.0, 1.0)
-    result = np.empty(len(placed))
-    result[order] = placed
-    return result
+    shift = gap * np.arange(count)
+    moved = isotonic_regression(np.asarray(positions, dtype=float)[order] - shift).x
+    placed = np.empty(count)
+    placed[order] = np.clip(moved, 0.0, 1.0 - gap * (count - 1)) + shift
+    return placed
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:

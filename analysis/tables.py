@@ -150,11 +150,15 @@ def _percent(confidence: float) -> str:
 
 
 def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Table:
-    """The short table for :mod:`rich`, advice below the rows that need it."""
+    """The short table for :mod:`rich`, advice below; the intervals of S_min and E_min are left to the files."""
     from rich import box
     from rich.table import Table
 
     headings, rows = _cells(answers, "\n")
+    for name in ("S_min", "E_min"):
+        column = headings.index(name)
+        for row in rows:
+            row[column] = row[column].split("\n")[0]
     targets = {str(answer.target) for answer in answers}
     if "tokens" in headings:
         column = headings.index("tokens")
@@ -172,7 +176,6 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
             name.replace(" ", "\n"),
             justify="right" if name in _NUMERIC else "left",
             no_wrap=whole,
-            min_width=15 if name == "verdict" else None,
             overflow="fold",
         )
     for row in rows:

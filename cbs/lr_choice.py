@@ -39,3 +39,20 @@ def best_lr_many(steps: np.ndarray) -> np.ndarray:
     mean = np.where(count > 0, logs.sum(axis=2) / np.maximum(count, 1), np.inf)
     mean = np.where(count == count.max(axis=1, keepdims=True), mean, np.inf)
     return np.where(count.max(axis=1) > 0, mean.argmin(axis=1), -1)
+
+
+def censored(steps: np.ndarray, prune_factor: float | None) -> np.ndarray:
+    """Steps to target as pruning leaves them, whether or not a slow trial was stopped in time.
+
+    Args:
+        steps: shape ``[learning rates, seeds]``; NaN where the target was not reached.
+        prune_factor: multiple of the best steps of a seed beyond which a trial counts as not having reached the
+            target; ``None`` for no such bound.
+
+    Returns:
+        A copy with NaN in place of what lies beyond the bound of its seed.
+    """
+    if prune_factor is None:
+        return steps.copy()
+    best = np.min(np.where(np.isfinite(steps), steps, np.inf), axis=0, initial=np.inf)
+    return np.where(steps > prune_factor * best, np.nan, steps)

@@ -20,6 +20,7 @@ from cbs.noise_scale import PROBES, Probe
 from cbs.optimizers import build_optimizer
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.schedules import check_schedule, lr_multiplier
+from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
 from cbs.workloads.base import Batch
 
@@ -59,7 +60,7 @@ def run_trial(
             f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
         )
     device = _device(config)
-    loop = _Loop(config, workload, probes, device)
+    loop = TrainingLoop(config, workload, probes, device)
     loop_started = time.perf_counter()
     with seeding.seeded(config.seed, "training"):
         status, message = loop.run(monitor)
@@ -83,44 +84,10 @@ def run_trial(
     )
 
 
-class _Columns:
-    """Per-step columns: device scalars since the last flush, numbers before it."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self._rows: list[np.ndarray] = []
-        self._pending: list[Tensor] = []
-
-    def append(self, values: Sequence[Tensor]) -> None:
-        self._pending.append(torch.stack([value.detach().double() for value in values]))
-
-    def flush(self) -> np.ndarray:
-        """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
-        rows = torch.stack(self._pending).cpu().numpy() if self._pending else np.empty((0, len(self.names)))
-        self._pending = []
-        self._rows.append(rows)
-        return rows
-
-    def table(self) -> np.ndarray:
-        return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
-
-
-class _StepColumns(_Columns):
-    """The columns of ``steps.parquet``."""
-
-    def __init__(self, batch_size: int, probe_columns: Sequence[str]) -> None:
-        super().__init__(("train_loss", *probe_columns))
-        self._batch_size = batch_size
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        table = self.table()
-        step = np.arange(1, len(table) + 1, dtype=np.int64)
-        arrays = {"step": step, "examples": step * self._batch_size}
-        return arrays | {name: table[:, index] for index, name in enumerate(self.names)}
-
-
 @dataclass
-class _Loop:
+class TrainingLoop:
+    """A trial under way: model, optimizer, data and what was measured so far."""
+
     config: TrialConfig
     workload: Workload
     probes: Sequence[Probe]
@@ -136,14 +103,16 @@ class _Loop:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.micro_sizes = _micro_sizes(config, max((probe.micro_batches for probe in self.probes), default=1))
-        self.columns = _StepColumns(config.batch_size, [name for probe in self.probes for name in probe.columns])
+        self.columns = StepColumns(config.batch_size, [name for probe in self.probes for name in probe.columns])
         self.evaluations: list[Measurement] = []
         self.evaluation_seconds = 0.0
 
     def curve(self) -> tuple[list[int], list[float]]:
+        """Steps and values of the evaluations so far."""
         return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
 
     def run(self, monitor: Monitor | None) -> tuple[TrialStatus, str]:
+        """Train to the end; returns the status and a line about it."""
         config, target = self.config, self.config.target
         start = self.evaluate(step=0, lr=0.0, losses=np.empty(0))
         if not math.isfinite(start.value):
@@ -214,6 +183,7 @@ class _Loop:
         return torch.stack(losses).sum()
 
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
+        """Measure the validation metric and append it to the curve."""
         started = time.perf_counter()
         self.model.eval()
         with (

@@ -89,7 +89,8 @@ def sweep(
     store.write_manifest(merged_manifest(store, sweep, command))
     search = Search(sweep, [result for result in store.results() if result.status.final])
     if not search.done:
-        with terminate_as_interrupt(), connected(resources) as namespace:
+        # Ray brings a SIGTERM handler of its own; ours has to come after it.
+        with connected(resources) as namespace, terminate_as_interrupt():
             from sweeps.tuning import Run, tune_search
 
             run = Run(search, store, progress, resources.workers)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cbs.config import TrialConfig
-from cbs.lr_choice import best_lr
+from cbs.lr_choice import best_lr, censored
 from cbs.record import TrialResult
 from sweeps.pruning import settle
 from sweeps.spec import Cell, Study, Sweep
@@ -146,17 +146,9 @@ class Search:
 
     def _table(self, study: Study) -> np.ndarray:
         """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached."""
-        columns = []
-        for cell in self._cells_of(study):
-            pruned = {result.trial_id for result in self.settled(cell)}
-            results = [self.results[cell].get(lr) for lr in self.planned[study]]
-            columns.append(
-                [
-                    math.nan if r is None or r.steps_to_target is None or r.trial_id in pruned else r.steps_to_target
-                    for r in results
-                ]
-            )
-        return np.array(columns).T
+        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.planned[study]]
+        steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
+        return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
 
     def _last_distance(self, study: Study) -> np.ndarray:
         """Distance to the target at the end, mean over seeds, shape ``[learning rates]``; infinite where not finite."""
@@ -180,8 +172,11 @@ class Search:
 
     def _priority(self, choice: tuple[Cell, float]) -> tuple[float, ...]:
         cell, lr = choice
-        bound_unknown = self.best_steps(cell) is None and any(other == cell for other, _ in self.running.values())
-        return (bound_unknown, -cell.batch_size, cell.seed, abs(math.log(lr / self._guess(cell.study))), lr)
+        running = [other for other, _ in self.running.values()]
+        # One trial finds the bound of its cell, and the learning rate with which the other seeds start.
+        unknown = cell in running and self.best_steps(cell) is None
+        first = any(other.study == cell.study for other in running) and self.best(cell.study) is None
+        return (unknown, first, -cell.batch_size, cell.seed, abs(math.log(lr / self._guess(cell.study))), lr)
 
     def _guess(self, study: Study) -> float:
         """The learning rate most likely to be best: of this study, else of the nearest batch size, else the middle."""
@@ -202,8 +197,8 @@ class Search:
 
 
 def middle(grid: Sequence[float]) -> float:
-    """The middle of a grid; the lower of the two where there are two."""
-    return grid[(len(grid) - 1) // 2]
+    """The middle of a grid; the upper of the two where there are two."""
+    return grid[len(grid) // 2]
 
 
 def start_window(sweep: Sweep, optimizer: str) -> tuple[float, ...]:
@@ -211,8 +206,7 @@ def start_window(sweep: Sweep, optimizer: str) -> tuple[float, ...]:
     if sweep.lrs is not None:
         return sweep.lrs
     grid = sweep.lr_grid(optimizer)
-    centre = (len(grid) - 1) // 2
-    first = max(0, centre - WINDOW // 2)
+    first = max(0, len(grid) // 2 - WINDOW // 2)
     return grid[first : first + WINDOW]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cbs.lr_choice import best_lr, best_lr_many
+from cbs.lr_choice import best_lr, best_lr_many, censored
 
 NAN, INF = math.nan, math.inf
 
@@ -87,3 +87,16 @@ def test_the_order_of_seeds_does_not_matter(table: np.ndarray, order: object) ->
 def test_worked_tables(table: list[list[float]], expected: int | None) -> None:
     with np.errstate(all="raise"):
         assert best_lr(np.array(table, dtype=float)) == expected
+
+
+def test_censored_drops_what_pruning_would_have_stopped_and_nothing_else():
+    steps = np.array([[100.0, 260.0], [131.0, 200.0], [130.0, np.nan]])
+    expected = np.array([[100.0, 260.0], [np.nan, 200.0], [130.0, np.nan]])
+    np.testing.assert_array_equal(censored(steps, 1.3), expected)
+    np.testing.assert_array_equal(censored(steps, None), steps)
+    assert np.isnan(censored(np.full((2, 2), np.nan), 1.3)).all()
+
+
+def test_censored_never_changes_the_best_of_a_seed():
+    steps = np.random.default_rng(0).lognormal(5.0, 1.0, size=(6, 40))
+    np.testing.assert_array_equal(np.nanmin(censored(steps, 1.0001), axis=0), steps.min(axis=0))

@@ -69,6 +69,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     names = style.looks(table["optimizer"])
     key = [_draw_optimizer(axes, table[table["optimizer"] == name], name, *look) for name, look in names.items()]
     style.key(axes, key, shown["steps"], shown["examples"])
+    _label_batch_sizes(axes, points, {name: colour for name, (colour, _) in names.items()})
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
@@ -83,12 +84,28 @@ def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, colour: str, mark
     axes.plot(
         critical["steps"], critical["examples"], "*", color=colour, markersize=11, markeredgecolor="white", zorder=4
     )
-    for _, row in points.iloc[[0, -1] if len(points) > 1 else [0]].iterrows():
-        axes.annotate(
-            f"B={row['batch_size']:g}", (row["steps"], row["examples"]), (4, 4), textcoords="offset points", zorder=5,
-            fontsize=style.SMALL - 1, color=colour, path_effects=style.halo(),
-        )  # fmt: skip
     return axes.plot([], [], marker=marker, linestyle="-" if len(fit) else "", color=colour, label=name)[0]
+
+
+def _label_batch_sizes(axes: Axes, points: pd.DataFrame, colours: dict[str, str]) -> None:
+    """The smallest and the largest batch size of every optimizer; one label where two would cover each other."""
+    taken: list[np.ndarray] = []
+    for name, part in points.groupby("optimizer", sort=False):
+        for _, row in part.iloc[[0, -1] if len(part) > 1 else [0]].iterrows():
+            place = axes.transAxes.inverted().transform(axes.transData.transform((row["steps"], row["examples"])))
+            if any((np.abs(place - other) < (0.16, 0.06)).all() for other in taken):
+                continue
+            taken.append(place)
+            axes.annotate(
+                f"B={row['batch_size']:g}",
+                (row["steps"], row["examples"]),
+                (4, 4),
+                textcoords="offset points",
+                zorder=5,
+                fontsize=style.SMALL - 1,
+                color=colours[str(name)],
+                path_effects=style.halo(),
+            )
 
 
 FIGURES.register("pareto")(FigureKind(compute, draw))

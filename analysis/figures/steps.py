@@ -127,7 +127,7 @@ def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, 
         if fit["low"].notna().all():
             axes.fill_between(fit["batch_size"], fit["low"], fit["high"], color=colour, alpha=0.18, linewidth=0)
     if len(points):
-        over_seeds = [points["steps"] - points["low"], points["high"] - points["steps"]]
+        over_seeds = np.maximum(0.0, [points["steps"] - points["low"], points["high"] - points["steps"]])
         axes.errorbar(
             points["batch_size"], points["steps"], yerr=over_seeds, fmt=marker, color=colour, elinewidth=0.6, zorder=4
         )

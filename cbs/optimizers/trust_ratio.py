@@ -7,7 +7,7 @@ For a weight w with gradient g they take the direction
     d  = m / (sqrt(v) + eps) + weight_decay * w        m and v bias-corrected where the optimizer says so
 
 and move by ``-lr * rescale(w, d)``. They differ in ``rescale``: by one ratio of norms for each tensor (LAMB, You et al.
-2020, arXiv 1904.00962, Algorithm 2) or by one for each entry (MERIT, MERIT (ICML 2025), arXiv 2508.20577, Algorithm 1).
+2020, arXiv 1904.00962, Algorithm 2) or by one for each entry (MERIT, ICML 2025, arXiv 2508.20577, Algorithm 1).
 Weight decay is part of the direction, so it goes through the ratio too.
 """
 

@@ -1,8 +1,8 @@
 """The 95 % interval of the critical batch size holds the truth 95 times in 100.
 
-Each synthetic sweep draws its own truth: 5 to 9 batch sizes, a critical batch size anywhere between the second smallest and
-the second largest, 3-15 % seed noise of which 30-90 % is common to the learning rates of a seed, a best learning rate
-that follows a power of the batch size and falls anywhere between the points of a factor-2 grid, pruning at 1.3.
+Each synthetic sweep draws its own truth: 5 to 9 batch sizes, a critical batch size anywhere between the second smallest
+and the second largest, 3-15 % seed noise of which 30-90 % is common to the learning rates of a seed, a best learning
+rate that follows a power of the batch size and falls anywhere between the points of a factor-2 grid, pruning at 1.3.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def holds_truth(seeds: int, index: int) -> bool:
     rng = np.random.default_rng([seeds, index])
     count = int(rng.integers(5, 10))
     factor = 4 if count <= 6 and rng.random() < 0.5 else 2
-    sizes = [2 ** int(rng.integers(0, 3)) * factor**power for power in range(1)]
-    sizes = [sizes[0] * factor**power for power in range(count)]
+    smallest = 2 ** int(rng.integers(0, 3))
+    sizes = [smallest * factor**power for power in range(count)]
     critical = math.exp(rng.uniform(math.log(sizes[1]), math.log(sizes[-2])))
     truth = Truth(
         min_steps=175.0,
@@ -44,9 +44,8 @@ def holds_truth(seeds: int, index: int) -> bool:
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])
 def test_coverage(seeds: int) -> None:
-    """150 sweeps: at a true coverage of 92-98 % the count is within 88-100 % with probability 0.95 or more per bound."""
-    hits = sum(holds_truth(seeds, index) for index in range(150))
-    assert 0.88 * 150 <= hits
+    """150 sweeps: were the coverage only 92 %, fewer than 132 hits would have probability 0.03; at 85 %, 0.88."""
+    assert sum(holds_truth(seeds, index) for index in range(150)) >= 132
 
 
 @pytest.mark.slow

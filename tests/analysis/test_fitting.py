@@ -129,5 +129,7 @@ def test_open_ends_are_none(low: float, high: float) -> None:
 
 def test_definitions_are_functions_of_the_curve() -> None:
     assert "pareto" in DEFINITIONS.names()
-    sample = Sample(SIZES.astype(float), np.log(175 + 7381 / SIZES)[None], np.array([175.0, 0.0]), np.array([7381.0, 5.0]))
+    sample = Sample(
+        SIZES.astype(float), np.log(175 + 7381 / SIZES)[None], np.array([175.0, 0.0]), np.array([7381.0, 5.0])
+    )
     assert DEFINITIONS["pareto"](sample).tolist() == [pytest.approx(7381 / 175), math.inf]

@@ -1,9 +1,9 @@
 """Steps to a target loss at nine batch sizes, and the fits of the authors.
 
 Zhang et al., "How Does Critical Batch Size Scale in Pre-training?", arXiv:2410.21676 (ICLR 2025). Steps and fitted
-parameters are those of the authors' notebook (``plots/chinchilla.ipynb``): ``log S = log(a + b/B)`` by least squares, B in
-sequences of 512 tokens. ``overhead`` is their critical batch size, 20 % above linear scaling from B = 256, which under
-this fit equals ``1.2 * 256 + 0.2 * b/a``.
+parameters are those of the authors' notebook (``plots/chinchilla.ipynb``): ``log S = log(a + b/B)`` by least squares, B
+in sequences of 512 tokens. ``overhead`` is their critical batch size, 20 % above linear scaling from B = 256, which
+under this fit equals ``1.2 * 256 + 0.2 * b/a``.
 """
 
 from __future__ import annotations

@@ -14,5 +14,7 @@ def fit_by_curve_fit(batch_sizes: np.ndarray, log_steps: np.ndarray, weights: np
         return np.logaddexp(log_a, log_b - np.log(size))
 
     start = (log_steps.min(), (log_steps + np.log(sizes)).min())
-    found, _ = curve_fit(model, sizes, log_steps, p0=start, sigma=1 / np.sqrt(weights), xtol=1e-14, ftol=1e-14, gtol=1e-14)
+    found, _ = curve_fit(
+        model, sizes, log_steps, p0=start, sigma=1 / np.sqrt(weights), xtol=1e-14, ftol=1e-14, gtol=1e-14
+    )
     return float(np.exp(found[0])), float(np.exp(found[1]))

@@ -1,0 +1,42 @@
+"""One row per optimizer update, gathered without waiting for the device at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class StepColumns:
+    """The columns of ``steps.parquet``: device scalars since the last flush, numbers before it.
+
+    Args:
+        batch_size: examples per step.
+        probe_columns: names of the columns after ``train_loss``.
+    """
+
+    def __init__(self, batch_size: int, probe_columns: Sequence[str]) -> None:
+        self.names = ("train_loss", *probe_columns)
+        self._batch_size = batch_size
+        self._rows: list[np.ndarray] = []
+        self._pending: list[Tensor] = []
+
+    def append(self, values: Sequence[Tensor]) -> None:
+        """Add the row of one step, a zero-dimensional tensor per column."""
+        self._pending.append(torch.stack([value.detach().double() for value in values]))
+
+    def flush(self) -> np.ndarray:
+        """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
+        rows = torch.stack(self._pending).cpu().numpy() if self._pending else np.empty((0, len(self.names)))
+        self._pending = []
+        self._rows.append(rows)
+        return rows
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every flushed column by name, each of shape ``[steps]``, with ``step`` and ``examples`` in front."""
+        table = np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
+        step = np.arange(1, len(table) + 1, dtype=np.int64)
+        arrays = {"step": step, "examples": step * self._batch_size}
+        return arrays | {name: table[:, index] for index, name in enumerate(self.names)}
