@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 errors = Console(stderr=True, highlight=False)
 
-UsageError = typer.BadParameter.__mro__[1]
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
 
 DISTRIBUTION = "critical-batch-size"

@@ -99,7 +99,7 @@ class TrainingLoop:
             self.model = self.workload.build_model().to(self.device)
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr)
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        self.trained = torch.compile(self.model) if config.compile else self.model
+        self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.micro_sizes = _micro_sizes(config, max((probe.micro_batches for probe in self.probes), default=1))
@@ -155,16 +155,15 @@ class TrainingLoop:
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
         batch = tree_map(self._to_device, self.stream.next(config.batch_size))
-        loss = self.accumulate(batch)
-        gradients = [parameter.grad for parameter in self.parameters]
+        loss, gradients = self.accumulate(batch)
         values = [value for probe in self.probes for value in probe.step(gradients, config.batch_size)]
         self.columns.append([loss, *values])
         self.optimizer.step()
         return config.lr * multiplier
 
-    def accumulate(self, batch: Batch) -> Tensor:
-        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
-        total: list[Tensor] | None = None
+    def accumulate(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss and those gradients."""
+        total: list[Tensor] = []
         losses = []
         for examples, part in _split(batch, self.micro_sizes):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
@@ -174,13 +173,13 @@ class TrainingLoop:
                 probe.micro_batch(gradients, examples)
             share = examples / self.config.batch_size
             losses.append(loss.detach() * share)
-            if total is None:
+            if not total:
                 total = list(gradients) if share == 1.0 else list(torch._foreach_mul(gradients, share))
             else:
                 torch._foreach_add_(total, gradients, alpha=share)
-        for parameter, gradient in zip(self.parameters, total or (), strict=True):
+        for parameter, gradient in zip(self.parameters, total, strict=True):
             parameter.grad = gradient
-        return torch.stack(losses).sum()
+        return torch.stack(losses).sum(), total
 
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""

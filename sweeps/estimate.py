@@ -110,7 +110,7 @@ class Estimator:
         work = 0.0
         for study in search.sweep.studies():
             finished, planned = search.counts(study)
-            missing = planned - finished
+            missing = float(planned - finished)
             if missing and search.sweep.lrs is None:
                 missing += TYPICAL_EXTENSION * seeds
             work += missing * self.trial_seconds(study)

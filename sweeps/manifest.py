@@ -30,7 +30,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
     """
     data_hash = build_workload(sweep.workload).data_hash
-    manifest = {
+    manifest: dict[str, Any] = {
         "name": sweep.name,
         "protocol": sweep.protocol(),
         "data_hash": data_hash,
@@ -132,7 +132,7 @@ def _first_difference(stored: Any, wanted: Any, path: str = "") -> str | None:
 
 
 def _union(stored: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    merged = {}
+    merged: dict[str, Any] = {}
     for axis in ("optimizers", "batch_sizes", "lrs", "seeds"):
         before, now = stored.get(axis), wanted[axis]
         if before is None or now is None:

@@ -63,7 +63,9 @@ class Search:
 
     def add(self, result: TrialResult) -> None:
         """Take in a finished trial; may extend its study."""
-        cell, lr = self.running.pop(result.trial_id, None) or self._place(result.config)
+        config = result.config
+        self.running.pop(result.trial_id, None)
+        cell, lr = Cell(config.optimizer.name, config.batch_size, config.seed), config.lr
         self.results[cell][lr] = result
         self._guesses.clear()
         self._extend(cell.study)
@@ -115,9 +117,6 @@ class Search:
         if (cell, lr) not in self._trials:
             self._trials[cell, lr] = self.sweep.trial(cell, lr)
         return self._trials[cell, lr]
-
-    def _place(self, config: TrialConfig) -> tuple[Cell, float]:
-        return Cell(config.optimizer.name, config.batch_size, config.seed), config.lr
 
     def _load(self, study: Study, known: dict[str, TrialResult]) -> None:
         """Take in stored trials; learning rates already tried beyond the first window stay in the plan."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,9 @@ class Sweep:
         for batch_size in self.batch_sizes:
             if not isinstance(batch_size, int) or batch_size < 1:
                 raise ConfigError(f"batch sizes must be whole numbers of at least 1, got {batch_size}")
+        for lr in self.lrs or ():
+            if not (math.isfinite(lr) and lr > 0):
+                raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
         if self.max_steps < 1 or self.max_examples < 0:

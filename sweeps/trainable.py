@@ -58,16 +58,7 @@ class Trainable(tune.Trainable):
         """See :meth:`save_checkpoint`."""
 
     def _run(self, trial: TrialConfig, cell: Cell) -> TrialResult:
-        reported, best = 0.0, None
-
-        def monitor(latest: Measurement) -> bool:
-            nonlocal reported, best
-            now = time.monotonic()
-            if now - reported > REPORT_SECONDS:
-                reported = now
-                best = ray.get(self._scoreboard.report.remote(cell, trial.trial_id, latest.step, latest.value))
-            return beyond(latest.step, best, self.config["prune_factor"])
-
+        monitor = Bound(self._scoreboard, cell, trial.trial_id, self.config["prune_factor"])
         try:
             return run_trial(trial, workload=self._built(trial), monitor=monitor)
         except CbsError:
@@ -83,6 +74,26 @@ class Trainable(tune.Trainable):
         if self._workload is None or self._workload[0] != trial.workload:
             self._workload = trial.workload, build_workload(trial.workload)
         return self._workload[1]
+
+
+class Bound:
+    """Monitor of a trial: reports to the scoreboard now and then, and prunes beyond the bound it learns there."""
+
+    def __init__(self, scoreboard: Any, cell: Cell, trial_id: str, prune_factor: float | None) -> None:
+        self._scoreboard = scoreboard
+        self._cell = cell
+        self._trial_id = trial_id
+        self._prune_factor = prune_factor
+        self._reported = -REPORT_SECONDS
+        self._best: float | None = None
+
+    def __call__(self, latest: Measurement) -> bool:
+        now = time.monotonic()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            call = self._scoreboard.report.remote(self._cell, self._trial_id, latest.step, latest.value)
+            self._best = ray.get(call)
+        return beyond(latest.step, self._best, self._prune_factor)
 
 
 def failed(trial: TrialConfig, status: TrialStatus, message: str) -> TrialResult:

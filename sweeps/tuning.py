@@ -58,7 +58,7 @@ def tune_search(run: Run, resources: Resources, namespace: str) -> None:
         gpus = 1.0 if device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
     best = {cell: steps for cell in search.cells() if (steps := search.best_steps(cell)) is not None}
     name = f"scoreboard-{uuid.uuid4().hex}"
-    scoreboard = ray.remote(Scoreboard).options(name=name, num_cpus=0, namespace=namespace).remote(best)
+    scoreboard: Any = ray.remote(Scoreboard).options(name=name, num_cpus=0, namespace=namespace).remote(best)
     config = {
         "trial": None,
         "store": str(run.store.root.resolve()),
@@ -93,7 +93,8 @@ class Queue(Searcher):  # type: ignore[misc]
         super().__init__()
         self._run = run
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
         run = self._run
         if run.search.done or run.fatal is not None:
             return Searcher.FINISHED

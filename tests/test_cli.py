@@ -70,7 +70,7 @@ def test_version(run):
         (["sweep", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
         (["sweep", "--batch-sizes", "8..4"], ["--batch-sizes"]),
         (["sweep", "--lrs", "fast"], ["--lrs"]),
-        (["sweep", "--lrs", "-1"], ["lr must be"]),
+        (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
         (["sweep", "--set", "max_steps"], ["key=value"]),

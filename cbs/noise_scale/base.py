@@ -14,14 +14,15 @@ class Probe(Protocol):
     The training loop calls :meth:`micro_batch` once for each micro-batch of a step with the gradients of its mean loss,
     then :meth:`step` once with the gradients of the whole batch's mean loss, before any clipping. Values stay on the
     device as zero-dimensional tensors until the next evaluation.
-
-    Attributes:
-        columns: names of the numbers returned by :meth:`step`.
-        micro_batches: how many micro-batches a step must have; a batch that would be processed at once is split.
     """
 
-    columns: tuple[str, ...]
-    micro_batches: int
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers returned by :meth:`step`."""
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches a step must have; a batch that would be processed at once is split."""
 
     def micro_batch(self, gradients: Sequence[Tensor], examples: int) -> None:
         """Take in the gradients of one micro-batch of ``examples`` examples."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor
 
 BLOCK = 4096
 """Indices drawn at a time, always, so that the sequence does not depend on how many are asked for."""
 
-Rows = TypeVar("Rows", Tensor, tuple[Tensor, ...])
+Rows = Tensor | tuple[Tensor, ...]
 
 
 class RandomIndices:
@@ -48,7 +46,7 @@ class RandomExamples:
         self._data = data
         self._indices = RandomIndices(len(data if isinstance(data, Tensor) else data[0]), generator)
 
-    def next(self, examples: int) -> Tensor | tuple[Tensor, ...]:
+    def next(self, examples: int) -> Rows:
         """The next ``examples`` rows, in the structure of the data."""
         rows = self._indices.next(examples)
         return self._data[rows] if isinstance(self._data, Tensor) else tuple(part[rows] for part in self._data)

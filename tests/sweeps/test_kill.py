@@ -17,10 +17,9 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (
-    "sweep --workload noisy_quadratic --set workload.dimension=500 --optim sgd --optim adamw --batch-sizes 4..64 --seeds 2 "
-    "--target 0.3 --set max_steps=1500 --set max_examples=4000"
-).split()
+SETTINGS = ["workload.dimension=500", "max_steps=1500", "max_examples=4000"]
+AXES = ["--optim", "sgd", "--batch-sizes", "4..64", "--seeds", "2", "--target", "0.3"]
+COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
 DEADLINE = 240.0
 
 
