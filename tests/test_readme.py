@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-SHELL = "\n".join(re.findall(r"```\n(.*?)```", README, re.DOTALL))
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+SHELL = "\n".join(text for language, text in BLOCKS if not language)
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
