@@ -63,7 +63,13 @@ class Report:
         console.print(tables.terminal_table(self.answers, confidence=self.confidence))
         for note in self.notes:
             console.print(note, markup=False)
-        console.print(f"{len(self.files)} files in {self.output}", markup=False, soft_wrap=True)
+        pictures = [path for path in self.files if path.suffix == ".png"]
+        rest = [path for path in self.files if path.suffix in (".tex", ".json") or path.parent == self.output]
+        if pictures:
+            console.print("figures (beside each the same as .pdf, and the table behind it as .csv):")
+        for path in pictures:
+            console.print(f"  {path}", markup=False, soft_wrap=True)
+        console.print(f"tables: {', '.join(map(str, rest))}", markup=False, soft_wrap=True)
 
 
 def analyze(

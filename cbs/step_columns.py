@@ -34,9 +34,17 @@ class StepColumns:
         self._rows.append(rows)
         return rows
 
+    def table(self) -> np.ndarray:
+        """Every flushed row, shape ``[steps, columns]``."""
+        return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
+
+    def restore(self, table: np.ndarray) -> None:
+        """Start from the rows of an earlier :meth:`table`."""
+        self._rows, self._pending = [table], []
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Every flushed column by name, each of shape ``[steps]``, with ``step`` and ``examples`` in front."""
-        table = np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
+        table = self.table()
         step = np.arange(1, len(table) + 1, dtype=np.int64)
         arrays = {"step": step, "examples": step * self._batch_size}
         return arrays | {name: table[:, index] for index, name in enumerate(self.names)}

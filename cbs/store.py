@@ -6,6 +6,7 @@ Layout of one sweep folder::
     trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
     trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments)
     trials/<trial id>/timing.json      wall-clock facts
+    checkpoints/<trial id>.pt          state of a long trial that is running or was killed
 
 A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
 sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
@@ -73,7 +74,8 @@ class Store:
             raise ResultsError(
                 f"cannot write results to {self.root}: {error.strerror or error}; choose another folder with --output"
             ) from None
-        for left_over in (*self.trials.glob(".tmp-*"), *self.root.glob(".tmp-*"), *self.trials.glob("*/.tmp-*")):
+        patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
+        for left_over in (path for pattern in patterns for path in self.root.glob(pattern)):
             shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink(missing_ok=True)
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
@@ -104,6 +106,15 @@ class Store:
         if not self.trials.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(self.trials) if not entry.name.startswith("."))
+
+    def checkpoint_path(self, config: TrialConfig) -> Path:
+        """Where a running trial leaves its state; the folder is made."""
+        folder = self.root / "checkpoints"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
+        return folder / f"{config.trial_id}.pt"
 
     def contains(self, config: TrialConfig) -> bool:
         """Whether any result of ``config`` is stored."""

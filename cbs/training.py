@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cbs import seeding
+from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
 from cbs.noise_scale import PROBES, Probe
@@ -34,6 +37,7 @@ def run_trial(
     *,
     workload: Workload | None = None,
     monitor: Monitor | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> TrialResult:
     """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
 
@@ -45,12 +49,13 @@ def run_trial(
         probes: noise-scale estimators; ``None`` builds those named in the configuration.
         workload: the built workload of ``config.workload``, to save loading its data again.
         monitor: see :data:`Monitor`.
+        checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
+            bitwise that of an undisturbed trial. Removed at the end.
 
     Raises:
         ConfigError: if the configuration names something unknown or cannot run on this machine.
         torch.OutOfMemoryError: if the device runs out of memory.
     """
-    started = time.perf_counter()
     check_schedule(config.schedule)
     if probes is None:
         probes = [PROBES[name]() for name in config.probes]
@@ -61,10 +66,10 @@ def run_trial(
         )
     device = _device(config)
     loop = TrainingLoop(config, workload, probes, device)
-    loop_started = time.perf_counter()
     with seeding.seeded(config.seed, "training"):
-        status, message = loop.run(monitor)
-    loop_seconds = time.perf_counter() - loop_started
+        status, message = loop.run(monitor, checkpoint)
+    if checkpoint is not None:
+        checkpoint.remove()
     return TrialResult(
         config=config,
         status=status,
@@ -74,8 +79,8 @@ def run_trial(
         workload=_describe(workload, loop.model),
         message=message,
         timing={
-            "seconds": time.perf_counter() - started,
-            "training_seconds": loop_seconds - loop.evaluation_seconds,
+            "seconds": loop.training_seconds + loop.evaluation_seconds,
+            "training_seconds": loop.training_seconds,
             "evaluation_seconds": loop.evaluation_seconds,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "host": platform.node(),
@@ -105,28 +110,36 @@ class TrainingLoop:
         self.micro_sizes = _micro_sizes(config, max((probe.micro_batches for probe in self.probes), default=1))
         self.columns = StepColumns(config.batch_size, [name for probe in self.probes for name in probe.columns])
         self.evaluations: list[Measurement] = []
-        self.evaluation_seconds = 0.0
+        self.training_seconds = self.evaluation_seconds = 0.0
 
     def curve(self) -> tuple[list[int], list[float]]:
         """Steps and values of the evaluations so far."""
         return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
 
-    def run(self, monitor: Monitor | None) -> tuple[TrialStatus, str]:
+    def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> tuple[TrialStatus, str]:
         """Train to the end; returns the status and a line about it."""
         config, target = self.config, self.config.target
-        start = self.evaluate(step=0, lr=0.0, losses=np.empty(0))
+        saved = checkpoint.load() if checkpoint is not None else None
+        if saved is not None:
+            self.load_state(saved)
+        else:
+            self.evaluate(step=0, lr=0.0, losses=np.empty(0))
+        start = self.evaluations[0]
         if not math.isfinite(start.value):
             return TrialStatus.DIVERGED, "the metric is not finite before the first step"
         if target.reached(start.value):
             return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
         reach = target.distance(start.value)
-        step, next_evaluation = 0, 1
+        step = self.evaluations[-1].step
         while step < config.max_steps:
-            step += 1
-            lr = self.train_step(step)
-            if step < min(next_evaluation, config.max_steps):
-                continue
+            near = target.distance(self.evaluations[-1].value) <= config.evaluation.near_fraction * reach
+            next_evaluation = min(config.evaluation.next_step(step, near=near), config.max_steps)
+            started = time.perf_counter()
+            while step < next_evaluation:
+                step += 1
+                lr = self.train_step(step)
             losses = self.columns.flush()[:, 0]
+            self.training_seconds += time.perf_counter() - started
             if not np.isfinite(losses).all():
                 first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
                 return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
@@ -141,12 +154,37 @@ class TrainingLoop:
                     TrialStatus.DIVERGED,
                     f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start",
                 )
-            near = distance <= config.evaluation.near_fraction * reach
-            next_evaluation = config.evaluation.next_step(step, near=near)
+            if checkpoint is not None and checkpoint.due():
+                checkpoint.save(self.state())
         return (
             TrialStatus.BUDGET_EXHAUSTED,
             f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}",
         )
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a later process needs to go on from the latest evaluation."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "columns": torch.from_numpy(self.columns.table()),
+            "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
+            "seconds": (self.training_seconds, self.evaluation_seconds),
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to :meth:`state`; the training stream is drawn again up to that point."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.columns.restore(state["columns"].numpy())
+        self.evaluations = [Measurement(**row) for row in state["evaluations"]]
+        self.training_seconds, self.evaluation_seconds = state["seconds"]
+        for _ in range(self.evaluations[-1].step):
+            self.stream.next(self.config.batch_size)
+        torch.set_rng_state(state["random"])
+        if state["cuda_random"]:
+            torch.cuda.set_rng_state_all(state["cuda_random"])
 
     def train_step(self, step: int) -> float:
         """One optimizer update; returns its learning rate."""

@@ -11,6 +11,7 @@ import ray
 import torch
 from ray import tune
 
+from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.errors import CbsError
 from cbs.record import Measurement, TrialResult, TrialStatus
@@ -52,7 +53,7 @@ class Trainable(tune.Trainable):
         return {"done": True, "status": str(result.status)}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to save: a trial that is interrupted starts again from its seed."""
+        """Nothing for Tune to save: a long trial leaves its state in the results folder."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """See :meth:`save_checkpoint`."""
@@ -60,7 +61,8 @@ class Trainable(tune.Trainable):
     def _run(self, trial: TrialConfig, cell: Cell) -> TrialResult:
         monitor = Bound(self._scoreboard, cell, trial.trial_id, self.config["prune_factor"])
         try:
-            return run_trial(trial, workload=self._built(trial), monitor=monitor)
+            checkpoint = Checkpoint(Store(self.config["store"]).checkpoint_path(trial))
+            return run_trial(trial, workload=self._built(trial), monitor=monitor, checkpoint=checkpoint)
         except CbsError:
             raise
         except torch.OutOfMemoryError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import analysis
 from cbs.record import TrialStatus
 from cbs.store import Store
 
@@ -70,6 +71,13 @@ def reached(folder: Path) -> dict[str, bytes]:
     return content
 
 
+def fits(folder: Path) -> list[dict]:
+    """What the analysis says of a sweep."""
+    return analysis.analyze(folder, output=folder.parent / f"analysis-of-{folder.name}", figures=False).to_json()[
+        "fits"
+    ]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("kill") / "undisturbed"
@@ -92,6 +100,7 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
     pid = kill_driver(tmp_path / "killed", after=3)
     finish(tmp_path / "killed")
     assert reached(tmp_path / "killed") == reached(undisturbed)
+    assert fits(tmp_path / "killed") == fits(undisturbed)
     assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{pid}-*"))
 
 
@@ -127,6 +136,7 @@ def test_three_kills_at_random_moments(undisturbed, tmp_path, draw):
         kill_driver(tmp_path / "killed", after=chance.randint(1, max(1, total // 6)))
     finish(tmp_path / "killed")
     assert reached(tmp_path / "killed") == reached(undisturbed)
+    assert fits(tmp_path / "killed") == fits(undisturbed)
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
