@@ -87,6 +87,7 @@ def sweep(
     from sweeps.estimate import measure_cost
     from sweeps.launch import output_folder, resolve
     from sweeps.launch import sweep as run_sweep
+    from sweeps.overrides import override
     from sweeps.progress import Progress
     from sweeps.recipes import RECIPES
     from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
@@ -103,15 +104,13 @@ def sweep(
         asked = asked.replace(seeds=parse_seeds(seeds))
     if workload is not None and workload != asked.workload.name:
         asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)
-    from sweeps.overrides import override
-
     asked = override(asked, settings or ())
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
     )
     planned = resolve(asked, target)
     folder = output if output is not None else output_folder(planned, base, Path("results"))
-    cost = measure_cost(planned)
+    cost = measure_cost(planned) if address is None else None
     parallel = resources.local_workers if address is None else workers or 0
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)

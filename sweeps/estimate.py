@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cbs.errors import CbsError, ConfigError
 from cbs.record import TrialResult
 from cbs.training import run_trial
-from cbs.workloads import build_workload
+from cbs.workloads import Workload, build_workload
 from sweeps.cell import Cell, Study
 from sweeps.search import Search
 from sweeps.spec import Sweep
 
-TIMED_STEPS = 4
+TIMED_STEPS = 3
+LONG_STEP = 20.0
+"""Seconds of a step at the largest batch size from which on it is extrapolated, not timed."""
 TYPICAL_EXTENSION = 1.0
 """Learning rates by which a study that is not finished is expected to grow."""
 
@@ -34,34 +37,46 @@ class StepCost:
         return steps * (self.fixed + self.per_example * batch_size) + evaluations * self.evaluation
 
 
-def measure_cost(sweep: Sweep) -> StepCost:
-    """Time a few steps at the smallest and the largest batch size, with one thread, in this process."""
+def measure_cost(sweep: Sweep) -> StepCost | None:
+    """Time a few steps at the smallest and the largest batch size, with one thread, in this process.
+
+    The largest is left out where a step there would take long or does not fit in memory; its cost is then taken as
+    proportional to the batch size. ``None`` where even the smallest does not fit.
+
+    Raises:
+        ConfigError: if the model fails in its first step, as it would in every trial.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     workload = build_workload(sweep.workload)
+    smallest, largest = sweep.batch_sizes[0], sweep.batch_sizes[-1]
     try:
-        costs = []
-        for batch_size in (sweep.batch_sizes[0], sweep.batch_sizes[-1]):
-            config = sweep.trial(
-                Cell(sweep.optimizers[0].name, batch_size, 0), sweep.lr_grid(sweep.optimizers[0].name)[0]
-            )
-            run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
-            result = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload)
-            steps = max(1, result.final_step)
-            costs.append(
-                (
-                    result.timing["training_seconds"] / steps,
-                    result.timing["evaluation_seconds"] / len(result.evaluations),
-                )
-            )
+        small, evaluation = _timed(sweep, workload, smallest)
+        large = small * largest / smallest
+        if large < LONG_STEP:
+            large, _ = _timed(sweep, workload, largest)
+    except CbsError:
+        raise
+    except torch.OutOfMemoryError:
+        return None
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"workload {sweep.workload.name!r} fails in its first step: {type(error).__name__}: {reason}"
+        ) from error
     finally:
         torch.set_num_threads(threads)
-    (small, evaluation), (large, _) = costs
-    spread = sweep.batch_sizes[-1] - sweep.batch_sizes[0]
-    per_example = max(0.0, (large - small) / spread) if spread else 0.0
-    return StepCost(
-        fixed=max(0.0, small - per_example * sweep.batch_sizes[0]), per_example=per_example, evaluation=evaluation
-    )
+    per_example = max(0.0, (large - small) / (largest - smallest)) if largest > smallest else 0.0
+    return StepCost(fixed=max(0.0, small - per_example * smallest), per_example=per_example, evaluation=evaluation)
+
+
+def _timed(sweep: Sweep, workload: Workload, batch_size: int) -> tuple[float, float]:
+    """Seconds of a step and of an evaluation, after one of each to warm up."""
+    optimizer = sweep.optimizers[0].name
+    config = sweep.trial(Cell(optimizer, batch_size, 0), sweep.lr_grid(optimizer)[0])
+    run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
+    timing = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload).timing
+    return timing["training_seconds"] / TIMED_STEPS, timing["evaluation_seconds"] / (TIMED_STEPS + 1)
 
 
 def prior_steps(sweep: Sweep, batch_size: int) -> float:
@@ -78,12 +93,13 @@ class Estimator:
 
     Args:
         search: the sweep's state.
-        cost: cost of a step; only its shape over batch sizes matters once trials have finished.
+        cost: cost of a step; only its shape over batch sizes matters once trials have finished. ``None`` where it is
+            unknown; the shape is then that of the steps alone.
         workers: trials at a time; 0 for as many as are running.
     """
 
     search: Search
-    cost: StepCost
+    cost: StepCost | None
     workers: int
     _seconds: dict[Study, list[float]] = field(default_factory=dict)
 
@@ -102,10 +118,12 @@ class Estimator:
         prior = self._prior(study)
         if near is None:
             return prior
-        return sum(self._seconds[near]) / len(self._seconds[near]) * prior / self._prior(near)
+        return sum(self._seconds[near]) / len(self._seconds[near]) * prior / max(self._prior(near), 1e-9)
 
-    def seconds_left(self) -> float:
-        """Expected seconds until the sweep is done."""
+    def seconds_left(self) -> float | None:
+        """Expected seconds until the sweep is done; ``None`` while nothing is known."""
+        if self.cost is None and not self._seconds:
+            return None
         search, seeds = self.search, len(self.search.sweep.seeds)
         work = 0.0
         for study in search.sweep.studies():
@@ -118,4 +136,5 @@ class Estimator:
         return max(0.0, work - busy / 2) / (self.workers or max(1, len(search.running)))
 
     def _prior(self, study: Study) -> float:
-        return self.cost.seconds(study.batch_size, prior_steps(self.search.sweep, study.batch_size))
+        cost = self.cost or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
+        return cost.seconds(study.batch_size, prior_steps(self.search.sweep, study.batch_size))

@@ -56,7 +56,9 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     """
     if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
         return results / recipe.name
-    return results / f"{recipe.name}-{sweep.protocol_fingerprint[:6]}"
+    workload = sweep.workload.name.rpartition(":")[2]
+    names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
+    return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
 
 
 def sweep(

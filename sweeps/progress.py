@@ -27,11 +27,11 @@ class Progress:
 
     Args:
         console: where to write; ``None`` for silence.
-        cost: cost of a step, for the time left.
+        cost: cost of a step, for the time left; ``None`` where it is unknown.
         workers: trials at a time; 0 where only the cluster knows.
     """
 
-    def __init__(self, console: Console | None, cost: StepCost, workers: int) -> None:
+    def __init__(self, console: Console | None, cost: StepCost | None, workers: int) -> None:
         self._console = console
         self._cost = cost
         self._workers = workers
@@ -44,7 +44,7 @@ class Progress:
     @classmethod
     def silent(cls) -> Progress:
         """Shows nothing."""
-        return cls(None, StepCost(0.0, 0.0, 0.0), 1)
+        return cls(None, None, 1)
 
     @contextlib.contextmanager
     def showing(self, search: Search) -> Iterator[None]:
@@ -94,7 +94,8 @@ class Progress:
         )
 
     def _left(self, search: Search) -> str:
-        return duration(self._estimator.seconds_left()) if self._estimator is not None else "?"
+        seconds = self._estimator.seconds_left() if self._estimator is not None else None
+        return "an unknown time" if seconds is None else duration(seconds)
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None

@@ -13,14 +13,15 @@ from sweeps.search import Search
 from sweeps.spec import Sweep
 
 
-def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost, workers: int) -> dict[str, Any]:
+def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: int) -> dict[str, Any]:
     """Trials, examples and time of what is missing; an upper estimate, since pruning stops most trials early."""
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
     waiting = search.waiting()
     steps = [prior_steps(sweep, config.batch_size) for config in waiting]
-    seconds = sum(cost.seconds(config.batch_size, count) for config, count in zip(waiting, steps, strict=True))
+    pairs = list(zip(waiting, steps, strict=True))
+    seconds = None if cost is None else sum(cost.seconds(config.batch_size, count) for config, count in pairs)
     return {
         "output": str(folder),
         "target": str(sweep.target),
@@ -29,9 +30,9 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost, workers: int) -> 
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(waiting),
         "may_grow": sweep.lrs is None,
-        "examples": round(sum(c.batch_size * n for c, n in zip(waiting, steps, strict=True))),
+        "examples": round(sum(config.batch_size * count for config, count in pairs)),
         "workers": max(workers, 1),
-        "seconds": seconds / max(workers, 1),
+        "seconds": None if seconds is None else seconds / max(workers, 1),
         "typical": sweep.expected is not None,
     }
 
@@ -51,7 +52,10 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
     lines.append(f"trials        {report['trials']} to run, {report['trials_done']} done")
     lines.append(f"examples      {report['examples']:,} ({basis})")
-    lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
+    if report["seconds"] is None:
+        lines.append("time          unknown: steps are timed on this machine only, not on a cluster")
+    else:
+        lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
     return lines
 
 

@@ -183,3 +183,20 @@ def test_the_core_imports_alone_and_stays_light():
     code = f"import sys, cbs; cbs.run_trial; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):
+    (tmp_path / "clumsy.py").write_text(
+        "from cbs.workloads import build_workload\n"
+        "from cbs import Choice\n"
+        "def clumsy():\n"
+        "    workload = build_workload(Choice(name='noisy_quadratic'))\n"
+        "    workload.example_losses = lambda model, batch: 1 / 0\n"
+        "    return workload\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("sweep", "--workload", "clumsy:clumsy", "-o", tmp_path / "out")
+    assert code == 2
+    assert one_line(err), err
+    assert "first step: ZeroDivisionError" in err
+    assert not (tmp_path / "out").exists()
