@@ -82,15 +82,16 @@ def sweep(
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
     """
-    neighbours()
-    from sweeps.cluster import Resources
-    from sweeps.estimate import measure_cost
-    from sweeps.launch import output_folder, resolve
-    from sweeps.launch import sweep as run_sweep
-    from sweeps.overrides import override
-    from sweeps.progress import Progress
-    from sweeps.recipes import RECIPES
-    from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+    with errors.status("starting"):
+        neighbours()
+        from sweeps.cluster import Resources
+        from sweeps.estimate import measure_cost
+        from sweeps.launch import output_folder, resolve
+        from sweeps.launch import sweep as run_sweep
+        from sweeps.overrides import override
+        from sweeps.progress import Progress
+        from sweeps.recipes import RECIPES
+        from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 
     base = RECIPES[recipe]()
     asked = base
@@ -108,9 +109,10 @@ def sweep(
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
     )
-    planned = resolve(asked, target)
-    folder = output if output is not None else output_folder(planned, base, Path("results"))
-    cost = measure_cost(planned) if address is None else None
+    with errors.status("loading the data and timing a few steps"):
+        planned = resolve(asked, target)
+        folder = output if output is not None else output_folder(planned, base, Path("results"))
+        cost = measure_cost(planned) if address is None else None
     parallel = resources.local_workers if address is None else workers or 0
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)

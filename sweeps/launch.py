@@ -92,12 +92,11 @@ def sweep(
     search = Search(sweep, [result for result in store.results() if result.status.final])
     if not search.done:
         # Ray brings a SIGTERM handler of its own; ours has to come after it.
-        with connected(resources) as namespace, terminate_as_interrupt():
+        with progress.showing(search), connected(resources) as namespace, terminate_as_interrupt():
             from sweeps.tuning import Run, tune_search
 
             run = Run(search, store, progress, resources.workers)
-            with progress.showing(search):
-                tune_search(run, resources, namespace)
+            tune_search(run, resources, namespace)
         if run.fatal is not None:
             raise ResultsError(run.fatal)
         if not search.done:

@@ -101,8 +101,16 @@ class Progress:
         assert self._console is not None
         finished, planned = _total(search)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("optimizer", "batch", "best LR", "steps", "trials", "running"):
-            table.add_column(name, justify="left" if name in ("optimizer", "running") else "right", no_wrap=True)
+        for name, width in (
+            ("optimizer", 9),
+            ("batch", 6),
+            ("best LR", 8),
+            ("steps", 6),
+            ("trials", 6),
+            ("running", 0),
+        ):
+            side = "left" if name in ("optimizer", "running") else "right"
+            table.add_column(name, justify=side, no_wrap=True, min_width=width or None, overflow="ellipsis")
         studies, hidden = self._visible(search)
         for study in studies:
             best = search.best(study)
@@ -139,9 +147,7 @@ class Progress:
         for trial_id, (cell, lr) in search.running.items():
             if cell.study == study:
                 at = self._running.get(trial_id)
-                parts.append(
-                    f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']} at {at['value']:.3f}" if at else "")
-                )
+                parts.append(f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']}: {at['value']:.3f}" if at else ""))
         return ", ".join(parts)
 
 
