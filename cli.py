@@ -84,6 +84,8 @@ def sweep(
     """
     with errors.status("starting"):
         neighbours()
+        import torch
+
         from sweeps.cluster import Resources
         from sweeps.estimate import measure_cost
         from sweeps.launch import output_folder, resolve
@@ -113,7 +115,7 @@ def sweep(
         planned = resolve(asked, target)
         folder = output if output is not None else output_folder(planned, base, Path("results"))
         cost = measure_cost(planned) if address is None else None
-    parallel = resources.local_workers if address is None else workers or 0
+    parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))

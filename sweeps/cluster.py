@@ -63,6 +63,19 @@ class Resources:
         room = max(1, (os.cpu_count() or 1) // self.cpus_per_trial)
         return min(self.workers or room, room)
 
+    def parallel(self, gpus: int) -> int:
+        """Trials at a time that a time estimate counts on; 0 where only the cluster knows.
+
+        Args:
+            gpus: GPUs of this machine that trials use, 0 for none.
+        """
+        if self.address is not None:
+            return self.workers or 0
+        share = 1.0 if self.gpus_per_trial is None else self.gpus_per_trial
+        if not gpus or not share:
+            return self.local_workers
+        return max(1, min(self.local_workers, int(gpus / share)))
+
 
 @contextlib.contextmanager
 def connected(resources: Resources) -> Iterator[str]:

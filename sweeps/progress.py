@@ -101,16 +101,12 @@ class Progress:
         assert self._console is not None
         finished, planned = _total(search)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name, width in (
-            ("optimizer", 9),
-            ("batch", 6),
-            ("best LR", 8),
-            ("steps", 6),
-            ("trials", 6),
-            ("running", 0),
-        ):
-            side = "left" if name in ("optimizer", "running") else "right"
-            table.add_column(name, justify=side, no_wrap=True, min_width=width or None, overflow="ellipsis")
+        columns = {"optimizer": 9, "batch": 6, "best LR": 8, "steps": 6, "trials": 6, "running": None}
+        for name, width in columns.items():
+            text = name in ("optimizer", "running")
+            table.add_column(
+                name, justify="left" if text else "right", no_wrap=True, min_width=width, overflow="ellipsis"
+            )
         studies, hidden = self._visible(search)
         for study in studies:
             best = search.best(study)
