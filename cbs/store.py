@@ -120,11 +120,6 @@ class Store:
         """Whether any result of ``config`` is stored."""
         return (self.trials / config.trial_id / "record.parquet").exists()
 
-    def finished(self, config: TrialConfig) -> bool:
-        """Whether a final result of ``config`` is stored."""
-        path = self.trials / config.trial_id / "record.parquet"
-        return path.exists() and TrialStatus(self._summary(path)["status"]).final
-
     def save(self, result: TrialResult) -> None:
         """Store a result in one piece, in place of an earlier result of the same trial.
 
@@ -190,13 +185,6 @@ class Store:
         """All stored trials, in the order of their ids."""
         for trial_id in self.trial_ids():
             yield self.load(trial_id, with_steps=with_steps)
-
-    @staticmethod
-    def _summary(path: Path) -> dict[str, Any]:
-        try:
-            return _parse_summary(pq.read_schema(path).metadata, path)
-        except (OSError, pa.ArrowException) as error:
-            raise ResultsError(_unreadable(path, error)) from None
 
 
 def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:

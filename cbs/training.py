@@ -50,7 +50,7 @@ def run_trial(
         workload: the built workload of ``config.workload``, to save loading its data again.
         monitor: see :data:`Monitor`.
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
-            bitwise that of an undisturbed trial. Removed at the end.
+            bitwise that of an undisturbed trial. Remove it once the result is stored.
 
     Raises:
         ConfigError: if the configuration names something unknown or cannot run on this machine.
@@ -68,8 +68,6 @@ def run_trial(
     loop = TrainingLoop(config, workload, probes, device)
     with seeding.seeded(config.seed, "training"):
         status, message = loop.run(monitor, checkpoint)
-    if checkpoint is not None:
-        checkpoint.remove()
     return TrialResult(
         config=config,
         status=status,

@@ -44,9 +44,13 @@ class Trainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         trial = TrialConfig.from_dict(self.config["trial"])
         cell = Cell(trial.optimizer.name, trial.batch_size, trial.seed)
+        store = Store(self.config["store"])
         try:
-            result = self._run(trial, cell)
-            Store(self.config["store"]).save(result)
+            checkpoint = Checkpoint(store.checkpoint_path(trial))
+            result = self._run(trial, cell, checkpoint)
+            store.save(result)
+            if result.status.final:
+                checkpoint.remove()
         except CbsError as error:
             return {"done": True, "fatal": str(error)}
         ray.get(self._scoreboard.finish.remote(cell, trial.trial_id, result.steps_to_target))
@@ -58,10 +62,9 @@ class Trainable(tune.Trainable):
     def load_checkpoint(self, checkpoint: Any) -> None:
         """See :meth:`save_checkpoint`."""
 
-    def _run(self, trial: TrialConfig, cell: Cell) -> TrialResult:
+    def _run(self, trial: TrialConfig, cell: Cell, checkpoint: Checkpoint) -> TrialResult:
         monitor = Bound(self._scoreboard, cell, trial.trial_id, self.config["prune_factor"])
         try:
-            checkpoint = Checkpoint(Store(self.config["store"]).checkpoint_path(trial))
             return run_trial(trial, workload=self._built(trial), monitor=monitor, checkpoint=checkpoint)
         except CbsError:
             raise

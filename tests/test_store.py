@@ -107,14 +107,11 @@ def test_the_same_trial_gives_the_same_bytes(tmp_path: Path) -> None:
     assert_same(stores[0].load(CONFIG.trial_id).replace(timing={}), run_trial(CONFIG).replace(timing={}))
 
 
-def test_finished_means_a_final_status(store: Store) -> None:
-    assert not store.finished(CONFIG)
+def test_it_contains_what_was_saved_whatever_its_status(store: Store) -> None:
+    assert not store.contains(CONFIG)
     store.save(result_of(TrialStatus.FAILED))
-    assert not store.finished(CONFIG)
     assert store.contains(CONFIG)
-    store.save(result_of(TrialStatus.BUDGET_EXHAUSTED))
-    assert store.finished(CONFIG)
-    assert not store.finished(dataclasses.replace(CONFIG, seed=1))
+    assert not store.contains(dataclasses.replace(CONFIG, seed=1))
 
 
 def test_a_new_result_takes_the_place_of_the_old(store: Store) -> None:
@@ -238,8 +235,6 @@ def test_damaged_files_are_named_with_the_remedy(store: Store, name: str, damage
     else:
         path.write_bytes({"garbage": b"\xff\x00" * 50, "truncated": content[: len(content) // 2], "empty": b""}[damage])
     one_line(lambda: store.load(CONFIG.trial_id), str(path), "run the sweep again")
-    if name == "record.parquet" and damage != "missing":
-        one_line(lambda: store.finished(CONFIG), str(path))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +260,6 @@ def test_a_summary_that_is_no_summary_is_refused(store: Store, summary: object) 
     path = store.trials / CONFIG.trial_id / "record.parquet"
     with_summary(path, summary)
     one_line(lambda: store.load(CONFIG.trial_id), str(path))
-    one_line(lambda: store.finished(CONFIG), str(path))
 
 
 def test_foreign_files_are_refused(store: Store) -> None:
