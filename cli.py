@@ -86,7 +86,7 @@ def sweep(
         neighbours()
         import torch
 
-        from sweeps.cluster import Resources
+        from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
         from sweeps.launch import output_folder, resolve
         from sweeps.launch import sweep as run_sweep
@@ -111,6 +111,8 @@ def sweep(
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
     )
+    if address is not None:
+        check_listening(address)
     with errors.status("loading the data and timing a few steps"):
         planned = resolve(asked, target)
         folder = output if output is not None else output_folder(planned, base, Path("results"))

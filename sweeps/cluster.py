@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import uuid
@@ -31,6 +32,11 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "5
 """Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
 
 _FOLDER = "cbs-ray-"
+
+_TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
+
+CONNECT_SECONDS = 5.0
+"""How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +120,31 @@ def connected(resources: Resources) -> Iterator[str]:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"cannot reach Ray at {resources.address or 'this machine'}: {reason}") from None
+            where = resources.address or "this machine"
+            hint = "" if resources.address is None else f"; {_TOKEN_HINT}"
+            raise ConfigError(f"cannot reach Ray at {where}: {reason}{hint}") from None
         yield namespace
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_listening(address: str) -> None:
+    """Check that something listens at ``host:port`` (``auto`` is left to Ray).
+
+    Raises:
+        ConfigError: if the address has no port, or nothing answers there.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address takes host:port or auto, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot reach Ray at {address}: {error}; is the cluster up ('ray status')?") from None
 
 
 def remove_stale_folders() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_version(run):
         (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
         (["sweep", "--set", "device=cuda"], ["device"]),
         (["sweep", "--target", "nan"], ["target"]),
+        (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
         (["sweep", "--flag"], ["--flag", "--help"]),
         (["sweeep"], ["sweeep", "sweep"]),
         (["analyze", "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
@@ -91,6 +93,16 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(run, arguments, words, tmp_
     assert one_line(err), err
     for word in words:
         assert word in err
+
+
+def test_a_cluster_that_is_not_there_is_one_clear_line_within_seconds(run, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused at once
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, _, err = run("sweep", "--workload", "noisy_quadratic", "--address", address, "-o", tmp_path / "out")
+    assert code == 2
+    assert one_line(err), err
+    assert address in err
 
 
 def test_an_output_that_cannot_be_written_is_one_clear_line(run, tmp_path):
