@@ -44,7 +44,8 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
     proportional to the batch size. ``None`` where even the smallest does not fit.
 
     Raises:
-        ConfigError: if the model fails in its first step, as it would in every trial.
+        ConfigError: if the target is reached before the first step, or the model fails in its first step, as it would
+            in every trial.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -74,7 +75,10 @@ def _timed(sweep: Sweep, workload: Workload, batch_size: int) -> tuple[float, fl
     """Seconds of a step and of an evaluation, after one of each to warm up."""
     optimizer = sweep.optimizers[0].name
     config = sweep.trial(Cell(optimizer, batch_size, 0), sweep.lr_grid(optimizer)[0])
-    run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
+    first = run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
+    if first.steps_to_target == 0.0:
+        value = first.evaluations[0].value
+        raise ConfigError(f"target {config.target} is reached before the first step ({value:.4g}); choose a harder one")
     timing = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload).timing
     return timing["training_seconds"] / TIMED_STEPS, timing["evaluation_seconds"] / (TIMED_STEPS + 1)
 

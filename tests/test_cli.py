@@ -80,6 +80,7 @@ def test_version(run):
         (["sweep", "--set", "device=cuda"], ["device"]),
         (["sweep", "--target", "nan"], ["target"]),
         (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
+        (["sweep", "--target", "9"], ["before the first step", "harder"]),
         (["sweep", "--flag"], ["--flag", "--help"]),
         (["sweeep"], ["sweeep", "sweep"]),
         (["analyze", "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
