@@ -70,6 +70,10 @@ class Search:
         self._guesses.clear()
         self._extend(cell.study)
 
+    def give_back(self, config: TrialConfig) -> None:
+        """Take back a trial that was started and lost; it is planned again."""
+        del self.running[config.trial_id]
+
     @property
     def done(self) -> bool:
         """Whether every planned trial is finished and no study has a further learning rate to try."""

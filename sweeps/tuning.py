@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sweeps.scoreboard import Scoreboard
 from sweeps.search import Search
 from sweeps.trainable import Trainable, failed
 
-MAX_WORKER_FAILURES = 2
+MAX_WORKER_DEATHS = 2
 """How often a trial whose worker process died is started again before it counts as FAILED."""
 
 
@@ -33,6 +34,7 @@ class Run:
     Attributes:
         fatal: why the sweep has to end, or ``None``.
         configs: trials handed to Tune and not yet back, by Tune's own trial id.
+        deaths: how often the worker of a trial has died, by trial id.
     """
 
     search: Search
@@ -41,6 +43,7 @@ class Run:
     workers: int | None
     fatal: str | None = None
     configs: dict[str, TrialConfig] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Run:
         return self
@@ -79,7 +82,6 @@ def tune_search(run: Run, resources: Resources, namespace: str) -> None:
                 verbose=0,
                 callbacks=[Watch(run, scoreboard)],
                 stop=StopOnFatal(run),
-                failure_config=tune.FailureConfig(max_failures=MAX_WORKER_FAILURES),
             ),
         )
         tuner.fit()
@@ -113,7 +115,12 @@ class Queue(Searcher):  # type: ignore[misc]
             return
         try:
             if error or result is None or "status" not in result:
-                run.store.save(failed(config, TrialStatus.FAILED, "the worker process died; was it out of memory?"))
+                # Tune's own retries lose a trial whose worker dies between two trials, so the search gets it back.
+                run.deaths[config.trial_id] += 1
+                if run.deaths[config.trial_id] <= MAX_WORKER_DEATHS:
+                    run.search.give_back(config)
+                    return
+                run.store.save(failed(config, TrialStatus.FAILED, "its worker process died; was it out of memory?"))
             elif not run.store.contains(config):
                 run.fatal = f"trial {config.trial_id} was written, but not to {run.store.root}: all nodes must share it"
                 return

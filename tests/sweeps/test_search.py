@@ -79,6 +79,15 @@ def test_every_trial_runs_once_and_no_trial_twice():
     assert len(seen) == len(set(seen)) == sum(search.counts(study)[1] for study in search.sweep.studies())
 
 
+def test_a_trial_that_was_lost_is_started_again():
+    search = Search(small_sweep())
+    lost = search.next()
+    search.give_back(lost)
+    assert lost in search.waiting()
+    results = run_search(search)
+    assert lost.trial_id in results
+
+
 def test_seeds_added_later_run_only_what_is_missing():
     first = run_search(Search(small_sweep()))
     more = Search(small_sweep(seeds=(0, 1, 2)), first.values())
