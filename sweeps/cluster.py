@@ -96,6 +96,7 @@ def connected(resources: Resources) -> Iterator[str]:
         os.environ.setdefault(key, value)
     import ray
 
+    remove_stale_folders()
     namespace = f"cbs-{uuid.uuid4().hex}"
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -107,8 +108,7 @@ def connected(resources: Resources) -> Iterator[str]:
     if resources.address is not None:
         options["address"] = resources.address
     else:
-        remove_stale_folders()
-        folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+        folder = temporary_folder()
         options |= {
             "num_cpus": resources.local_workers * resources.cpus_per_trial,
             "include_dashboard": False,
@@ -147,8 +147,13 @@ def check_listening(address: str) -> None:
         raise ConfigError(f"cannot reach Ray at {address}: {error}; is the cluster up ('ray status')?") from None
 
 
+def temporary_folder() -> str:
+    """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
+    return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+
+
 def remove_stale_folders() -> None:
-    """Remove the temporary files of private Rays whose process was killed."""
+    """Remove the temporary folders of sweeps whose process was killed."""
     if sys.platform != "linux":
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):

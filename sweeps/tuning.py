@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from cbs.config import TrialConfig
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store
-from sweeps.cluster import Resources
+from sweeps.cluster import Resources, temporary_folder
 from sweeps.progress import Progress
 from sweeps.scoreboard import Scoreboard
 from sweeps.search import Search
@@ -71,7 +71,8 @@ def tune_search(run: Run, resources: Resources, namespace: str) -> None:
         "threads": resources.cpus_per_trial,
         "path": str(Path.cwd()),
     }
-    with tempfile.TemporaryDirectory(prefix="cbs-tune-") as scratch:
+    scratch = temporary_folder()
+    try:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": resources.cpus_per_trial, "gpu": gpus}),
             param_space=config,
@@ -85,6 +86,8 @@ def tune_search(run: Run, resources: Resources, namespace: str) -> None:
             ),
         )
         tuner.fit()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     ray.kill(scoreboard)
 
 
