@@ -7,6 +7,11 @@ what to do. A trial that diverges or runs out of memory is not misuse: it is dat
 from __future__ import annotations
 
 
+def reason(error: BaseException) -> str:
+    """First line of what an exception says, or its name where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class CbsError(Exception):
     """Misuse of the library or the command line; the message is one line meant for a person."""
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError, ResultsError, reason
 from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -234,8 +234,7 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"cannot read {path}: {reason}; delete the folder {path.parent} and run the sweep again"
+    return f"cannot read {path}: {reason(error)}; delete the folder {path.parent} and run the sweep again"
 
 
 def _record_table(result: TrialResult) -> pa.Table:

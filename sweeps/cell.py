@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cbs.config import TrialConfig
 
 
 @dataclass(frozen=True, order=True)
@@ -20,6 +24,11 @@ class Cell:
     optimizer: str
     batch_size: int
     seed: int
+
+    @classmethod
+    def of(cls, trial: TrialConfig) -> Cell:
+        """The cell a trial belongs to."""
+        return cls(trial.optimizer.name, trial.batch_size, trial.seed)
 
     @property
     def study(self) -> Study:

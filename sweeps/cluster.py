@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -119,10 +119,9 @@ def connected(resources: Resources) -> Iterator[str]:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             where = resources.address or "this machine"
             hint = "" if resources.address is None else f"; {_TOKEN_HINT}"
-            raise ConfigError(f"cannot reach Ray at {where}: {reason}{hint}") from None
+            raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}{hint}") from None
         yield namespace
     finally:
         ray.shutdown()

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cbs.errors import CbsError, ConfigError
+from cbs.errors import CbsError, ConfigError, reason
 from cbs.record import TrialResult
 from cbs.training import run_trial
-from cbs.workloads import Workload, build_workload
+from cbs.workloads import Workload
 from sweeps.cell import Cell, Study
 from sweeps.search import Search
 from sweeps.spec import Sweep
+from sweeps.workload import built
 
 TIMED_STEPS = 3
 LONG_STEP = 20.0
@@ -49,7 +50,7 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload = build_workload(sweep.workload)
+    workload = built(sweep.workload)
     smallest, largest = sweep.batch_sizes[0], sweep.batch_sizes[-1]
     try:
         small, evaluation = _timed(sweep, workload, smallest)
@@ -61,10 +62,8 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
     except torch.OutOfMemoryError:
         return None
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise ConfigError(
-            f"workload {sweep.workload.name!r} fails in its first step: {type(error).__name__}: {reason}"
-        ) from error
+        what = f"{type(error).__name__}: {reason(error)}"
+        raise ConfigError(f"workload {sweep.workload.name!r} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
     per_example = max(0.0, (large - small) / (largest - smallest)) if largest > smallest else 0.0

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.errors import CbsError, ResultsError
+from cbs.noise_scale import PROBES
 from cbs.optimizers import build_optimizer
 from cbs.schedules import check_schedule
 from cbs.seeding import seeded
 from cbs.store import Store
 from cbs.target import Target
-from cbs.workloads import build_workload
 from sweeps.cell import Cell
 from sweeps.cluster import Resources, connected
 from sweeps.manifest import merged_manifest
 from sweeps.progress import Progress
 from sweeps.search import Search
 from sweeps.spec import Sweep
+from sweeps.workload import built
 
 
 class Interrupted(CbsError):
@@ -30,13 +31,14 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     """Fill in the target from the workload, and check that every part of the sweep can be built.
 
     Args:
-        sweep: as asked for. target: value of the workload's metric to train to; ``None`` keeps the sweep's target or
-        takes the workload's own.
+        sweep: as asked for.
+        target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's
+            own.
 
     Raises:
-        CbsError: for an unknown name, a refused option, missing data, or a probe or device that is not there.
+        CbsError: for an unknown name, a refused option, or missing data.
     """
-    workload = build_workload(sweep.workload)
+    workload = built(sweep.workload)
     if target is not None or sweep.target is None:
         value = workload.default_target if target is None else target
         sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
@@ -44,6 +46,8 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         model = workload.build_model()
     for choice in sweep.optimizers:
         build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
+    for name in sweep.probes:
+        PROBES[name]
     for study in sweep.studies():
         check_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
     return sweep

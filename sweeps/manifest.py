@@ -15,8 +15,8 @@ import torch
 import cbs
 from cbs.errors import ResultsError
 from cbs.store import MANIFEST, Store
-from cbs.workloads import build_workload
 from sweeps.spec import Sweep
+from sweeps.workload import built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 
@@ -29,7 +29,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     Raises:
         ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
     """
-    data_hash = build_workload(sweep.workload).data_hash
+    data_hash = built(sweep.workload).data_hash
     manifest: dict[str, Any] = {
         "name": sweep.name,
         "protocol": sweep.protocol(),

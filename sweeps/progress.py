@@ -70,7 +70,9 @@ class Progress:
         if self._estimator is not None:
             self._estimator.add(result)
         if self._console is not None and result.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY):
-            self._console.print(f"[red]{result.status}[/] {result.trial_id}: {result.message}", highlight=False)
+            self._console.print(
+                Text(str(result.status), style="red"), f"{result.trial_id}: {result.message}", markup=False
+            )
 
     def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
         """Show the present state; ``running`` is from the scoreboard."""

@@ -65,8 +65,8 @@ class Search:
         """Take in a finished trial; may extend its study."""
         config = result.config
         self.running.pop(result.trial_id, None)
-        cell, lr = Cell(config.optimizer.name, config.batch_size, config.seed), config.lr
-        self.results[cell][lr] = result
+        cell = Cell.of(config)
+        self.results[cell][config.lr] = result
         self._guesses.clear()
         self._extend(cell.study)
 

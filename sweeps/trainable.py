@@ -13,13 +13,13 @@ from ray import tune
 
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
-from cbs.errors import CbsError
+from cbs.errors import CbsError, reason
 from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
-from cbs.workloads import Workload, build_workload
 from sweeps.cell import Cell
 from sweeps.pruning import beyond
+from sweeps.workload import built
 
 REPORT_SECONDS = 0.5
 """Least time between two calls of one trial to the scoreboard."""
@@ -35,7 +35,6 @@ class Trainable(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         torch.set_num_threads(config["threads"])
         sys.path.insert(0, config["path"])
-        self._workload: tuple[Any, Workload] | None = None
         self._scoreboard = ray.get_actor(config["scoreboard"], namespace=config["namespace"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -43,7 +42,7 @@ class Trainable(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         trial = TrialConfig.from_dict(self.config["trial"])
-        cell = Cell(trial.optimizer.name, trial.batch_size, trial.seed)
+        cell = Cell.of(trial)
         store = Store(self.config["store"])
         try:
             checkpoint = Checkpoint(store.checkpoint_path(trial))
@@ -65,20 +64,15 @@ class Trainable(tune.Trainable):
     def _run(self, trial: TrialConfig, cell: Cell, checkpoint: Checkpoint) -> TrialResult:
         monitor = Bound(self._scoreboard, cell, trial.trial_id, self.config["prune_factor"])
         try:
-            return run_trial(trial, workload=self._built(trial), monitor=monitor, checkpoint=checkpoint)
+            return run_trial(trial, workload=built(trial.workload), monitor=monitor, checkpoint=checkpoint)
         except CbsError:
             raise
         except torch.OutOfMemoryError as error:
-            return failed(trial, TrialStatus.OUT_OF_MEMORY, str(error).splitlines()[0])
+            return failed(trial, TrialStatus.OUT_OF_MEMORY, reason(error))
         except Exception as error:  # noqa: BLE001 - whatever a model raises is the outcome of its trial
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename}:{frame.lineno}"
-            return failed(trial, TrialStatus.FAILED, f"{type(error).__name__}: {error} ({where})")
-
-    def _built(self, trial: TrialConfig) -> Workload:
-        if self._workload is None or self._workload[0] != trial.workload:
-            self._workload = trial.workload, build_workload(trial.workload)
-        return self._workload[1]
+            return failed(trial, TrialStatus.FAILED, f"{type(error).__name__}: {reason(error)} ({where})")
 
 
 class Bound:

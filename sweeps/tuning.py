@@ -88,7 +88,7 @@ def tune_search(run: Run, resources: Resources, namespace: str) -> None:
         tuner.fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    ray.kill(scoreboard)
+        ray.kill(scoreboard)
 
 
 class Queue(Searcher):  # type: ignore[misc]

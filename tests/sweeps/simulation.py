@@ -78,7 +78,7 @@ def run_search(
         while len(running) < workers and (config := search.next()) is not None:
             running.append(config)
         config = running.pop(draw.randrange(len(running)))
-        cell = Cell(config.optimizer.name, config.batch_size, config.seed)
+        cell = Cell.of(config)
         result = simulate(config, search.best_steps(cell), search.sweep.prune_factor)
         results[config.trial_id] = result
         search.add(result)

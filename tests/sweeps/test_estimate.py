@@ -15,7 +15,7 @@ COST = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
 def finished(search: Search, seconds_per_step: float):
     """The next trial of a search, run by the simulation, with a wall clock that belongs to it."""
     config = search.next()
-    cell = Cell(config.optimizer.name, config.batch_size, config.seed)
+    cell = Cell.of(config)
     result = simulate(config, search.best_steps(cell), 1.3)
     search.add(result)
     return result.replace(timing={"seconds": seconds_per_step * result.final_step})

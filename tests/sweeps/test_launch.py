@@ -122,10 +122,14 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     flag = tmp_path / "flag"
     flag.touch()
     asked = tiny(workload=Choice(name="broken_workload:broken", options={"flag": str(flag), "folder": str(tmp_path)}))
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
+    text = io.StringIO()
+    progress = Progress(Console(file=text, width=200), None, 2)
+    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", progress=progress)
     (result,) = Store(tmp_path / "out").results()
     assert result.status is TrialStatus.FAILED
-    assert "ValueError: on purpose" in result.message
+    assert "ValueError: on purpose [/red]" in result.message
+    assert "\n" not in result.message
+    assert "on purpose [/red]" in text.getvalue()
     flag.unlink()
     sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
     (result,) = Store(tmp_path / "out").results()
@@ -142,7 +146,7 @@ def broken(flag, folder):
     losses = workload.example_losses
     def example_losses(model, batch):
         if Path(flag).exists():
-            raise ValueError("on purpose")
+            raise ValueError("on purpose [/red]\\nsecond line")
         return losses(model, batch)
     workload.example_losses = example_losses
     return workload

@@ -73,7 +73,7 @@ def test_every_trial_runs_once_and_no_trial_twice():
     seen = []
     while (config := search.next()) is not None:
         seen.append(config.trial_id)
-        cell = Cell(config.optimizer.name, config.batch_size, config.seed)
+        cell = Cell.of(config)
         search.add(simulate(config, search.best_steps(cell), 1.3))
     assert search.done
     assert len(seen) == len(set(seen)) == sum(search.counts(study)[1] for study in search.sweep.studies())
