@@ -1,12 +1,9 @@
-"""Gradient noise scale estimators: one file each, found by name."""
+"""The gradient noise scale: sources, geometries, averages with intervals, and the drop-in for any training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.probe import Probe
+from cbs.noise_scale.sources import SOURCES
 
-from cbs.noise_scale.base import Probe
-from cbs.registry import Registry
-
-PROBES: Registry[Callable[[], Probe]] = Registry("noise-scale estimator", "cbs.noise_scale")
-
-__all__ = ["PROBES", "Probe"]
+__all__ = ["GEOMETRIES", "SOURCES", "Probe"]

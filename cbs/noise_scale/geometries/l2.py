@@ -1,0 +1,36 @@
+r"""The Euclidean geometry: :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.moments import Sizes, solve_moments
+
+
+@GEOMETRIES.register("l2")
+class L2:
+    """The simple noise scale, the one for plain and momentum SGD.
+
+    Signal and noise are unbiased for |G|^2 and tr(Sigma), in every parameter tensor; either may be negative.
+    """
+
+    name = "l2"
+    exponent = 1
+    norms_suffice = True
+
+    def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
+        pass
+
+    def covers(self, index: int) -> bool:
+        return True
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        dtype = torch.promote_types(gradients.dtype, torch.float32)
+        return torch.linalg.vector_norm(gradients, dtype=dtype).square()
+
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+        return solve_moments(torch.stack(list(small)).double(), sizes.small, torch.stack(list(big)).double(), sizes.big)

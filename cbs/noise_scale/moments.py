@@ -1,0 +1,65 @@
+r"""The two equations behind every estimate (McCandlish et al. 2018, appendix A.1).
+
+For a mean gradient :math:`g_B` over B independent examples and any quadratic statistic T, such as the squared norm, the
+elementwise square or :math:`g g^\top`,
+
+.. math:: E\,T(g_B) = T(G) + T(\Sigma)/B ,
+
+where :math:`T(\Sigma)` is T averaged over the noise of a single example. Two batch sizes give two equations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Batch sizes behind one step, in examples.
+
+    Attributes:
+        small: harmonic mean of the sizes of the groups, the effective small batch size.
+        big: examples of the whole step.
+        groups: number of groups.
+    """
+
+    small: float
+    big: int
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """What one step says in one geometry, parameter tensor by parameter tensor.
+
+    Both vectors add up over parameter tensors. NaN where the step had fewer than two groups.
+
+    Attributes:
+        signal: shape ``[parameters]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
+        noise: shape ``[parameters]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
+        sizes: of the step.
+    """
+
+    signal: Tensor
+    noise: Tensor
+    sizes: Sizes
+
+
+def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:
+    """Unbiased ``(T(G), T(Sigma))`` from a quadratic statistic at two batch sizes; NaN where the sizes are equal.
+
+    Args:
+        small_statistic: T at batch size ``small``, or a mean of several.
+        small: smaller batch size, in examples.
+        big_statistic: T at batch size ``big``; same shape.
+        big: larger batch size, in examples.
+    """
+    if not big > small:
+        undefined = torch.full_like(big_statistic, float("nan"))
+        return undefined, undefined
+    signal = (big * big_statistic - small * small_statistic) / (big - small)
+    noise = (small_statistic - big_statistic) / (1.0 / small - 1.0 / big)
+    return signal, noise

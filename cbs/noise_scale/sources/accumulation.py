@@ -1,0 +1,106 @@
+"""Micro-batches under gradient accumulation, without a copy of the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
+from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources.base import Small
+
+
+@SOURCES.register("accumulation")
+class Accumulation:
+    """Every backward pass is one group.
+
+    A tensor hook on each parameter sees the gradient of a backward pass before it is added to ``.grad``. Works with any
+    model, compiled ones too, and costs one read of the gradient per micro-batch. One micro-batch per step is not
+    enough: there is then one group, and nothing to compare.
+
+    Args:
+        model: what is called in the training loop.
+        parameters: trainable parameter tensors.
+        geometries: what to measure.
+        groups: ignored; the training loop decides.
+        count: number of examples of a forward pass.
+    """
+
+    micro_batches = 2
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        geometries: Sequence[Geometry],
+        *,
+        groups: int = 2,
+        count: CountExamples = first_dimension,
+    ) -> None:
+        self._parameters = parameters
+        self._geometries = geometries
+        self._passes = ForwardPasses(model, count)
+        self._handles: list[RemovableHandle] = []
+        self._forget()
+
+    def attach(self) -> None:
+        self._passes.attach()
+        self._handles = [
+            parameter.register_hook(self._hook(index)) for index, parameter in enumerate(self._parameters)
+        ]
+
+    def detach(self) -> None:
+        self._passes.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def collect(self) -> Small | None:
+        if not self._sizes:
+            return None
+        small = Small(
+            statistics=[
+                [
+                    table[index] if index in table else self._zero(geometry, index)
+                    for index in range(len(self._parameters))
+                    if geometry.covers(index)
+                ]
+                for geometry, table in zip(self._geometries, self._statistics, strict=True)
+            ],
+            groups=len(self._sizes),
+            inverse_sizes=sum(1.0 / size for size in self._sizes.values()),
+            examples=sum(self._sizes.values()),
+        )
+        self._forget()
+        return small
+
+    def _forget(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._statistics: list[dict[int, Tensor]] = [{} for _ in self._geometries]
+        self._seen: dict[int, int] = {}
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        served = [(geometry, place) for place, geometry in enumerate(self._geometries) if geometry.covers(index)]
+
+        def take(gradient: Tensor) -> None:
+            number, examples = self._passes.number, self._passes.examples
+            if self._seen.get(index) == number:
+                raise ConfigError(
+                    "two backward passes after one forward pass: the noise scale cannot tell them apart; "
+                    "run the model once for each, or add the losses"
+                )
+            self._seen[index] = number
+            self._sizes[number] = examples
+            for geometry, place in served:
+                value = geometry.statistic(index, gradient.detach()[None]).mul_(1.0 / examples**2)
+                table = self._statistics[place]
+                table[index] = table[index].add_(value) if index in table else value
+
+        return take
+
+    def _zero(self, geometry: Geometry, index: int) -> Tensor:
+        return geometry.statistic(index, self._parameters[index].detach().new_zeros(self._parameters[index].shape)[None])

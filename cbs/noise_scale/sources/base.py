@@ -1,0 +1,66 @@
+r"""Where the small-batch side comes from.
+
+The examples of a step fall into groups; a source sees the gradient of every group during the backward passes, without
+keeping it. All sources follow one convention: the contributions :math:`c_j` of the groups **add up** to the gradient of
+the step's mean loss, which is what an optimizer finds in ``.grad`` (so a loss that is divided by the number of
+micro-batches, as usual under accumulation, is right). The mean gradient of a group of :math:`b_j` out of B examples is
+then :math:`g_j = c_j B / b_j`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from cbs.noise_scale.geometries.base import Geometry
+
+
+@dataclass(kw_only=True)
+class Small:
+    r"""The small-batch side of one step.
+
+    Attributes:
+        statistics: per geometry, in the order the source was given them, one entry per covered parameter tensor:
+            :math:`\sum_j T(c_j)/b_j^2`; zeros where no group reached the parameter tensor.
+        groups: number of groups.
+        inverse_sizes: :math:`\sum_j 1/b_j`.
+        examples: :math:`\sum_j b_j`.
+    """
+
+    statistics: list[list[Tensor]]
+    groups: int
+    inverse_sizes: float
+    examples: int
+
+
+class Source(Protocol):
+    """Watches the backward passes of a model.
+
+    A source is built from the model, the trainable parameter tensors and the geometries to serve, and has no effect
+    until :meth:`attach`. It never changes a gradient.
+
+    Attributes:
+        micro_batches: micro-batches a step must at least have for this source to see two groups.
+    """
+
+    micro_batches: int
+
+    def __init__(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2
+    ) -> None: ...
+
+    def attach(self) -> None:
+        """Start watching.
+
+        Raises:
+            ConfigError: if the model has something this source cannot watch; the message says what and what to use.
+        """
+
+    def detach(self) -> None:
+        """Stop watching and leave the model as it was."""
+
+    def collect(self) -> Small | None:
+        """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass."""
