@@ -17,7 +17,7 @@ from typing import Any, Literal
 from cbs.errors import ConfigError
 from cbs.target import Target
 
-CONFIG_VERSION = 1
+CONFIG_VERSION = 2
 """Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
 
 
@@ -137,7 +137,8 @@ class TrialConfig:
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
         schedule: learning-rate schedule.
         evaluation: when the validation metric is measured.
-        probes: names of the noise-scale estimators that watch every step.
+        probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
+            options ``groups`` and ``geometry``; ``None`` for not at all.
         precision: ``"float32"``, or ``"bfloat16"`` for autocast (CUDA only).
         compile: whether the model goes through ``torch.compile``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -155,14 +156,13 @@ class TrialConfig:
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
-    probes: tuple[str, ...] = ("two_batch",)
+    probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     divergence_factor: float = 5.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "probes", tuple(self.probes))
         _set_floats(self, "lr", "divergence_factor")
         _require(
             _is_whole(self.batch_size, 1), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
@@ -201,9 +201,15 @@ class TrialConfig:
             "target": Target,
             "schedule": Schedule,
             "evaluation": EvaluationPlan,
+            "probe": Choice,
         }
         try:
-            return cls(**{key: nested[key](**value) if key in nested else value for key, value in data.items()})
+            return cls(
+                **{
+                    key: nested[key](**value) if key in nested and value is not None else value
+                    for key, value in data.items()
+                }
+            )
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
 

@@ -19,7 +19,8 @@ from cbs import seeding
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
-from cbs.noise_scale import PROBES, Probe
+from cbs.noise_scale.columns import ProbeColumns, build_probe
+from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.schedules import check_schedule, lr_multiplier
@@ -33,7 +34,6 @@ Monitor = Callable[[Measurement], bool]
 
 def run_trial(
     config: TrialConfig,
-    probes: Sequence[Probe] | None = None,
     *,
     workload: Workload | None = None,
     monitor: Monitor | None = None,
@@ -46,7 +46,6 @@ def run_trial(
 
     Args:
         config: the trial.
-        probes: noise-scale estimators; ``None`` builds those named in the configuration.
         workload: the built workload of ``config.workload``, to save loading its data again.
         monitor: see :data:`Monitor`.
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
@@ -57,15 +56,13 @@ def run_trial(
         torch.OutOfMemoryError: if the device runs out of memory.
     """
     check_schedule(config.schedule)
-    if probes is None:
-        probes = [PROBES[name]() for name in config.probes]
     workload = workload or build_workload(config.workload)
     if config.target.metric != workload.metric:
         raise ConfigError(
             f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
         )
     device = _device(config)
-    loop = TrainingLoop(config, workload, probes, device)
+    loop = TrainingLoop(config, workload, device)
     with seeding.seeded(config.seed, "training"):
         status, message = loop.run(monitor, checkpoint)
     return TrialResult(
@@ -93,7 +90,6 @@ class TrainingLoop:
 
     config: TrialConfig
     workload: Workload
-    probes: Sequence[Probe]
     device: torch.device
 
     def __post_init__(self) -> None:
@@ -103,10 +99,11 @@ class TrainingLoop:
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr)
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
-        self.micro_sizes = _micro_sizes(config, max((probe.micro_batches for probe in self.probes), default=1))
-        self.columns = StepColumns(config.batch_size, [name for probe in self.probes for name in probe.columns])
+        self.probe = self.build_probe() if config.probe is not None else None
+        self.micro_sizes = _micro_sizes(config, self.probe.micro_batches if self.probe else 1)
+        self.columns = StepColumns(config.batch_size, self.probe.names if self.probe else ())
+        self.examples = config.batch_size
         self.evaluations: list[Measurement] = []
         self.training_seconds = self.evaluation_seconds = 0.0
 
@@ -191,31 +188,31 @@ class TrainingLoop:
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
         batch = tree_map(self._to_device, self.stream.next(config.batch_size))
-        loss, gradients = self.accumulate(batch)
-        values = [value for probe in self.probes for value in probe.step(gradients, config.batch_size)]
-        self.columns.append([loss, *values])
+        loss = self.accumulate(batch)
+        self.columns.append([loss, *(self.probe.step() if self.probe else ())])
         self.optimizer.step()
         return config.lr * multiplier
 
-    def accumulate(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss and those gradients."""
-        total: list[Tensor] = []
+    def accumulate(self, batch: Batch) -> Tensor:
+        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
+        self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for examples, part in _split(batch, self.micro_sizes):
+        for self.examples, part in _split(batch, self.micro_sizes):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
                 loss = self.workload.example_losses(self.trained, part).mean()
-            gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-            for probe in self.probes:
-                probe.micro_batch(gradients, examples)
-            share = examples / self.config.batch_size
-            losses.append(loss.detach() * share)
-            if not total:
-                total = list(gradients) if share == 1.0 else list(torch._foreach_mul(gradients, share))
-            else:
-                torch._foreach_add_(total, gradients, alpha=share)
-        for parameter, gradient in zip(self.parameters, total, strict=True):
-            parameter.grad = gradient
-        return torch.stack(losses).sum(), total
+            if self.examples != self.config.batch_size:
+                loss = loss * (self.examples / self.config.batch_size)
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def build_probe(self) -> ProbeColumns:
+        """The configuration's probe; examples are counted here, so a workload may call its model as it likes."""
+        assert self.config.probe is not None
+        choice = self.config.probe
+        if self.config.compile and choice.name == AUTO:
+            choice = dataclasses.replace(choice, name="accumulation")
+        return ProbeColumns(build_probe(choice, self.trained, self.optimizer, lambda args, kwargs: self.examples))
 
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""

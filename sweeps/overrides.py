@@ -12,7 +12,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from sweeps.spec import Sweep
 
-_PLAIN = ("max_steps", "max_examples", "micro_batch_size", "prune_factor", "probes", "precision", "compile", "device")
+_PLAIN = ("max_steps", "max_examples", "micro_batch_size", "prune_factor", "precision", "compile", "device")
 _NESTED = ("schedule", "evaluation")
 
 
@@ -20,7 +20,7 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the workload (``workload.size``) and of an optimizer (``merit.eps``). Values are JSON; anything that is
+    options of the workload (``workload.size``), of the probe (``probe.groups``) and of an optimizer (``merit.eps``). Values are JSON; anything that is
     not valid JSON is taken as a string, and ``none`` as null.
 
     Raises:
@@ -46,12 +46,14 @@ def _parse(text: str) -> Any:
 def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     head, _, option = key.partition(".")
     if not option:
+        if head == "probe":
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"--set probe: expected the name of a source or none, got {value!r}")
+            return sweep.replace(probe=None if value is None else Choice(name=value))
         if head not in _PLAIN:
             raise ConfigError(_unknown(sweep, key))
         current = getattr(sweep, head)
-        if head == "probes":
-            value = () if value is None else tuple(value) if isinstance(value, list) else (value,)
-        elif current is not None and not _same_kind(current, value) and not (head == "prune_factor" and value is None):
+        if current is not None and not _same_kind(current, value) and not (head == "prune_factor" and value is None):
             raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
         elif head == "micro_batch_size" and value is not None and not isinstance(value, int):
             raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
@@ -66,6 +68,10 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: {error}") from None
     if head == "workload":
         return sweep.replace(workload=_with_option(sweep.workload, option, value))
+    if head == "probe":
+        if sweep.probe is None:
+            raise ConfigError(f"--set {key}: the sweep has no probe; set probe=split first")
+        return sweep.replace(probe=_with_option(sweep.probe, option, value))
     names = [choice.name for choice in sweep.optimizers]
     if head in names:
         optimizers = tuple(_with_option(c, option, value) if c.name == head else c for c in sweep.optimizers)
@@ -92,4 +98,4 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{field.name}" for part in _NESTED for field in dataclasses.fields(getattr(sweep, part))]
     optimizers = [f"{choice.name}.OPTION" for choice in sweep.optimizers]
-    return f"--set: unknown key {key!r}; known keys are {', '.join([*_PLAIN, *nested, 'workload.OPTION', *optimizers])}"
+    return f"--set: unknown key {key!r}; known keys are {', '.join([*_PLAIN, 'probe', *nested, 'workload.OPTION', 'probe.OPTION', *optimizers])}"

@@ -63,7 +63,7 @@ class Sweep:
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
-        probes: noise-scale estimators that watch every step.
+        probe: how the noise scale of every step is measured; ``None`` for not at all.
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -83,7 +83,7 @@ class Sweep:
     micro_batch_size: int | None = None
     prune_factor: float | None = 1.3
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
-    probes: tuple[str, ...] = ("two_batch",)
+    probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     precision: str = "float32"
     compile: bool = False
     device: str = "auto"
@@ -149,7 +149,7 @@ class Sweep:
             micro_batch_size=self.micro_batch_size,
             schedule=self.schedule.at(cell.batch_size),
             evaluation=self.evaluation,
-            probes=self.probes,
+            probe=self.probe,
             precision=self.precision,  # type: ignore[arg-type]
             compile=self.compile,
             device=self.device,  # type: ignore[arg-type]

@@ -35,14 +35,16 @@ class Sizes:
 class Moments:
     """What one step says in one geometry, parameter tensor by parameter tensor.
 
-    Both vectors add up over parameter tensors. NaN where the step had fewer than two groups.
+    Both vectors add up over parameter tensors. NaN where the step had fewer than two groups, or was left out.
 
     Attributes:
-        signal: shape ``[parameters]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
-        noise: shape ``[parameters]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
+        indices: which parameter tensors the entries belong to, as positions in :attr:`Probe.parameters`.
+        signal: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
+        noise: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
         sizes: of the step.
     """
 
+    indices: tuple[int, ...]
     signal: Tensor
     noise: Tensor
     sizes: Sizes

@@ -1,4 +1,4 @@
-"""One source and some geometries: the moments of a step."""
+"""One source and some geometries: the moments of every step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
-from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources import SOURCES, Source
+
+AUTO = "auto"
+MATCHED = "matched"
 
 
 class Probe:
@@ -24,15 +27,18 @@ class Probe:
     Args:
         model: what is called in the training loop.
         optimizer: needed by geometries that belong to one.
-        source: name in :data:`~cbs.noise_scale.sources.SOURCES`.
-        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`.
+        source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
+            model can be watched and ``accumulation`` where not.
+        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer.
         groups: groups a backward pass is split into, for sources that split.
         count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
             default.
 
     Attributes:
-        parameters: the trainable parameter tensors, in the order of the moments.
+        parameters: the trainable parameter tensors, in the order of :attr:`Moments.indices`.
         names: theirs.
+        geometries: what is measured.
+        source: name of the source.
         micro_batches: micro-batches a step must at least have.
 
     Raises:
@@ -44,7 +50,7 @@ class Probe:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
-        source: str = "split",
+        source: str = AUTO,
         geometries: Sequence[str] = ("l2",),
         groups: int = 2,
         count: CountExamples = first_dimension,
@@ -52,17 +58,36 @@ class Probe:
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not trainable:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 2:
+            raise ConfigError(f"groups must be a whole number of at least 2, got {groups}")
         self.names = list(trainable)
         self.parameters = list(trainable.values())
-        self.geometries: list[Geometry] = [GEOMETRIES[name]() for name in geometries]
+        self.geometries = [GEOMETRIES[name]() for name in _resolve(geometries, optimizer)]
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
-        self._covered = [
-            [index for index in range(len(self.parameters)) if geometry.covers(index)] for geometry in self.geometries
-        ]
-        self._source = SOURCES[source](model, self.parameters, self.geometries, groups=groups, count=count)
+
+        def build(name: str) -> Source:
+            built = SOURCES[name](model, self.parameters, self.geometries, groups=groups, count=count)
+            built.attach()
+            return built
+
+        self.source = source
+        if source == AUTO:
+            try:
+                self._source, self.source = build("split"), "split"
+            except ConfigError:
+                self._source, self.source = build("accumulation"), "accumulation"
+        else:
+            self._source = build(source)
         self.micro_batches = self._source.micro_batches
-        self._source.attach()
+        self._indices = [
+            tuple(
+                index
+                for index in range(len(self.parameters))
+                if geometry.covers(index) and self._source.watched(index)
+            )
+            for geometry in self.geometries
+        ]
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry; ``None`` without a backward pass.
@@ -78,18 +103,21 @@ class Probe:
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         small_scale = loss_scale**-2 * small.examples**2 / small.groups
         moments = {}
-        for geometry, covered, statistics in zip(self.geometries, self._covered, small.statistics, strict=True):
+        for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
             if sizes.groups < 2:
-                undefined = torch.full((len(covered),), float("nan"), dtype=torch.float64)
-                moments[geometry.name] = Moments(signal=undefined, noise=undefined, sizes=sizes)
-                continue
-            whole = [geometry.statistic(index, self._gradient(index)[None]).mul_(big_scale) for index in covered]
-            signal, noise = geometry.read([entry.mul_(small_scale) for entry in statistics], whole, sizes)
-            moments[geometry.name] = Moments(signal=signal, noise=noise, sizes=sizes)
+                signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
+            else:
+                whole = [geometry.statistic(index, self._gradient(index)[None]).mul_(big_scale) for index in indices]
+                signal, noise = geometry.read([entry.mul_(small_scale) for entry in statistics], whole, sizes)
+            moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
         return moments
 
+    def indices(self, geometry: str) -> tuple[int, ...]:
+        """Parameter tensors measured in a geometry, as positions in :attr:`parameters`."""
+        return self._indices[[entry.name for entry in self.geometries].index(geometry)]
+
     def detach(self) -> None:
-        """Leave the model as it was."""
+        """Stop watching and leave the model as it was."""
         self._source.detach()
 
     def __enter__(self) -> Probe:
@@ -103,3 +131,14 @@ class Probe:
     def _gradient(self, index: int) -> Tensor:
         parameter = self.parameters[index]
         return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
+
+
+def _resolve(names: Sequence[str], optimizer: torch.optim.Optimizer | None) -> list[str]:
+    """The names of geometries, each once, with ``"matched"`` replaced."""
+    if MATCHED in names:
+        from cbs.noise_scale.matched import matched
+
+        if optimizer is None:
+            raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
+        names = [matched(optimizer) if name == MATCHED else name for name in names]
+    return list(dict.fromkeys(names))

@@ -47,6 +47,9 @@ class Accumulation:
         self._handles: list[RemovableHandle] = []
         self._forget()
 
+    def watched(self, index: int) -> bool:
+        return True
+
     def attach(self) -> None:
         self._passes.attach()
         self._handles = [

@@ -23,7 +23,7 @@ class Small:
     r"""The small-batch side of one step.
 
     Attributes:
-        statistics: per geometry, in the order the source was given them, one entry per covered parameter tensor:
+        statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor:
             :math:`\sum_j T(c_j)/b_j^2`; zeros where no group reached the parameter tensor.
         groups: number of groups.
         inverse_sizes: :math:`\sum_j 1/b_j`.
@@ -51,6 +51,9 @@ class Source(Protocol):
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2
     ) -> None: ...
+
+    def watched(self, index: int) -> bool:
+        """Whether parameter tensor ``index`` is seen by this source; one that is not takes no part in any estimate."""
 
     def attach(self) -> None:
         """Start watching.

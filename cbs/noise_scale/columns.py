@@ -1,0 +1,83 @@
+"""The moments of a step as the columns of ``steps.parquet``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.noise_scale.passes import CountExamples
+from cbs.noise_scale.probe import MATCHED, Probe
+
+L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")
+_OPTIONS = {"groups": 2, "geometry": MATCHED}
+
+
+class ProbeColumns:
+    """A probe that sums its moments over parameter tensors and gives every sum a column.
+
+    Columns (one value per step, NaN where undefined):
+        small_batch_size: harmonic mean of the group sizes, examples.
+        small_grad_sq_norm: mean over groups of the squared gradient norm.
+        big_grad_sq_norm: squared norm of the whole batch's gradient.
+        grad_sq_norm: unbiased estimate of |G|^2; may be negative.
+        noise_trace: unbiased estimate of tr(Sigma), the trace of the per-example gradient covariance; may be
+            negative.
+        <geometry>_signal, <geometry>_noise: of every geometry besides ``l2``.
+
+    Args:
+        probe: what to read; its first geometry is ``l2``.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self.micro_batches = probe.micro_batches
+        self._others = [geometry.name for geometry in probe.geometries if geometry.name != "l2"]
+        self.names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
+
+    def step(self) -> list[Tensor]:
+        """Zero-dimensional tensors on the gradients' device, one per column."""
+        moments = self._probe.step()
+        if moments is None:
+            raise RuntimeError("the probe saw no backward pass in this step")
+        plain = moments["l2"]
+        signal, noise = plain.signal.sum(), plain.noise.sum()
+        if plain.sizes.groups < 2:
+            gradients = [self._probe.parameters[index].grad for index in plain.indices]
+            whole = get_total_norm([entry for entry in gradients if entry is not None]).square().double()
+            small = small_size = torch.full_like(signal, float("nan"))
+        else:
+            small_size = torch.full_like(signal, plain.sizes.small)
+            small, whole = signal + noise / plain.sizes.small, signal + noise / plain.sizes.big
+        values = [small_size, small, whole, signal, noise]
+        for name in self._others:
+            values += [moments[name].signal.sum(), moments[name].noise.sum()]
+        return values
+
+
+def build_probe(choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, count: CountExamples) -> Probe:
+    """The probe a configuration names: a source with the options ``groups`` and ``geometry``.
+
+    ``l2`` is always measured; ``geometry`` names what is measured besides: ``"matched"`` (the default), another name or
+    a list of names, or ``"l2"`` for nothing else.
+
+    Raises:
+        ConfigError: if the source, a geometry or an option is unknown, or does not suit the model.
+    """
+    unknown = sorted(set(choice.options) - set(_OPTIONS))
+    if unknown:
+        known = ", ".join(f"{key}={value}" for key, value in _OPTIONS.items())
+        raise ConfigError(f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
+    options = _OPTIONS | choice.options
+    geometry = options["geometry"]
+    names = geometry if isinstance(geometry, list) else [geometry]
+    return Probe(
+        model,
+        optimizer,
+        source=choice.name,
+        geometries=["l2", *map(str, names)],
+        groups=options["groups"],  # type: ignore[arg-type]
+        count=count,
+    )
