@@ -58,6 +58,13 @@ def sweep(
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload: a name, or package.module:function.")] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the noise scale of every step comes from: split, accumulation, per_example, norm_layers or none. "
+            "Default: split where the model allows it, else accumulation."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
@@ -107,7 +114,7 @@ def sweep(
         asked = asked.replace(seeds=parse_seeds(seeds))
     if workload is not None and workload != asked.workload.name:
         asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)
-    asked = override(asked, settings or ())
+    asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
     )
@@ -157,6 +164,97 @@ def analyze(
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
     report.print(Console(highlight=False))
+
+
+@app.command("noise-scale")
+def noise_scale(
+    workload: Annotated[str, typer.Option(help="Workload: a name, or package.module:function.")] = "text",
+    optim: Annotated[str, typer.Option("--optim", help="Optimizer that trains.")] = "adamw",
+    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the middle of the optimizer's grid.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,
+    steps: Annotated[int, typer.Option(help="Length of the run, in steps.")] = 256,
+    phases: Annotated[int, typer.Option(help="Phases, each as long as all before it.")] = 4,
+    probe: Annotated[
+        str,
+        typer.Option(
+            help="Where the small batches come from: split, accumulation, per_example, norm_layers. "
+            "auto: split where the model allows it, else accumulation."
+        ),
+    ] = "auto",
+    groups: Annotated[int, typer.Option(help="Groups a batch is split into.")] = 2,
+    geometry: Annotated[
+        list[str] | None,
+        typer.Option("--geometry", help="l2, l1, nuclear, preconditioned, matched; repeats. Default: all that suit."),
+    ] = None,
+    hessian: Annotated[
+        int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
+    ] = 0,
+    layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for figure and table. Default: results/noise-scale.")
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Measure the gradient noise scale along a short run: per phase and per geometry, with intervals.
+
+    Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
+    """
+    with errors.status("starting"):
+        neighbours()
+        import dataclasses
+
+        from rich.progress import Progress
+
+        from analysis import noise_scale_run
+        from cbs.noise_scale.run import measure_run
+        from sweeps.cell import Cell
+        from sweeps.launch import resolve
+        from sweeps.overrides import override
+        from sweeps.recipes import RECIPES
+        from sweeps.workload import built
+
+    if not 0.0 < confidence < 1.0:
+        raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
+    asked = RECIPES["default"]().replace(
+        optimizers=(cbs.Choice(name=optim),),
+        batch_sizes=(batch_size,),
+        seeds=(seed,),
+        probe=cbs.Choice(name=probe, options={"groups": groups, "geometry": geometry or ["l2", "matched", "all"]}),
+    )
+    if workload != asked.workload.name:
+        asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)
+    with errors.status("loading the data"):
+        asked = resolve(override(asked, settings or ()))
+    grid = asked.lr_grid(optim)
+    config = asked.trial(Cell(optim, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)
+    config = dataclasses.replace(config, max_steps=steps)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(f"{steps} steps", total=steps)
+        run = measure_run(
+            config,
+            workload=built(config.workload),
+            phases=phases,
+            hessian_draws=hessian,
+            confidence=confidence,
+            progress=lambda step: bar.update(task, completed=step),
+        ).to_json()
+    folder = output if output is not None else Path("results") / "noise-scale"
+    files = noise_scale_run.write(run, folder, figures=figures)
+    if as_json:
+        typer.echo(json.dumps(run, indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    console.print(noise_scale_run.terminal_table(run, confidence=confidence))
+    if layers:
+        console.print(noise_scale_run.layer_table(run, confidence=confidence))
+    console.print(f"files: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:

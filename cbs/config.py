@@ -201,15 +201,10 @@ class TrialConfig:
             "target": Target,
             "schedule": Schedule,
             "evaluation": EvaluationPlan,
-            "probe": Choice,
         }
         try:
-            return cls(
-                **{
-                    key: nested[key](**value) if key in nested and value is not None else value
-                    for key, value in data.items()
-                }
-            )
+            parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
+            return cls(**parts | ({"probe": Choice(**data["probe"])} if data.get("probe") else {}))
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
 

@@ -61,7 +61,7 @@ def run_trial(
         raise ConfigError(
             f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
         )
-    device = _device(config)
+    device = pick_device(config)
     loop = TrainingLoop(config, workload, device)
     with seeding.seeded(config.seed, "training"):
         status, message = loop.run(monitor, checkpoint)
@@ -239,7 +239,12 @@ class TrainingLoop:
         return value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
 
 
-def _device(config: TrialConfig) -> torch.device:
+def pick_device(config: TrialConfig) -> torch.device:
+    """The device a configuration asks for.
+
+    Raises:
+        ConfigError: if this machine does not have it, or it cannot do the precision.
+    """
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device 'cuda' was asked for, but torch finds no CUDA device; use --set device=auto")
     device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")

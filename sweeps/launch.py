@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.errors import CbsError, ResultsError
-from cbs.noise_scale import PROBES
+from cbs.noise_scale.columns import build_probe
 from cbs.optimizers import build_optimizer
 from cbs.schedules import check_schedule
 from cbs.seeding import seeded
@@ -45,9 +45,9 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     with seeded(0, "init"):
         model = workload.build_model()
     for choice in sweep.optimizers:
-        build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
-    for name in sweep.probes:
-        PROBES[name]
+        optimizer = build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
+        if sweep.probe is not None:
+            build_probe(sweep.probe, model, optimizer).detach()
     for study in sweep.studies():
         check_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
     return sweep

@@ -60,7 +60,7 @@ def configs(draw: st.DrawFn) -> TrialConfig:
         evaluation=EvaluationPlan(
             growth=growth, far_growth=growth + draw(st.floats(0, 2)), near_fraction=draw(st.floats(0, 2))
         ),
-        probes=tuple(draw(st.lists(names, max_size=3))),
+        probe=draw(st.none() | st.builds(Choice, name=names)),
         compile=draw(st.booleans()),
         device=draw(st.sampled_from(["auto", "cpu", "cuda"])),
         divergence_factor=draw(st.floats(1.01, 100)),
@@ -85,7 +85,7 @@ CHANGES: dict[str, Any] = {
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
     "evaluation": EvaluationPlan(near_fraction=0.26),
-    "probes": (),
+    "probe": None,
     "precision": "bfloat16",
     "compile": True,
     "device": "cpu",

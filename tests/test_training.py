@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from cbs import seeding
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError
-from cbs.noise_scale.two_batch import TwoBatch
+from cbs.noise_scale.columns import L2_COLUMNS
 from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.target import Target
 from cbs.training import run_trial
@@ -41,22 +40,29 @@ def values(result: TrialResult) -> list[float]:
 
 
 class Recorder:
-    """A probe that keeps every gradient of the whole batch."""
-
-    columns: tuple[str, ...] = ()
-    micro_batches = 1
+    """A workload that keeps the size of every micro-batch and the gradient of every whole batch."""
 
     def __init__(self) -> None:
+        self.inner = build_workload(CONFIG.workload)
+        self.sizes: list[int] = []
         self.gradients: list[Tensor] = []
-        self.sizes: list[list[int]] = [[]]
 
-    def micro_batch(self, gradients: Sequence[Tensor], examples: int) -> None:
-        self.sizes[-1].append(examples)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
-    def step(self, gradients: Sequence[Tensor], examples: int) -> tuple[Tensor, ...]:
-        self.gradients.append(torch.cat([gradient.flatten().clone() for gradient in gradients]))
-        self.sizes.append([])
-        return ()
+    def build_model(self) -> nn.Module:
+        model = self.inner.build_model()
+        self.parameters = list(model.parameters())
+        return model
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self.sizes.append(len(batch))
+        return self.inner.example_losses(model, batch)
+
+    def validate(self, model: nn.Module) -> float:
+        if all(parameter.grad is not None for parameter in self.parameters):
+            self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in self.parameters]))
+        return self.inner.validate(model)
 
 
 def test_bitwise_repeatable() -> None:
@@ -78,23 +84,41 @@ def test_bitwise_repeatable() -> None:
 @pytest.mark.parametrize("micro_batch_size", [1, 4, 5, 12, 13, 50])
 def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     whole, parts = Recorder(), Recorder()
-    one = run_trial(config_with(batch_size=13), [whole])
-    many = run_trial(config_with(batch_size=13, micro_batch_size=micro_batch_size), [parts])
-    assert whole.sizes[0] == [13]
-    assert sum(parts.sizes[0]) == 13
-    assert max(parts.sizes[0]) <= micro_batch_size
-    assert len(parts.sizes[0]) == math.ceil(13 / micro_batch_size)
-    assert len(whole.gradients) == len(parts.gradients)
+    one = run_trial(config_with(batch_size=13, probe=None), workload=whole)
+    many = run_trial(config_with(batch_size=13, probe=None, micro_batch_size=micro_batch_size), workload=parts)
+    count = math.ceil(13 / micro_batch_size)
+    assert set(whole.sizes) == {13}
+    assert sum(parts.sizes[:count]) == 13
+    assert max(parts.sizes) <= micro_batch_size
+    assert len(whole.gradients) == len(parts.gradients) > 10
     torch.testing.assert_close(torch.stack(parts.gradients), torch.stack(whole.gradients), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(values(many), values(one), rtol=1e-4)
     np.testing.assert_allclose(many.steps["train_loss"], one.steps["train_loss"], rtol=1e-4, atol=1e-5)
 
 
-def test_probes_do_not_change_the_run() -> None:
-    with_probe, without = run_trial(CONFIG), run_trial(CONFIG, [])
+@pytest.mark.parametrize("source", ["auto", "split", "accumulation", "per_example"])
+def test_a_probe_does_not_change_the_run(source: str) -> None:
+    with_probe, without = run_trial(config_with(probe=Choice(name=source))), run_trial(config_with(probe=None))
     np.testing.assert_allclose(values(with_probe), values(without), rtol=1e-4)
     assert set(without.steps) == {"step", "examples", "train_loss"}
-    assert set(with_probe.steps) == {"step", "examples", "train_loss", *TwoBatch.columns}
+    assert set(with_probe.steps) == {"step", "examples", "train_loss", *L2_COLUMNS}
+
+
+def test_the_matched_geometry_is_measured_beside_the_plain_one() -> None:
+    adam = config_with(optimizer=Choice(name="adamw"), lr=0.02, max_steps=20)
+    steps = run_trial(adam).steps
+    assert set(steps) == {"step", "examples", "train_loss", *L2_COLUMNS, "l1_signal", "l1_noise"}
+    assert np.isfinite(steps["l1_noise"]).all()
+    plain = run_trial(dataclasses.replace(adam, probe=Choice(name="auto", options={"geometry": "l2"}))).steps
+    assert set(plain) == set(steps) - {"l1_signal", "l1_noise"}
+
+
+def test_a_single_example_has_no_moments_but_a_gradient() -> None:
+    recorder = Recorder()
+    result = run_trial(config_with(batch_size=1, lr=0.001, max_steps=3), workload=recorder)
+    assert np.isnan(result.steps["noise_trace"]).all()
+    assert np.isnan(result.steps["small_batch_size"]).all()
+    assert result.steps["big_grad_sq_norm"][-1] == pytest.approx(recorder.gradients[-1].square().sum().item(), rel=1e-5)
 
 
 class Spy:
@@ -131,7 +155,7 @@ def test_data_and_start_depend_on_the_seed_alone() -> None:
         return spy.initial, torch.cat(spy.batches)[:120]
 
     initial, examples = data()
-    for changes in ({"lr": 0.2}, {"batch_size": 6}, {"probes": ()}, {"micro_batch_size": 3}):
+    for changes in ({"lr": 0.2}, {"batch_size": 6}, {"probe": None}, {"micro_batch_size": 3}):
         other_initial, other_examples = data(**changes)
         assert torch.equal(initial, other_initial)
         assert torch.equal(examples, other_examples)
@@ -248,7 +272,7 @@ def test_learning_rate_follows_the_schedule_in_examples() -> None:
 
 def test_the_first_update_is_the_optimizers() -> None:
     spy = Spy()
-    run_trial(config_with(max_steps=1, probes=()), workload=spy)
+    run_trial(config_with(max_steps=1, probe=None), workload=spy)
     gradient = spy.models[0].curvature * spy.initial + spy.batches[0].mean(0)
     torch.testing.assert_close(spy.models[0].theta.detach(), spy.initial - 0.05 * gradient)
 
@@ -270,7 +294,10 @@ def test_facts_of_the_workload_travel_with_the_result() -> None:
         ({"optimizer": Choice(name="sgd", options={"colour": 1})}, "colour"),
         ({"target": Target(metric="accuracy", value=0.5)}, "accuracy"),
         ({"schedule": Schedule(name="linear")}, "decay_examples"),
-        ({"probes": ("three_batch",)}, "two_batch"),
+        ({"probe": Choice(name="splt")}, "did you mean split"),
+        ({"probe": Choice(name="split", options={"group": 3})}, "groups=2"),
+        ({"probe": Choice(name="split", options={"groups": 1})}, "at least 2"),
+        ({"probe": Choice(name="split", options={"geometry": "l3"})}, "did you mean"),
     ],
 )
 def test_misuse_is_one_line(changes: dict[str, Any], word: str) -> None:

@@ -7,12 +7,11 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cbs.config import Choice
-from cbs.errors import ConfigError
-from cbs.noise_scale.passes import CountExamples
-from cbs.noise_scale.probe import MATCHED, Probe
+from cbs.noise_scale.options import ProbeOptions
+from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.probe import Probe
 
 L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")
-_OPTIONS = {"groups": 2, "geometry": MATCHED}
 
 
 class ProbeColumns:
@@ -57,27 +56,20 @@ class ProbeColumns:
         return values
 
 
-def build_probe(choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, count: CountExamples) -> Probe:
-    """The probe a configuration names: a source with the options ``groups`` and ``geometry``.
-
-    ``l2`` is always measured; ``geometry`` names what is measured besides: ``"matched"`` (the default), another name or
-    a list of names, or ``"l2"`` for nothing else.
+def build_probe(
+    choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, count: CountExamples = first_dimension
+) -> Probe:
+    """The probe a configuration names; ``l2`` is always measured, the geometries of its options besides.
 
     Raises:
         ConfigError: if the source, a geometry or an option is unknown, or does not suit the model.
     """
-    unknown = sorted(set(choice.options) - set(_OPTIONS))
-    if unknown:
-        known = ", ".join(f"{key}={value}" for key, value in _OPTIONS.items())
-        raise ConfigError(f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
-    options = _OPTIONS | choice.options
-    geometry = options["geometry"]
-    names = geometry if isinstance(geometry, list) else [geometry]
+    options = ProbeOptions.of(choice)
     return Probe(
         model,
         optimizer,
-        source=choice.name,
-        geometries=["l2", *map(str, names)],
-        groups=options["groups"],  # type: ignore[arg-type]
+        source=options.source,
+        geometries=["l2", *options.geometry],
+        groups=options.groups,
         count=count,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -76,11 +77,12 @@ class NoiseScale:
         names = [geometry] if isinstance(geometry, str) else list(geometry)
         if not names:
             raise ConfigError("name at least one geometry")
+        new_averages = partial(MomentAverages, window=window, half_life=half_life)
+        new_averages()  # refuses a bad window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(model, optimizer, source=source, geometries=names, groups=groups, count=count)
-        self._averages = {
-            entry.name: MomentAverages(window=window, half_life=half_life) for entry in self.probe.geometries
-        }
+        self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
+        self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
 
     @property
@@ -157,6 +159,11 @@ class NoiseScale:
         """Steps left out because a moment was not finite: one group only, or overflowed gradients."""
         self._flush()
         return self._averages[self.geometries[0]].skipped
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self._pending = []
+        self._averages = {name: self._new_averages() for name in self._averages}
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, for a checkpoint."""

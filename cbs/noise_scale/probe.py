@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
 MATCHED = "matched"
+ALL = "all"
 
 
 class Probe:
@@ -29,7 +31,8 @@ class Probe:
         optimizer: needed by geometries that belong to one.
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
             model can be watched and ``accumulation`` where not.
-        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer.
+        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer,
+            ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
         count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
             default.
@@ -60,9 +63,9 @@ class Probe:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         if isinstance(groups, bool) or not isinstance(groups, int) or groups < 2:
             raise ConfigError(f"groups must be a whole number of at least 2, got {groups}")
-        self.names = list(trainable)
+        self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
         self.parameters = list(trainable.values())
-        self.geometries = [GEOMETRIES[name]() for name in _resolve(geometries, optimizer)]
+        self.geometries = [GEOMETRIES[name]() for name in _resolve(geometries, self.parameters, optimizer)]
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
 
@@ -133,12 +136,27 @@ class Probe:
         return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
 
 
-def _resolve(names: Sequence[str], optimizer: torch.optim.Optimizer | None) -> list[str]:
-    """The names of geometries, each once, with ``"matched"`` replaced."""
-    if MATCHED in names:
-        from cbs.noise_scale.matched import matched
+def _resolve(
+    names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
+) -> list[str]:
+    """The names of geometries, each once, with ``"matched"`` and ``"all"`` replaced."""
+    resolved: list[str] = []
+    for name in names:
+        if name == MATCHED:
+            if optimizer is None:
+                raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
+            resolved.append(matched(optimizer))
+        elif name == ALL:
+            resolved += [known for known in GEOMETRIES if _suits(known, parameters, optimizer)]
+        else:
+            resolved.append(name)
+    return list(dict.fromkeys(resolved))
 
-        if optimizer is None:
-            raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
-        names = [matched(optimizer) if name == MATCHED else name for name in names]
-    return list(dict.fromkeys(names))
+
+def _suits(name: str, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> bool:
+    geometry = GEOMETRIES[name]()
+    try:
+        geometry.bind(parameters, optimizer)
+    except ConfigError:
+        return False
+    return any(geometry.covers(index) for index in range(len(parameters)))

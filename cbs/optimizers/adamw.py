@@ -14,6 +14,7 @@ _FUSED_DEVICES = ("cpu", "cuda")
     "adamw",
     lr_grid=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="adam",
+    geometry="l1",
     paper="Loshchilov & Hutter 2019, arXiv 1711.05101",
 )
 def adamw(

@@ -30,6 +30,8 @@ class OptimizerSpec:
         lr_grid: learning rates a sweep starts from, increasing, with a constant ratio; a search extends the grid by the
             same ratio where the optimum lies on its edge.
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
+        geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
+            :func:`cbs.noise_scale.matched.matched`.
         paper: author, year and arXiv number or venue.
         summary: one line.
     """
@@ -39,11 +41,14 @@ class OptimizerSpec:
     defaults: dict[str, Any]
     lr_grid: tuple[float, ...]
     family: str
+    geometry: str
     paper: str
     summary: str
 
 
-def optimizer(name: str, *, lr_grid: tuple[float, ...], family: str, paper: str) -> Callable[[Builder], Builder]:
+def optimizer(
+    name: str, *, lr_grid: tuple[float, ...], family: str, geometry: str, paper: str
+) -> Callable[[Builder], Builder]:
     """Register a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer`` as an optimizer.
 
     Its keyword-only parameters become the options, the first line of its docstring the summary.
@@ -58,7 +63,14 @@ def optimizer(name: str, *, lr_grid: tuple[float, ...], family: str, paper: str)
         summary = (inspect.getdoc(build) or "").splitlines()[0]
         OPTIMIZERS.register(name)(
             OptimizerSpec(
-                name=name, build=build, defaults=options, lr_grid=lr_grid, family=family, paper=paper, summary=summary
+                name=name,
+                build=build,
+                defaults=options,
+                lr_grid=lr_grid,
+                family=family,
+                geometry=geometry,
+                paper=paper,
+                summary=summary,
             )
         )
         return build

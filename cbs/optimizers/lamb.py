@@ -57,6 +57,7 @@ class LAMB(TrustRatioOptimizer):
     "lamb",
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="trust ratio",
+    geometry="l1",
     paper="You et al. 2020, arXiv 1904.00962",
 )
 def lamb(

@@ -87,6 +87,7 @@ def _ratio(weight: Tensor, direction: Tensor) -> Tensor:
     "merit",
     lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="trust ratio",
+    geometry="l1",
     paper="MERIT, ICML 2025, arXiv 2508.20577",
 )
 def merit(

@@ -46,6 +46,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     "muon",
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
+    geometry="nuclear",
     paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982",
 )
 def muon(

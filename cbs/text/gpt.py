@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 EMBEDDING_STD = 0.02
 
@@ -65,6 +66,9 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
         self._initialise()
+        # On the meta device a Linear draws no random numbers.
+        self.head = nn.Linear(shape.width, vocab_size, bias=False, device="meta")
+        self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         """Next-token logits.
@@ -76,10 +80,11 @@ class GPT(nn.Module):
             Shape ``[sequences, tokens, vocab_size]``; position ``t`` depends on tokens ``0..t`` alone.
         """
         sequences, length = ids.shape
-        x = (self.tokens(ids) + self.positions.weight[:length]).view(-1, self.shape.width)
+        places = torch.arange(length, device=ids.device)[None]
+        x = (self.tokens(ids) + self.positions(places)).view(-1, self.shape.width)
         for block in self.blocks:
             x = block(x, sequences)
-        return linear(self.norm(x), self.tokens.weight).view(sequences, length, -1)
+        return self.head(self.norm(x)).view(sequences, length, -1)
 
     def _initialise(self) -> None:
         depth_scale = 1.0 / math.sqrt(2.0 * self.shape.layers)

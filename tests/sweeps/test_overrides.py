@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbs.config import Choice
 from cbs.errors import ConfigError
 from sweeps.overrides import override
 from tests.sweeps.simulation import small_sweep
@@ -21,8 +22,9 @@ from tests.sweeps.simulation import small_sweep
         ("micro_batch_size=16", lambda sweep: sweep.micro_batch_size, 16),
         ("device=cpu", lambda sweep: sweep.device, "cpu"),
         ("compile=true", lambda sweep: sweep.compile, True),
-        ("probes=none", lambda sweep: sweep.probes, ()),
-        ("probes=two_batch", lambda sweep: sweep.probes, ("two_batch",)),
+        ("probe=none", lambda sweep: sweep.probe, None),
+        ("probe=per_example", lambda sweep: sweep.probe, Choice(name="per_example")),
+        ("probe.groups=4", lambda sweep: sweep.probe, Choice(name="auto", options={"groups": 4})),
         ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),
         ("schedule.warmup_examples=640", lambda sweep: sweep.schedule.at(64).warmup_examples, 640),
         ("evaluation.growth=1.1", lambda sweep: sweep.evaluation.growth, 1.1),
@@ -58,6 +60,7 @@ def test_later_settings_win_and_the_input_is_untouched():
         "max_steps=0",
         "evaluation.growth=0.9",
         "evaluation.growth=fast",
+        "probe=3",
     ],
 )
 def test_a_bad_setting_is_one_clear_line(setting):

@@ -163,7 +163,7 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
             target=target,
             max_steps=10_000,
             evaluation=EvaluationPlan(growth=1.01, far_growth=1.01),
-            probes=(),
+            probe=None,
         )
         result = run_trial(config, workload=workload)
         assert result.status is TrialStatus.REACHED

@@ -1,0 +1,62 @@
+"""A noise scale with its interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """``(mean noise / mean signal) ** exponent`` over some steps, in examples. Never floored, never clamped.
+
+    An interval may exist although the value does not: a mean signal that is negative within its error says that the
+    noise scale is large, and the interval says how large at least.
+
+    Attributes:
+        value: ``None`` where undefined, that is where a mean is not positive.
+        low: lower end of the interval; ``None`` where the steps do not tell the noise scale from 0.
+        high: upper end; ``None`` where they do not tell it from infinity. Both ends are ``None`` too where there is no
+            interval, and then ``note`` says why.
+        confidence: level of the interval.
+        signal: mean over the steps; ``None`` without steps.
+        noise: likewise.
+        steps: behind the means.
+        examples: behind the means.
+        note: what there is to say about it; mostly empty.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    signal: float | None
+    noise: float | None
+    steps: int
+    examples: int
+    note: str = ""
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """``(low, high)``."""
+        return self.low, self.high
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``None`` where undefined, never NaN."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = "undefined" if self.value is None else three_digits(self.value)
+        if self.low is not None or self.high is not None:
+            low = "0" if self.low is None else three_digits(self.low)
+            text += f" [{low}, {'inf)' if self.high is None else three_digits(self.high) + ']'}"
+        if self.value is not None or "[" in text:
+            text += " examples"
+        return f"{text}: {self.note}" if self.note else text
+
+
+def three_digits(value: float) -> str:
+    """``value`` with three significant digits and no exponent, whole from 100 on."""
+    decimals = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(0, decimals)}f}"

@@ -1,0 +1,65 @@
+r"""The geometry of sign methods: :math:`B_{\ell_1} = (\|\sigma\|_1/\|G\|_1)^2` (Naganuma et al., arXiv 2602.03001)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.moments import Sizes, solve_moments
+
+
+@GEOMETRIES.register("l1")
+class L1:
+    r"""The noise scale of signSGD, Signum, Lion and, by kinship, the Adam family.
+
+    Noise is :math:`\|\sigma\|_1`, with :math:`\sigma_i` the standard deviation of coordinate i of a single example's
+    gradient, signal the norm :math:`\|g\|_1` of the step's gradient; both add up over parameter tensors before they are
+    squared. The paper's estimator :math:`\sigma_i^2 = B/(R-1)\,(\overline{(g^j_i)^2} - g_i^2)` for R groups is the
+    elementwise two-batch solution. What to know:
+
+    - Noise is unbiased for groups of equal size whose mean gradients are Gaussian, as they are where groups are not
+      tiny: the square root of an unbiased variance is too small by :func:`root_shrinkage`, which is divided out (the
+      paper does not). A variance below zero, which equal groups only have by rounding, counts as zero; groups of
+      unequal size can have it where the signal is large against the noise.
+    - Signal is too large: as in the paper the norm is that of a noisy gradient, whose entries have the mean of a folded
+      normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
+      :math:`s = \sigma_i/\sqrt B`. So the noise scale reads low, and **never above** about :math:`\pi B/2`, until B is
+      well above it; :func:`cbs.noise_scale.rules.correct_for_batch_size` takes most of that back.
+    """
+
+    name = "l1"
+    exponent = 2
+    norms_suffice = False
+
+    def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
+        pass
+
+    def covers(self, index: int) -> bool:
+        return True
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        dtype = torch.promote_types(gradients.dtype, torch.float32)
+        return gradients.to(dtype).square().sum(0)
+
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+        shrinkage = root_shrinkage(sizes.groups)
+        signals, noises = [], []
+        for at_small, at_big in zip(small, big, strict=True):
+            variance = solve_moments(at_small, sizes.small, at_big, sizes.big)[1]
+            noises.append(variance.clamp_min_(0.0).sqrt_().sum(dtype=torch.float64) / shrinkage)
+            signals.append(at_big.sqrt().sum(dtype=torch.float64))
+        return torch.stack(signals), torch.stack(noises)
+
+
+def root_shrinkage(groups: int) -> float:
+    r"""Mean of a Gaussian sample's standard deviation over the true one, NaN for a single group.
+
+    :math:`c_4(R) = \sqrt{2/(R-1)}\,\Gamma(R/2)/\Gamma((R-1)/2)`, from 0.798 for two groups up to 1.
+    """
+    if groups < 2:
+        return math.nan
+    return math.sqrt(2.0 / (groups - 1)) * math.exp(math.lgamma(groups / 2) - math.lgamma((groups - 1) / 2))

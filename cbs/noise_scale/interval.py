@@ -1,0 +1,213 @@
+r"""A confidence interval for the ratio of two means of correlated steps.
+
+Let :math:`s_t, n_t` be signal and noise of step t and :math:`R = E\,n / E\,s`. A value r is in the interval when the
+weighted mean of :math:`d_t = n_t - r s_t` is zero within its error. That is a quadratic inequality in r, Fieller's
+(1954), which needs no division by :math:`\bar s`; where :math:`\bar s` may be zero an end is open.
+
+The error of a mean of correlated steps comes from its slowest fluctuations. With the orthonormal cosines
+:math:`\varphi_j` over the steps, and neither mean nor linear drift left in them,
+
+.. math:: V = \frac{1}{\nu} \sum_{j=1}^{\nu} \Big(\sum_t \varphi_j(t)\,d_t\Big)^2 \frac{P_0}{P_j}
+
+has about :math:`\nu` degrees of freedom of Student's t, whatever the distribution and the correlation of the steps,
+as long as they are correlated over a small part of the series only (equal-weighted cosines: Müller 2004; Lazarus,
+Lewis, Stock and Watson 2018, "HAR inference"). Where the part is not that small, cosines see less variance than the
+mean does. :math:`P_0/P_j` makes up for that: the variances of mean and cosine in an AR(1) series, whose correlation is
+fitted to the slow cosines (Whittle likelihood). Where fewer than about eight independent steps are left, no interval
+is given.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+LEAST_BLOCKS = 16
+"""Blocks (or steps) below which there is no interval."""
+
+_COSINES = 8
+_FITTED_COSINES = 48
+_CORRELATIONS = 48
+_FEW, _TOO_FEW = 20.0, 8.0
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Ends of an interval.
+
+    Attributes:
+        low: ``None`` where 0 is not excluded.
+        high: ``None`` where infinity is not excluded.
+        note: why there is none, or why not to lean on it; mostly empty.
+    """
+
+    low: float | None
+    high: float | None
+    note: str = ""
+
+
+def ratio_interval(
+    signal: Array,
+    noise: Array,
+    *,
+    steps: Array | None = None,
+    weights: Array | None = None,
+    starts: Array | None = None,
+    exponent: int = 1,
+    confidence: float = 0.95,
+) -> Interval:
+    """Interval of ``(mean noise / mean signal) ** exponent``, of which only positive values count.
+
+    Args:
+        signal: mean signal of every block of consecutive steps, in their order, shape ``[blocks]``.
+        noise: likewise.
+        steps: number of steps of every block; one when absent.
+        weights: of a step of every block; equal when absent.
+        starts: true at the first block of a series, where several series follow one another (the first always is).
+        exponent: 1 or 2.
+        confidence: level, between 0 and 1.
+    """
+    blocks = len(signal)
+    if blocks < LEAST_BLOCKS:
+        return Interval(None, None, "too few steps for an interval")
+    steps = np.ones(blocks) if steps is None else np.asarray(steps, dtype=float)
+    weights = np.ones(blocks) if weights is None else np.asarray(weights, dtype=float)
+    starts = np.zeros(blocks, dtype=bool) if starts is None else np.asarray(starts, dtype=bool)
+    design = _design(steps.tobytes(), weights.tobytes(), starts.tobytes())
+    coefficients = np.stack([signal, noise]) @ design.columns
+    means, coefficients = coefficients[:, 0], coefficients[:, 1:]
+    own = means[0] * coefficients[1] - means[1] * coefficients[0]
+    if np.abs(own).max() <= _ROUNDING * np.abs(means).prod():
+        return _positive_part(*_fieller(means, np.zeros((2, 2)), 0.0), exponent)
+    fit = _whittle(own**2, design.variances[:, 1:])
+    independent = design.independent[fit]
+    if independent < _TOO_FEW:
+        return Interval(None, None, f"no interval: the steps are as good as {independent:.0f} independent ones")
+    slowest = slice(1, 1 + _COSINES)
+    shares = design.variances[fit, 0] / design.variances[fit, slowest]
+    slow = coefficients[:, :_COSINES]
+    covariance = (slow * shares) @ slow.T / _COSINES
+    ends = _fieller(means, covariance, student_t(0.5 + confidence / 2, _COSINES))
+    note = f"the steps are as good as {independent:.0f} independent ones" if independent < _FEW else ""
+    return _positive_part(*ends, exponent, note)
+
+
+@dataclass(frozen=True)
+class _Design:
+    """What an interval needs to know about steps and weights.
+
+    Attributes:
+        columns: the mean and the slow waves, orthonormal for steps of equal variance, shape ``[blocks, 1 + waves]``.
+        variances: of every column's sum with an AR(1) series, shape ``[correlations, 1 + waves]``.
+        independent: equally weighted independent blocks that determine a mean as well, shape ``[correlations]``.
+    """
+
+    columns: Array
+    variances: Array
+    independent: Array
+
+
+@lru_cache(maxsize=8)
+def _design(steps: bytes, weights: bytes, starts: bytes) -> _Design:
+    share, weight, start = np.frombuffer(steps), np.frombuffer(weights), np.frombuffer(starts, dtype=bool)
+    root = np.sqrt(share / share.mean())
+    mean = root * weight / np.linalg.norm(root * weight)
+    columns = np.column_stack([mean, _slow_waves(root, weight, start)])
+    correlations, variances = _ar1_variances(columns, start)
+    equal = (root**2 @ weight) ** 2 / (root**2 @ weight**2)
+    return _Design(root[:, None] * columns, variances, equal * (1.0 - correlations) / (1.0 + correlations))
+
+
+def _slow_waves(root: Array, weights: Array, starts: Array) -> Array:
+    """Orthonormal columns, slowest first, that see neither the weighted mean, nor a constant, nor a linear drift within
+    the series; shape ``[blocks, waves]``."""
+    share = root**2 * weights
+    time = (np.cumsum(share) - share / 2) / share.sum()
+    series = np.cumsum(starts) - starts[0]
+    place = np.cumsum(root**2)
+    place -= (np.bincount(series, place) / np.bincount(series))[series]
+    unseen = root[:, None] * np.column_stack([weights / weights.max(), np.ones_like(root), place / len(root)])
+    left, size, _ = np.linalg.svd(unseen, full_matrices=False)
+    left = left[:, size > 1e-9 * size[0]]
+    taken = left.shape[1]
+    index = np.arange(taken, min(taken + _FITTED_COSINES, len(root)))
+    waves = (root * weights)[:, None] * np.cos(np.pi * np.outer(time, index))
+    waves /= np.linalg.norm(waves, axis=0)
+    return np.linalg.qr(waves - left @ (left.T @ waves))[0]
+
+
+def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
+    """Correlations of neighbours ``[correlations]``, and the variance of every column's sum with an AR(1) series of
+    variance 1, shape ``[correlations, columns]``."""
+    times = np.geomspace(1.0, 2.0 * len(columns), _CORRELATIONS)
+    correlations = (times - 1.0) / (times + 1.0)
+    past = np.zeros((_CORRELATIONS, columns.shape[1]))
+    variances = np.zeros_like(past)
+    for row, start in zip(columns, starts, strict=True):
+        past = row + (0.0 if start else correlations[:, None] * past)
+        variances += row * (2.0 * past - row)
+    return correlations, variances
+
+
+def _whittle(squares: Array, variances: Array) -> int:
+    """Row of ``variances`` under which normal coefficients of any one scale have the squares with the highest
+    likelihood."""
+    cost = np.log(variances).sum(axis=1) + len(squares) * np.log((squares / variances).sum(axis=1))
+    return int(cost.argmin())
+
+
+def _fieller(means: Array, covariance: Array, quantile: float) -> tuple[float, float]:
+    """Smallest and largest positive r with ``(n - r s)^2 <= quantile^2 Var(n - r s)``, 0 and infinity among them;
+    NaN where there is none."""
+    signal, noise = means
+    a, b, c = np.array([signal**2, signal * noise, noise**2]) - quantile**2 * covariance[[0, 0, 1], [0, 1, 1]]
+    discriminant = b * b - a * c
+    zero, infinity = c <= 0.0, a <= 0.0
+    if zero and infinity:
+        return 0.0, math.inf
+    root = math.sqrt(max(0.0, discriminant))
+    # the roots of a r^2 - 2 b r + c, without cancellation
+    far = b + math.copysign(root, b)
+    roots = [value for value in (far / a if a else math.inf, c / far if far else 0.0) if 0.0 < value < math.inf]
+    if zero:
+        return 0.0, max(roots, default=math.nan)
+    if infinity:
+        return min(roots, default=math.nan), math.inf
+    return (min(roots), max(roots)) if roots else (math.nan, math.nan)
+
+
+def _positive_part(low: float, high: float, exponent: int, note: str = "") -> Interval:
+    if math.isnan(low) or math.isnan(high):
+        return Interval(None, None, note or "no interval: no positive value agrees with the steps")
+    if low == 0.0 and high == math.inf:
+        return Interval(None, None, note or "the steps do not tell it from 0 or from infinity")
+    return Interval(
+        float(low) ** exponent if low > 0 else None, float(high) ** exponent if high < math.inf else None, note
+    )
+
+
+def student_t(probability: float, degrees: int) -> float:
+    """Quantile of Student's t for an even number of degrees of freedom.
+
+    The distribution function has a closed form (Abramowitz and Stegun 1964, 26.7.4), which is bisected.
+
+    Args:
+        probability: between 0.5 and 1.
+        degrees: of freedom, even.
+    """
+    terms = [1.0]
+    for power in range(2, degrees, 2):
+        terms.append(terms[-1] * (power - 1) / power)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        central = math.sin(angle) * sum(term * math.cos(angle) ** (2 * power) for power, term in enumerate(terms))
+        low, high = (angle, high) if 0.5 + central / 2 < probability else (low, angle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)

@@ -1,0 +1,10 @@
+"""Gradients of groups of examples inside the backward pass, layer kind by layer kind: one file each, found by type."""
+
+from __future__ import annotations
+
+from cbs.noise_scale.layers.layer import Layer
+from cbs.registry import Registry
+
+LAYERS: Registry[type[Layer]] = Registry("layer kind", "cbs.noise_scale.layers")
+
+__all__ = ["LAYERS", "Layer"]

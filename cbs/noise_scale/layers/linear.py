@@ -1,0 +1,66 @@
+"""``nn.Linear``: one product of activations and output gradients per group, instead of one for all groups."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
+from cbs.noise_scale.layers.layer import Layer
+
+GRAM_ADVANTAGE = 16
+"""Multiplications a group may spend on Gram matrices, per entry of the weight whose gradient need not be written."""
+
+
+class LinearWeight(Contribution):
+    r"""Contributions :math:`\delta_j^\top a_j` of groups j to a weight matrix.
+
+    Args:
+        inputs: activations a, shape ``[groups, rows, in]``.
+        gradients: gradients of the outputs, :math:`\delta`, shape ``[groups, rows, out]``.
+    """
+
+    def __init__(self, inputs: Tensor, gradients: Tensor) -> None:
+        self.inputs = inputs
+        self.gradients = gradients
+        self.groups = inputs.shape[0]
+        self.nbytes = inputs.shape[2] * gradients.shape[2] * inputs.element_size()
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        return torch.bmm(self.gradients[start:stop].transpose(1, 2), self.inputs[start:stop])
+
+    def total(self) -> Tensor:
+        return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
+
+    def squared_norm(self) -> Tensor | None:
+        r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a_{ju}) (\delta_{jt} \cdot \delta_{ju})`."""
+        rows, fan_in, fan_out = self.inputs.shape[1], self.inputs.shape[2], self.gradients.shape[2]
+        if rows * rows * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
+            return None
+        dtype = accumulator(self.inputs.dtype)
+        inputs = torch.bmm(self.inputs, self.inputs.transpose(1, 2)).to(dtype)
+        gradients = torch.bmm(self.gradients, self.gradients.transpose(1, 2)).to(dtype)
+        return torch.dot(inputs.view(-1), gradients.view(-1))
+
+
+@LAYERS.register("linear")
+class Linear(Layer):
+    """Watches an ``nn.Linear``."""
+
+    types = (nn.Linear,)
+    names = ("weight", "bias")
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output = linear(input, self.value("weight"), self.value("bias"))
+        return output, (input.detach().to(output.dtype),)
+
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+        gradients = gradient.reshape(groups, -1, gradient.shape[-1])
+        found: dict[str, Contribution] = {}
+        if "weight" in self.watched:
+            found["weight"] = LinearWeight(saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients)
+        if "bias" in self.watched:
+            found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
+        return found

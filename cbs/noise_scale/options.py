@@ -1,0 +1,42 @@
+"""The options of a probe in a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.noise_scale.probe import MATCHED
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """What a configuration says about its probe.
+
+    Attributes:
+        source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"``.
+        groups: groups a backward pass is split into.
+        geometry: what is measured: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or ``"all"``.
+    """
+
+    source: str
+    groups: int = 2
+    geometry: tuple[str, ...] = (MATCHED,)
+
+    @classmethod
+    def of(cls, choice: Choice) -> ProbeOptions:
+        """The options of a source: ``groups``, and ``geometry`` as a name or a list of names.
+
+        Raises:
+            ConfigError: if an option is unknown or not of its kind.
+        """
+        unknown = sorted(set(choice.options) - {"groups", "geometry"})
+        if unknown:
+            raise ConfigError(
+                f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: groups=2, geometry={MATCHED}"
+            )
+        geometry = choice.options.get("geometry", MATCHED)
+        names = geometry if isinstance(geometry, list) else [geometry]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"probe geometry must be a name or a list of names, got {geometry!r}")
+        return cls(source=choice.name, groups=choice.options.get("groups", 2), geometry=tuple(names))

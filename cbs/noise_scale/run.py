@@ -1,0 +1,189 @@
+"""The noise scale along a short training run, phase by phase and geometry by geometry."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cbs import seeding
+from cbs.config import TrialConfig
+from cbs.errors import ConfigError
+from cbs.noise_scale.curvature import HESSIAN, HessianProbe
+from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.matched import matched
+from cbs.noise_scale.noise_scale import NoiseScale
+from cbs.noise_scale.options import ProbeOptions
+from cbs.training import TrainingLoop, pick_device
+from cbs.workloads import Workload, build_workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of consecutive steps.
+
+    Attributes:
+        first_step, last_step: optimizer updates, both included.
+        first_examples, last_examples: examples seen before the first and after the last of them.
+        train_loss: mean over the steps.
+        estimates: noise scale by geometry, in examples; ``hessian`` is taken at the end of the phase.
+        layers: noise scale by layer, in the first geometry.
+    """
+
+    first_step: int
+    last_step: int
+    first_examples: int
+    last_examples: int
+    train_loss: float
+    estimates: dict[str, Estimate]
+    layers: dict[str, Estimate]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("first_step", "last_step", "first_examples", "last_examples", "train_loss")
+        }
+        return plain | {
+            "noise_scales": {name: estimate.to_json() for name, estimate in self.estimates.items()},
+            "layers": {name: estimate.to_json() for name, estimate in self.layers.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScaleRun:
+    """What :func:`measure_run` found.
+
+    Attributes:
+        config: what was trained.
+        source: where the small-batch side came from.
+        matched: geometry of the optimizer.
+        example_unit: what one example is.
+        tokens_per_example: tokens in an example, or ``None``.
+        phases: in order.
+    """
+
+    config: TrialConfig
+    source: str
+    matched: str
+    example_unit: str
+    tokens_per_example: int | None
+    phases: tuple[Phase, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "config": self.config.to_dict(),
+            "source": self.source,
+            "matched": self.matched,
+            "example_unit": self.example_unit,
+            "tokens_per_example": self.tokens_per_example,
+            "phases": [phase.to_json() for phase in self.phases],
+        }
+
+
+def phase_ends(steps: int, phases: int) -> list[int]:
+    """Last step of every phase: each phase is as long as all before it, because the noise scale moves fastest early.
+
+    Raises:
+        ConfigError: if there are too few steps.
+    """
+    if phases < 1:
+        raise ConfigError(f"phases must be at least 1, got {phases}")
+    ends = [math.ceil(steps / 2**back) for back in reversed(range(phases))]
+    if ends[0] < 2 or len(set(ends)) < phases:
+        raise ConfigError(f"{steps} steps are too few for {phases} phases; take at least {2**phases} steps")
+    return ends
+
+
+def measure_run(
+    config: TrialConfig,
+    *,
+    workload: Workload | None = None,
+    phases: int = 4,
+    hessian_draws: int = 0,
+    confidence: float = 0.95,
+    progress: Callable[[int], None] = lambda step: None,
+) -> NoiseScaleRun:
+    """Train for ``config.max_steps`` steps and measure the noise scale in every phase.
+
+    The target of the configuration plays no part.
+
+    Args:
+        config: what to train; its probe says where the small-batch side comes from and in which geometries to measure.
+        workload: the built workload of ``config.workload``, to save loading its data again.
+        phases: number of phases, each as long as all before it.
+        hessian_draws: batches spent at the end of every phase on the Hessian-weighted noise scale; 0 for none.
+        confidence: of the intervals.
+        progress: called after every step with its number.
+
+    Raises:
+        ConfigError: if the configuration cannot run, or the loss stops being finite.
+    """
+    if config.probe is None:
+        raise ConfigError("the configuration has no probe; there is nothing to measure")
+    ends = phase_ends(config.max_steps, phases)
+    workload = workload or build_workload(config.workload)
+    options = ProbeOptions.of(config.probe)
+    accumulates = options.source == "accumulation" and config.micro_batch_size is None
+    plain = dataclasses.replace(
+        config,
+        probe=None,
+        micro_batch_size=math.ceil(config.batch_size / options.groups) if accumulates else config.micro_batch_size,
+    )
+    loop = TrainingLoop(plain, workload, pick_device(config))
+    found = []
+
+    noise_scale = NoiseScale(
+        loop.trained,
+        loop.optimizer,
+        source=options.source,
+        geometry=options.geometry,
+        groups=options.groups,
+        count=lambda args, kwargs: loop.examples,
+    )
+    handle = loop.optimizer.register_step_pre_hook(lambda *_: noise_scale.step())
+    curvature = HessianProbe(loop, groups=4) if hessian_draws else None
+    step = 0
+    with seeding.seeded(config.seed, "training"):
+        for end in ends:
+            first = step + 1
+            while step < end:
+                step += 1
+                loop.train_step(step)
+                progress(step)
+            losses = loop.columns.flush()[:, 0]
+            if not np.isfinite(losses).all():
+                bad = first + int(np.argmin(np.isfinite(losses)))
+                raise ConfigError(f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})")
+            estimates = {
+                name: noise_scale.estimate(geometry=name, confidence=confidence) for name in noise_scale.geometries
+            }
+            if curvature is not None:
+                estimates[HESSIAN] = curvature.measure(hessian_draws, confidence=confidence)
+            found.append(
+                Phase(
+                    first_step=first,
+                    last_step=end,
+                    first_examples=(first - 1) * config.batch_size,
+                    last_examples=end * config.batch_size,
+                    train_loss=float(losses.mean()),
+                    estimates=estimates,
+                    layers=noise_scale.estimate("layer", confidence=confidence),
+                )
+            )
+            noise_scale.reset()
+    handle.remove()
+    noise_scale.detach()
+    return NoiseScaleRun(
+        config=config,
+        source=noise_scale.probe.source,
+        matched=matched(loop.optimizer),
+        example_unit=workload.example_unit,
+        tokens_per_example=workload.tokens_per_example,
+        phases=tuple(found),
+    )

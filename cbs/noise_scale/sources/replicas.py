@@ -1,0 +1,126 @@
+"""Data-parallel ranks, under DDP and FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.distributed import combine, data_parallel_groups, initialized, is_sharded, require_norms
+from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources.accumulation import Accumulation
+from cbs.noise_scale.sources.base import Small
+
+
+@SOURCES.register("replicas")
+class Replicas(Accumulation):
+    """Every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
+
+    A tensor hook sees a rank's own gradient before ranks are averaged, so nothing is added to DDP's or FSDP2's
+    communication but one small sum over ranks per step, in :meth:`collect`, which every rank must call. Works with or
+    without ``no_sync()`` or ``set_requires_gradient_sync(False)``, with communication hooks and with mixed precision.
+    A model that is neither DDP nor FSDP2 is taken to be averaged over all ranks by the training loop.
+
+    Args:
+        model: what is called in the training loop; for DDP the wrapper or the module inside.
+        parameters: trainable parameter tensors.
+        geometries: what to measure; for FSDP2 only those that need no more than norms.
+        groups: ignored; the ranks decide.
+        count: number of examples of a forward pass, on this rank.
+
+    Attributes:
+        micro_batches: 1, or 2 on a single rank.
+
+    Raises:
+        ConfigError: if this process is not a rank, or the model is sharded in another way.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        geometries: Sequence[Geometry],
+        *,
+        groups: int = 2,
+        count: CountExamples = first_dimension,
+    ) -> None:
+        super().__init__(model, parameters, geometries, groups=groups, count=count)
+        everyone = dist.group.WORLD if initialized() else None
+        if everyone is None:
+            raise ConfigError(
+                "source 'replicas' needs torch.distributed: start with torchrun and call init_process_group, "
+                "or use source 'split'"
+            )
+        self._ranks = data_parallel_groups(model) or [everyone]
+        self.micro_batches = 1 if any(dist.get_world_size(group) > 1 for group in self._ranks) else 2
+        self._model = model
+        self._unsharded: dict[int, tuple[nn.Parameter, RemovableHandle]] = {}
+
+    def attach(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        sharding = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
+        if not sharding:
+            super().attach()
+            return
+        for geometry in self._geometries:
+            require_norms(geometry)
+        if not all(is_sharded(parameter) for parameter in self._parameters):
+            raise ConfigError(
+                "a parameter of the FSDP2 model is not sharded; a forward pass leaves some whole: "
+                "measure from before the first one on, or call reshard() on every FSDP2 module first"
+            )
+        self._passes.attach()
+        indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
+        for module in sharding:
+            places = [
+                (owner, name, indices[id(parameter)])
+                for owner in _managed(module, FSDPModule)
+                for name, parameter in owner.named_parameters(recurse=False)
+                if id(parameter) in indices
+            ]
+            self._handles.append(module.register_forward_pre_hook(self._follow(places)))
+
+    def detach(self) -> None:
+        super().detach()
+        for _, handle in self._unsharded.values():
+            handle.remove()
+        self._unsharded = {}
+
+    def collect(self) -> Small | None:
+        small = super().collect()
+        return None if small is None else combine(small, self._ranks)
+
+    def _follow(self, places: Sequence[tuple[nn.Module, str, int]]) -> Callable[[nn.Module, Any], None]:
+        """A hook that runs after FSDP2's own, when its module's parameters are whole, and watches those."""
+
+        def follow(_module: nn.Module, _args: Any) -> None:
+            for owner, name, index in places:
+                whole = getattr(owner, name)
+                known = self._unsharded.get(index)
+                if known is None or known[0] is not whole:
+                    if known is not None:
+                        known[1].remove()
+                    self._unsharded[index] = whole, whole.register_hook(self._hook(index))
+
+        return follow
+
+    def _zero(self, geometry: Geometry, index: int) -> Tensor:
+        parameter = self._parameters[index]
+        if is_sharded(parameter):
+            return geometry.statistic(index, parameter.to_local().detach().new_zeros(1)[None])
+        return super()._zero(geometry, index)
+
+
+def _managed(module: nn.Module, boundary: type) -> Iterator[nn.Module]:
+    """A module and all below it that no nested ``boundary`` module takes care of."""
+    yield module
+    for child in module.children():
+        if not isinstance(child, boundary):
+            yield from _managed(child, boundary)

@@ -1,0 +1,333 @@
+"""What ranks do for the tests of data-parallel noise scales: ``python distributed_worker.py FOLDER WORLD_SIZE...``.
+
+Every world size gets that many forked processes and one process group; every rank runs every case and writes
+``FOLDER/WORLD_SIZE-RANK.pt``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.moments import Sizes, solve_moments
+from cbs.noise_scale.probe import Probe
+from cbs.noise_scale.sources import SOURCES, Small
+
+TINY_BUCKET = 1e-4
+"""Megabytes: every parameter tensor of the network gets its own bucket."""
+SIZES = (3, 5, 2, 7)
+"""Examples of a micro-batch, by rank, where ranks differ."""
+
+
+class Squares(L2):
+    """Elementwise squares: a statistic of the size of the gradient."""
+
+    name = "squares"
+    norms_suffice = False
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        return gradients.square().sum(0)
+
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+        pairs = [solve_moments(s, sizes.small, b, sizes.big) for s, b in zip(small, big, strict=True)]
+        return torch.stack([signal.sum() for signal, _ in pairs]), torch.stack([noise.sum() for _, noise in pairs])
+
+
+class Network(nn.Module):
+    """A large layer, a frozen one, a tied one, and a branch that even ranks use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Linear(6, 2800)
+        self.narrow = nn.Linear(2800, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.tied = nn.Linear(8, 8)
+        self.branch = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor, branch: bool = False) -> Tensor:
+        hidden = torch.tanh(self.frozen(torch.tanh(self.narrow(torch.tanh(self.large(inputs))))))
+        hidden = torch.tanh(self.tied(torch.tanh(self.tied(hidden))))
+        return self.head(self.branch(hidden) if branch else hidden)
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network().double()
+
+
+def batch(rank: int, micro: int, size: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of one micro-batch."""
+    generator = torch.Generator().manual_seed(100 * rank + micro)
+    inputs = torch.randn(size, 6, dtype=torch.float64, generator=generator)
+    return inputs, torch.randn(size, 3, dtype=torch.float64, generator=generator) + inputs[:, :3]
+
+
+def loss(model: nn.Module, rank: int, micro: int, micros: int, size: int, branch: bool = False) -> Tensor:
+    inputs, targets = batch(rank, micro, size)
+    return (model(inputs, branch=branch) - targets).square().mean() / micros
+
+
+def backward(model: nn.Module, micros: int, size: int, *, synchronize: bool = False, branch: bool = False) -> None:
+    """The backward passes of a step, synchronised in the last one alone unless told otherwise."""
+    rank = dist.get_rank()
+    for micro in range(micros):
+        with contextlib.nullcontext() if synchronize or micro == micros - 1 else _no_sync(model):
+            loss(model, rank, micro, micros, size, branch).backward()
+
+
+def shard(**options: Any) -> nn.Module:
+    model = network()
+    fully_shard([model.large, model.narrow], **options)
+    fully_shard(model.head, **options)
+    return fully_shard(model, **options)
+
+
+def watch(model: nn.Module, source: str, run: Callable[[], None], geometries: Sequence[Any] = (L2(),)) -> dict:
+    """What a source says of a step, next to the gradients the step leaves behind."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    watcher = SOURCES[source](model, parameters, geometries)
+    watcher.attach()
+    run()
+    small = watcher.collect()
+    if source == "accumulation":
+        small = combine(small, data_parallel_groups(model))
+    gradients = {i: torch.zeros_like(p) if p.grad is None else p.grad for i, p in enumerate(parameters)}
+    result = {
+        "small": vars(small),
+        "big": [whole_statistics(geometry, gradients) for geometry in geometries],
+        "gradients": [_whole(gradient) for gradient in gradients.values()],
+        "again": watcher.collect(),
+    }
+    watcher.detach()
+    return result
+
+
+def gradients_of(model: nn.Module, run: Callable[[], None]) -> list[Tensor]:
+    """The gradients of the same step with nobody watching."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    run()
+    return [_whole(torch.zeros_like(p) if p.grad is None else p.grad) for p in parameters]
+
+
+def ddp(
+    micros: int, source: str, *, sizes: Sequence[int] = (4,) * 4, synchronize: bool = False, **options: Any
+) -> dict:
+    unused = options.get("find_unused_parameters", False)
+    size, branch = sizes[dist.get_rank()], unused and dist.get_rank() == 0
+    initial = network()
+    if not unused:
+        initial.branch.requires_grad_(False)
+
+    def step(model: nn.Module) -> Callable[[], None]:
+        return lambda: backward(model, micros, size, synchronize=synchronize, branch=branch)
+
+    plain = DistributedDataParallel(copy.deepcopy(initial), bucket_cap_mb=TINY_BUCKET, **options)
+    watched = DistributedDataParallel(copy.deepcopy(initial), bucket_cap_mb=TINY_BUCKET, **options)
+    result = watch(watched, source, step(watched), (L2(), Squares()))
+    return {**result, "plain": gradients_of(plain, step(plain))}
+
+
+def fsdp(micros: int, **options: Any) -> dict:
+    """An evaluation comes first, as it leaves some parameters whole."""
+    plain, watched = shard(**options), shard(**options)
+
+    def step(model: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                model(batch(0, 0, 2)[0])
+            backward(model, micros, 4, branch=True)
+
+        return run
+
+    return {**watch(watched, "replicas", step(watched)), "plain": gradients_of(plain, step(plain))}
+
+
+def hybrid() -> dict:
+    world = dist.get_world_size()
+    return fsdp(2, mesh=init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard")))
+
+
+def with_communication_hook() -> dict:
+    model = network()
+    model.branch.requires_grad_(False)
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(None, allreduce_hook)
+    return watch(model, "replicas", lambda: backward(model, 1, 4), (L2(), Squares()))
+
+
+def steps_of_a_probe() -> list[dict]:
+    """Three steps with an optimizer in between, as a training loop makes them."""
+    model = network()
+    model.branch.requires_grad_(False)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = []
+    with Probe(model, source="replicas") as probe:
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(model, 1, 4)
+            weights = copy.deepcopy(model.module.state_dict())
+            steps.append({"moments": probe.step()["l2"], "weights": weights})
+            optimizer.step()
+    return steps
+
+
+def detached() -> dict[str, dict]:
+    """A source that was attached for one step, under DDP and FSDP2."""
+    result = {}
+    for name, model in ("ddp", DistributedDataParallel(network(), find_unused_parameters=True)), ("fsdp", shard()):
+        before = _module_hooks(model)
+        watcher = SOURCES["replicas"](model, [p for p in model.parameters() if p.requires_grad], (L2(),))
+        watcher.attach()
+        backward(model, 1, 4, branch=True)
+        during = _module_hooks(model)
+        watcher.detach()
+        watcher.collect()
+        backward(model, 1, 4, branch=True)
+        result[name] = {"hooks": [before, during, _module_hooks(model)], "seen": watcher.collect()}
+    return result
+
+
+def unequal_ranks() -> dict:
+    """Both moments over many steps of a gradient whose mean and covariance are known, ranks of unequal size."""
+    rank, world, steps = dist.get_rank(), dist.get_world_size(), 2000
+    generator = torch.Generator().manual_seed(rank)
+    own = 0.5 + torch.randn(steps, SIZES[rank], 20, dtype=torch.float64, generator=generator).mean(1)
+    squared = own.square().sum(1) / SIZES[rank] ** 2
+    groups = [dist.group.WORLD]
+    small = combine(
+        Small(statistics=[[squared]], groups=1, inverse_sizes=1 / SIZES[rank], examples=SIZES[rank]), groups
+    )
+    big = (sum_over_ranks([own], groups)[0] / world).square().sum(1)
+    mean = small.statistics[0][0] * small.examples**2 / small.groups
+    return {"moments": solve_moments(mean, small.groups / small.inverse_sizes, big, small.examples)}
+
+
+def sums() -> dict:
+    rank, world = dist.get_rank(), [dist.group.WORLD]
+    tensors = [
+        torch.full((2, 3), float(rank)),
+        torch.full((20_000,), 1.0 + rank),
+        torch.tensor(2.0, dtype=torch.float64),
+    ]
+    return {"tensors": sum_over_ranks(tensors, world), "large only": sum_over_ranks([torch.ones(20_000)], world)}
+
+
+def refusals() -> dict[str, str]:
+    """What a person is told."""
+    evaluated = shard()
+    with torch.no_grad():
+        evaluated(batch(0, 0, 2)[0])
+    cases = {
+        "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
+        "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
+        "whole": lambda: watch(evaluated, "replicas", int),
+        "big": lambda: whole_statistics(Squares(), dict(enumerate(shard().parameters()))),
+    }
+    said = {}
+    for name, case in cases.items():
+        try:
+            case()
+        except ConfigError as error:
+            said[name] = str(error)
+    return said
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "ddp": lambda: ddp(1, "replicas"),
+    "ddp, two micro-batches": lambda: ddp(2, "replicas"),
+    "ddp, two micro-batches, synchronised twice": lambda: ddp(2, "replicas", synchronize=True),
+    "ddp, bucket views": lambda: ddp(2, "replicas", gradient_as_bucket_view=True),
+    "ddp, unequal ranks": lambda: ddp(2, "replicas", sizes=SIZES),
+    "ddp, unused parameters": lambda: ddp(1, "replicas", find_unused_parameters=True),
+    "ddp, accumulation": lambda: ddp(1, "accumulation"),
+    "ddp, accumulation, two micro-batches": lambda: ddp(2, "accumulation"),
+    "ddp, communication hook": with_communication_hook,
+    "probe": steps_of_a_probe,
+    "fsdp": lambda: fsdp(1),
+    "fsdp, two micro-batches": lambda: fsdp(2),
+    "fsdp, kept after forward": lambda: fsdp(2, reshard_after_forward=False),
+    "fsdp, bfloat16": lambda: fsdp(
+        2, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    ),
+    "fsdp, hybrid": hybrid,
+    "detached": detached,
+    "unequal ranks": unequal_ranks,
+    "sums": sums,
+    "refusals": refusals,
+}
+
+
+@contextlib.contextmanager
+def _no_sync(model: nn.Module) -> Iterator[None]:
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+        return
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+def _fsdp1() -> nn.Module:
+    return FullyShardedDataParallel(network(), device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def _module_hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+
+def _rank(folder: Path, world: int, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world, timeout=timedelta(seconds=20)
+    )
+    try:
+        torch.save({name: case() for name, case in CASES.items()}, folder / f"{world}-{rank}.pt")
+    except Exception:  # noqa: BLE001 - a rank that fails ends at once, so that the others stop waiting for it
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: Path, worlds: Sequence[int]) -> None:
+    context = get_context("fork")
+    for world in worlds:
+        ranks = [context.Process(target=_rank, args=(folder, world, rank), daemon=True) for rank in range(world)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [int(world) for world in sys.argv[2:]])

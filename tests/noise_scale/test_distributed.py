@@ -1,0 +1,84 @@
+"""Sums over ranks, and what holds without any."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.sources import Small
+from tests.noise_scale.distributed_worker import Squares
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_sums_keep_order_shape_and_dtype(ranks: dict[int, list[dict]], world: int) -> None:
+    expected = [
+        torch.full((2, 3), float(sum(range(world)))),
+        torch.full((20_000,), float(sum(range(1, world + 1)))),
+        torch.tensor(2.0 * world, dtype=torch.float64),
+    ]
+    for rank in range(world):
+        found = ranks[world][rank]["sums"]
+        torch.testing.assert_close(found["tensors"], expected, rtol=0, atol=0)
+        torch.testing.assert_close(found["large only"], [torch.full((20_000,), float(world))], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_moments_are_unbiased_where_ranks_have_unequal_batches(ranks: dict[int, list[dict]], world: int) -> None:
+    """2000 steps of 20 gradient entries with mean 1/2 and variance 1: |G|^2 = 5 and tr(Sigma) = 20.
+
+    Taking the sum of the batch sizes for the step's would put the signal off by more than ten standard errors with
+    four ranks.
+    """
+    signal, noise = ranks[world][0]["unequal ranks"]["moments"]
+    for values, truth in (signal, 5.0), (noise, 20.0):
+        error = values.std() / len(values) ** 0.5
+        assert abs(values.mean() - truth) < 4 * error
+        assert error < 0.05 * truth
+
+
+def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: dict[int, list[dict]]) -> None:
+    assert "geometry 'l2'" in ranks[2][0]["refusals"]["big"]
+
+
+def test_without_ranks_nothing_changes() -> None:
+    model = nn.Linear(3, 2)
+    small = Small(statistics=[[torch.tensor(2.0)]], groups=2, inverse_sizes=0.5, examples=8)
+    assert data_parallel_groups(model) == []
+    assert combine(small, []) is small
+    assert not is_sharded(model.weight)
+    gradients = {1: torch.tensor([3.0, 4.0]), 4: torch.tensor([[1.0], [2.0]])}
+    assert [float(value) for value in whole_statistics(L2(), gradients)] == [25.0, 5.0]
+    assert torch.equal(whole_statistics(Squares(), gradients)[1], torch.tensor([[1.0], [4.0]]))
+
+
+def test_measures_where_torch_has_no_distributed_package() -> None:
+    """A build without it has ``torch.distributed.is_available() == False`` and none of the names."""
+    program = """
+import sys, torch
+for name in list(vars(torch._C)):
+    if "c10d" in name:
+        delattr(torch._C, name)
+for name in [name for name in sys.modules if name.startswith("torch.distributed")]:
+    del sys.modules[name]
+import torch.distributed as dist
+assert not dist.is_available()
+import cbs.noise_scale
+model = torch.nn.Linear(2, 1)
+probe = cbs.noise_scale.Probe(model, source="accumulation")
+for _ in range(2):
+    (model(torch.ones(3, 2)).mean() / 2).backward()
+assert probe.step()["l2"].sizes.big == 6
+try:
+    cbs.noise_scale.Probe(model, source="replicas")
+except cbs.noise_scale.sources.replicas.ConfigError as error:
+    print(error)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "torchrun" in finished.stdout
