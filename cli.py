@@ -61,7 +61,7 @@ def sweep(
     probe: Annotated[
         str | None,
         typer.Option(
-            help="Where the noise scale of every step comes from: split, accumulation, per_example, norm_layers or none. "
+            help="Where the noise scale of every step comes from: split, accumulation, per_example, norm_layers, none. "
             "Default: split where the model allows it, else accumulation."
         ),
     ] = None,
@@ -170,7 +170,9 @@ def analyze(
 def noise_scale(
     workload: Annotated[str, typer.Option(help="Workload: a name, or package.module:function.")] = "text",
     optim: Annotated[str, typer.Option("--optim", help="Optimizer that trains.")] = "adamw",
-    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the middle of the optimizer's grid.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,
     steps: Annotated[int, typer.Option(help="Length of the run, in steps.")] = 256,
     phases: Annotated[int, typer.Option(help="Phases, each as long as all before it.")] = 4,

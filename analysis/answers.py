@@ -12,7 +12,7 @@ import numpy as np
 from analysis.definitions import Definition, Sample
 from analysis.fitting import Fit, fit_curve, interval
 from analysis.load import Group, Results
-from analysis.noise import Measured, NoiseScale, measure, near
+from analysis.noise import PLAIN, Measured, NoiseScale, measure, near, over
 from analysis.select import Point, Study, point, studies, within_reach
 from analysis.verdict import Verdict, judge
 from cbs.store import finite_or_none
@@ -39,7 +39,10 @@ class Answer:
         verdict: see :class:`Verdict`.
         advice: what to change; empty when nothing is missing.
         noise: by batch size, for the batch sizes that reached the target.
-        noise_scale: what stands for the optimizer, see :func:`analysis.noise.near`.
+        noise_scale: plain, what stands for the optimizer, see :func:`analysis.noise.near`.
+        matched_geometry: the geometry of the optimizer's own that was stored; ``"l2"`` without another.
+        matched_noise_scale: likewise in this geometry; the same as ``noise_scale`` in ``"l2"``.
+        noise_scale_ratio, matched_noise_scale_ratio: over the critical batch size, see :func:`analysis.noise.over`.
     """
 
     group: Group
@@ -59,6 +62,16 @@ class Answer:
     advice: str
     noise: dict[int, Measured] = field(repr=False)
     noise_scale: NoiseScale
+    matched_geometry: str
+    matched_noise_scale: NoiseScale
+
+    @property
+    def noise_scale_ratio(self) -> NoiseScale:
+        return over(self.noise_scale, self.critical_batch_size, self.interval)
+
+    @property
+    def matched_noise_scale_ratio(self) -> NoiseScale:
+        return over(self.matched_noise_scale, self.critical_batch_size, self.interval)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``None`` where undefined, never NaN."""
@@ -87,6 +100,14 @@ class Answer:
             "simple_noise_scale": self.noise_scale.value,
             "simple_noise_scale_interval": list(self.noise_scale.interval),
             "simple_noise_scale_note": self.noise_scale.note,
+            "simple_noise_scale_ratio": self.noise_scale_ratio.value,
+            "simple_noise_scale_ratio_interval": list(self.noise_scale_ratio.interval),
+            "matched_geometry": self.matched_geometry,
+            "matched_noise_scale": self.matched_noise_scale.value,
+            "matched_noise_scale_interval": list(self.matched_noise_scale.interval),
+            "matched_noise_scale_note": self.matched_noise_scale.note,
+            "matched_noise_scale_ratio": self.matched_noise_scale_ratio.value,
+            "matched_noise_scale_ratio_interval": list(self.matched_noise_scale_ratio.interval),
         }
 
     def _point(self, entry: Point) -> dict[str, Any]:
@@ -103,6 +124,7 @@ class Answer:
             "status": entry.status,
             "steps_lower_bound": entry.steps_lower_bound,
             "simple_noise_scale": measured.summary.value if measured else None,
+            "matched_noise_scale": measured.matched.value if measured else None,
         }
 
 
@@ -147,12 +169,12 @@ def answer(
             entry.steps_per_seed,
             entry.batch_size,
             confidence=confidence,
-            resamples=resamples,
-            seed=seed,
         )
         for entry in points
         if entry.reached
     }
+    geometries = [measured.geometry for measured in moments.values() if measured.geometry != PLAIN]
+    critical = numbers["critical_batch_size"]
     verdict, advice = judge(points, _seen(numbers, fit), about, target, within_reach(results, group, target.direction))
     return Answer(
         group=about,
@@ -166,7 +188,9 @@ def answer(
         verdict=verdict,
         advice=advice,
         noise=moments,
-        noise_scale=near(moments, numbers["critical_batch_size"]),
+        noise_scale=near({size: measured.summary for size, measured in moments.items()}, critical),
+        matched_geometry=geometries[0] if geometries else PLAIN,
+        matched_noise_scale=near({size: measured.matched for size, measured in moments.items()}, critical),
     )
 
 

@@ -1,14 +1,16 @@
-r"""The simple noise scale of the trials at the best learning rate.
+r"""The noise scale of the trials at the best learning rate, plain and in the optimizer's own geometry.
 
-McCandlish et al. (2018), equation 2.9: :math:`B_{simple} = tr(\Sigma)/|G|^2`, in examples. Both moments are
-estimated without bias on every step, their ratio is not: moments are averaged over steps and seeds first and divided
-last. An average :math:`|G|^2` that is not positive leaves the ratio undefined, and that is what is reported.
+Plain is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9); matched is the noise scale in the
+dual norm of the optimizer's steps (Naganuma et al., arXiv 2602.03001), where the trials stored its moments.
+
+One summary, fixed in advance: the mean moments over the second half of the steps to target, pooled over the seeds,
+divided last. A mean that is not positive leaves the noise scale undefined, and that is what is reported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,23 +18,29 @@ import numpy as np
 import pandas as pd
 
 from analysis.curves import Array
+from cbs.noise_scale.exponents import EXPONENTS
+from cbs.noise_scale.interval import ratio_interval
 from cbs.store import read_steps
 
 BINS, STEPS_PER_BIN = 16, 12
 """Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
 
-_COLUMNS = ("step", "grad_sq_norm", "noise_trace")
-_LEAST_BLOCKS = 4
+PLAIN = "l2"
+
+_MOST_BLOCKS = 256
+_COLUMNS = {PLAIN: ("grad_sq_norm", "noise_trace")} | {
+    name: (f"{name}_signal", f"{name}_noise") for name in EXPONENTS if name != PLAIN
+}
 
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """A simple noise scale.
+    """A noise scale, or its ratio to the critical batch size.
 
     Attributes:
-        value: examples; ``None`` where undefined.
+        value: examples, or a ratio; ``None`` where undefined.
         interval: ends of the interval; ``None`` where an end is open or undefined.
-        note: why the value is undefined, or how it came about; mostly empty.
+        note: why the value or its interval is undefined, or how it came about; mostly empty.
         measured: whether there were gradient moments to take it from.
     """
 
@@ -44,141 +52,171 @@ class NoiseScale:
 
 @dataclass(frozen=True)
 class Measured:
-    """Noise scale of one batch size.
+    """Noise scales of one batch size.
 
     Attributes:
-        summary: over the second half of the steps to target, pooled over seeds.
-        trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples`` and
-            ``simple_noise_scale`` (NaN where undefined).
+        summary: plain, over the second half of the steps to target, pooled over seeds.
+        matched: likewise in the geometry ``geometry``.
+        geometry: of ``matched``; ``"l2"``, and ``matched`` the same as ``summary``, where no other was stored.
+        trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples``,
+            ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
     """
 
     summary: NoiseScale
+    matched: NoiseScale
+    geometry: str
     trajectory: pd.DataFrame = field(repr=False)
 
 
 def measure(
-    folders: Sequence[Path],
-    steps_to_target: Sequence[float],
-    batch_size: int,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    folders: Sequence[Path], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> Measured:
-    """Noise scale of the trials of one batch size at its best learning rate.
+    """Noise scales of the trials of one batch size at its best learning rate.
 
     Args:
         folders: one trial folder per seed.
         steps_to_target: of each trial.
         batch_size: examples per step.
-        confidence: of the interval.
-        resamples: of the block bootstrap.
-        seed: of the block bootstrap.
+        confidence: of the intervals.
 
     Raises:
         ResultsError: if a ``steps.parquet`` is missing or damaged.
     """
-    moments = [moment for moment in (_moments(folder) for folder in folders) if moment is not None]
-    if len(moments) < len(folders) or not moments:
-        return Measured(
-            NoiseScale(None, note="no gradient moments were recorded", measured=False), _trajectory([], [], batch_size)
-        )
-    trajectory = _trajectory(moments, steps_to_target, batch_size)
-    windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
-    windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
-    if not sum(window.shape[1] for window in windows):
-        note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
-        return Measured(NoiseScale(None, note=note, measured=False), trajectory)
-    return Measured(pooled_ratio(windows, confidence=confidence, resamples=resamples, seed=seed), trajectory)
-
-
-def pooled_ratio(
-    windows: Sequence[Array], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> NoiseScale:
-    """Mean noise trace over mean squared gradient, with a block-bootstrap interval.
-
-    Consecutive steps are correlated, so whole blocks of about ``sqrt(steps)`` steps of one trial are drawn. A resample
-    whose mean squared gradient is not positive counts as an infinite noise scale.
-
-    Args:
-        windows: per seed the rows ``(grad_sq_norm, noise_trace)``, shape ``[2, steps]``.
-        confidence: of the interval.
-        resamples: number of resamples.
-        seed: of the resampling.
-    """
-    sums = np.concatenate([_block_sums(window) for window in windows if window.shape[1]], axis=1)
-    square, trace, _ = sums.sum(axis=1) / sums[2].sum()
-    if square <= 0 or trace <= 0:
-        which = "|G|^2" if square <= 0 else "tr(Sigma)"
-        return NoiseScale(None, note=f"the mean estimate of {which} is not positive ({min(square, trace):.3g})")
-    blocks = sums.shape[1]
-    if blocks < _LEAST_BLOCKS:
-        return NoiseScale(float(trace / square))
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(blocks, np.full(blocks, 1.0 / blocks), size=resamples).astype(float)
-    squares, traces, steps = (counts @ row for row in sums)
-    widening = math.sqrt(blocks / (blocks - 1))
-    squares = square + widening * (squares / steps - square)
-    traces = trace + widening * (traces / steps - trace)
-    ratios = np.where(squares > 0, traces / np.where(squares > 0, squares, 1.0), np.inf)
-    low, high = np.quantile(ratios, [0.5 - confidence / 2, 0.5 + confidence / 2], method="nearest")
-    return NoiseScale(
-        float(trace / square),
-        (float(low) if 0 < low < np.inf else None, float(high) if np.isfinite(high) else None),
+    columns = [read_steps(folder / "steps.parquet") for folder in folders]
+    stored = [name for name in _COLUMNS if columns and all(set(_COLUMNS[name]) <= set(found) for found in columns)]
+    others = [name for name in stored if name != PLAIN]
+    geometry = min(others, key=lambda name: list(columns[0]).index(_COLUMNS[name][0])) if others else PLAIN
+    moments = {
+        name: [
+            np.stack([np.asarray(found[key], dtype=float) for key in ("step", *_COLUMNS[name])]) for found in columns
+        ]
+        for name in stored
+    }
+    summaries = {
+        name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence)
+        for name in {PLAIN, geometry}
+    }
+    return Measured(
+        summaries[PLAIN],
+        summaries[geometry],
+        geometry,
+        _trajectory(
+            moments.get(PLAIN, []), moments.get(geometry, []), EXPONENTS[geometry], steps_to_target, batch_size
+        ),
     )
 
 
-def near(measured: dict[int, Measured], critical_batch_size: float | None) -> NoiseScale:
+def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: float = 0.95) -> NoiseScale:
+    """``(mean noise / mean signal) ** exponent`` over all steps, with the interval of
+    :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series of their own.
+
+    Args:
+        windows: per seed the rows ``(signal, noise)``, shape ``[2, steps]``.
+        exponent: 1 or 2.
+        confidence: of the interval.
+    """
+    windows = [window for window in windows if window.shape[1]]
+    total = sum(window.shape[1] for window in windows)
+    length = math.ceil(total / _MOST_BLOCKS)
+    starts = [np.arange(0, window.shape[1], length) for window in windows]
+    steps = np.concatenate(
+        [np.diff(np.append(start, window.shape[1])) for start, window in zip(starts, windows, strict=True)]
+    )
+    sums = np.concatenate(
+        [np.add.reduceat(window, start, axis=1) for start, window in zip(starts, windows, strict=True)], axis=1
+    )
+    first = np.concatenate([start == 0 for start in starts])
+    found = ratio_interval(*(sums / steps), steps=steps, starts=first, exponent=exponent, confidence=confidence)
+    signal, noise = sums.sum(axis=1) / total
+    if signal > 0 and noise > 0:
+        return NoiseScale(float(noise / signal) ** exponent, (found.low, found.high), found.note)
+    which = "signal" if signal <= 0 else "noise"
+    return NoiseScale(None, (found.low, found.high), f"the mean {which} is not positive ({min(signal, noise):.3g})")
+
+
+def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) -> NoiseScale:
     """The noise scale that stands for an optimizer.
 
     That of the measured batch size nearest (in log) to the critical batch size; without one, the geometric mean over
     the batch sizes at which it is defined, without an interval.
 
     Args:
-        measured: by batch size.
+        scales: by batch size.
         critical_batch_size: fitted, in examples, or ``None``.
     """
-    able = {size: entry.summary for size, entry in measured.items() if entry.summary.measured}
+    able = {size: scale for size, scale in scales.items() if scale.measured}
     if not able:
-        return next(
-            (entry.summary for entry in measured.values()),
-            NoiseScale(None, note="the target was not reached", measured=False),
-        )
+        return next(iter(scales.values()), NoiseScale(None, note="the target was not reached", measured=False))
     if critical_batch_size:
         nearest = min(able, key=lambda size: abs(math.log(size / critical_batch_size)))
         return able[nearest]
-    values = [summary.value for summary in able.values() if summary.value is not None]
+    values = [scale.value for scale in able.values() if scale.value is not None]
     if not values:
         return next(iter(able.values()))
     return NoiseScale(math.exp(float(np.mean(np.log(values)))), note="geometric mean over batch sizes")
 
 
-def _moments(folder: Path) -> Array | None:
-    columns = read_steps(folder / "steps.parquet")
-    if any(name not in columns for name in _COLUMNS):
-        return None
-    return np.stack([np.asarray(columns[name], dtype=float) for name in _COLUMNS])
+def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None, float | None]) -> NoiseScale:
+    """Noise scale over critical batch size, with an interval that holds the uncertainty of both.
+
+    On the log axis the distance from value to end is the root of the summed squares of the two distances that move it
+    that way (Zou and Donner 2008, "method of variance estimates recovery"), which takes the two as independent. They
+    come from the same trials, but from gradients on one hand and from crossings of the target on the other. An end is
+    open where one of the two is.
+
+    Args:
+        scale: the noise scale.
+        critical: critical batch size in examples, or ``None``.
+        interval: of ``critical``, at the level of ``scale.interval``.
+    """
+    if scale.value is None or critical is None:
+        return NoiseScale(None, measured=scale.measured)
+    value = scale.value / critical
+
+    def end(of_scale: float | None, of_critical: float | None, sign: float) -> float | None:
+        if of_scale is None or of_critical is None or scale.value is None:
+            return None
+        return value * math.exp(sign * math.hypot(math.log(of_scale / scale.value), math.log(of_critical / critical)))
+
+    return NoiseScale(
+        value,
+        (end(scale.interval[0], interval[1], -1.0), end(scale.interval[1], interval[0], 1.0)),
+        measured=scale.measured,
+    )
 
 
-def _block_sums(window: Array) -> Array:
-    """Sums of both moments and the number of steps of every block, shape ``[3, blocks]``."""
-    steps = window.shape[1]
-    starts = np.arange(0, steps, math.ceil(math.sqrt(steps)))
-    return np.add.reduceat(np.vstack([window, np.ones(steps)]), starts, axis=1)
-
-
-def _trajectory(moments: Sequence[Array], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
-    columns = ["progress", "examples", "simple_noise_scale"]
+def _summary(
+    moments: Sequence[Array], steps_to_target: Sequence[float], batch_size: int, exponent: int, confidence: float
+) -> NoiseScale:
     if not moments:
+        return NoiseScale(None, note="no gradient moments were recorded", measured=False)
+    windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
+    windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
+    if not any(window.shape[1] for window in windows):
+        note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
+        return NoiseScale(None, note=note, measured=False)
+    return pooled_ratio(windows, exponent=exponent, confidence=confidence)
+
+
+def _trajectory(
+    plain: Sequence[Array], matched: Sequence[Array], exponent: int, steps_to_target: Sequence[float], batch_size: int
+) -> pd.DataFrame:
+    columns = ["progress", "examples", "simple_noise_scale", "matched_noise_scale"]
+    if not plain and not matched:
         return pd.DataFrame(columns=columns, dtype=float)
     bins = max(1, min(BINS, int(sum(steps_to_target) // STEPS_PER_BIN)))
+    progress = (np.arange(bins) + 0.5) / bins
+    mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
+    ratios = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
+    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, *ratios), strict=True)))
+
+
+def _binned(moments: Sequence[Array], steps_to_target: Sequence[float], bins: int) -> Array:
+    """Mean noise over mean signal in every bin of the way to the target; NaN where a mean is not positive."""
     sums = np.zeros((2, bins))
-    for moment, steps in zip(moments, steps_to_target, strict=True):
+    for moment, steps in zip(moments, steps_to_target if moments else [], strict=True):
         usable = (moment[0] <= steps) & np.isfinite(moment[1:]).all(axis=0)
         index = np.minimum((moment[0, usable] / steps * bins).astype(int), bins - 1)
         sums += [np.bincount(index, row, minlength=bins) for row in moment[1:, usable]]
-    progress = (np.arange(bins) + 0.5) / bins
     defined = (sums > 0).all(axis=0)
-    ratio = np.where(defined, sums[1] / np.where(defined, sums[0], 1.0), np.nan)
-    mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
-    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, ratio), strict=True)))
+    return np.where(defined, sums[1] / np.where(defined, sums[0], 1.0), np.nan)

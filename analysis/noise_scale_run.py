@@ -63,7 +63,8 @@ def compute(run: dict[str, Any]) -> pd.DataFrame:
 
 
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Noise scales against examples seen, both on log axes, with intervals as bars; an open end runs off the axes."""
+    """Noise scales against examples seen, both on log axes, with intervals as bars: an open end runs off the axes, and
+    a hollow marker has no interval."""
     measured = table[table["noise_scale"].notna() & (table["noise_scale"] > 0)]
     if measured.empty:
         style.empty(axes, "every estimate is undefined:\nthe run is too short for its noise")
@@ -84,9 +85,15 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         colour, marker = looks[geometry]
         # Side by side, so that the bars of one phase do not lie on each other.
         x = part["examples"] * 1.05 ** (place - len(geometries) / 2)
+        known = part["low"].notna() | part["high"].notna()
         low, high = part["low"].fillna(bottom / 10).clip(lower=bottom / 10), part["high"].fillna(10 * top)
-        axes.plot(x, part["noise_scale"], color=colour, marker=marker, markersize=3.5, linewidth=1.0, zorder=3)
-        axes.vlines(x, low, high, color=colour, linewidth=0.8, alpha=0.7, zorder=2)
+        axes.vlines(x[known], low[known], high[known], color=colour, linewidth=0.8, alpha=0.7, zorder=2)
+        axes.plot(x, part["noise_scale"], color=colour, linewidth=1.0, zorder=3)
+        for shown, fill in ((known, colour), (~known, "white")):
+            axes.plot(
+                x[shown], part["noise_scale"][shown], color=colour, marker=marker, markersize=3.5, linewidth=0,
+                markerfacecolor=fill, markeredgewidth=0.8, zorder=4,
+            )  # fmt: skip
         label = SYMBOLS.get(geometry, geometry) + (" (matched)" if part["matched"].iloc[0] else "")
         ends.append((float(x.iloc[-1]), float(part["noise_scale"].iloc[-1]), label, colour))
     axes.set_ylim(bottom, top)
@@ -122,8 +129,8 @@ def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
             cells.append(escape(with_interval(estimate["value"], (estimate["low"], estimate["high"]), between="\n")))
             if estimate["note"]:
                 notes[geometry] = f"{geometry}, up to {phase['last_examples']} {unit}s: {estimate['note']}"
-        names = [geometry, *(["plain"] if geometry == "l2" else []), *(["matched"] if geometry == run["matched"] else [])]
-        table.add_row(names[0] + (f" ({', '.join(names[1:])})" if names[1:] else ""), *cells)
+        about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * (geometry == run["matched"]))
+        table.add_row(f"{geometry} ({about})" if about else geometry, *cells)
     table.caption = escape("\n".join(notes.values())) or None
     table.caption_justify = "left"
     return table

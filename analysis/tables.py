@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis.noise import PLAIN
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -75,10 +77,18 @@ def _row(answer: Answer) -> dict[str, Any]:
         ("min_steps", answer.min_steps, answer.min_steps_interval),
         ("min_examples", answer.min_examples, answer.min_examples_interval),
         ("simple_noise_scale", answer.noise_scale.value, answer.noise_scale.interval),
+        ("simple_noise_scale_ratio", answer.noise_scale_ratio.value, answer.noise_scale_ratio.interval),
+        ("matched_noise_scale", answer.matched_noise_scale.value, answer.matched_noise_scale.interval),
+        (
+            "matched_noise_scale_ratio",
+            answer.matched_noise_scale_ratio.value,
+            answer.matched_noise_scale_ratio.interval,
+        ),
     ):
         row |= {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
     critical = answer.critical_batch_size
     return row | {
+        "matched_geometry": answer.matched_geometry,
         "critical_batch_size_tokens": None if critical is None or tokens is None else critical * tokens,
         "interval_method": answer.fit.interval_method if answer.fit else "none: no fit",
         "residual_rms": answer.fit.residual_rms if answer.fit else None,
@@ -107,15 +117,19 @@ def points(answers: Sequence[Answer]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_HEADINGS = ("optimizer", "target", "B_crit", "tokens", "S_min", "E_min", "B_simple", "LR interior", "verdict")
-_NUMERIC = ("B_crit", "tokens", "S_min", "E_min", "B_simple")
+_SIMPLE, _MATCHED = ("B_simple", "B_simple / B_crit"), ("B_matched", "B_matched / B_crit")
+_NUMERIC = ("B_crit", "tokens", "S_min", "E_min", *_SIMPLE, *_MATCHED)
+_HEADINGS = ("optimizer", "target", *_NUMERIC, "LR interior", "verdict")
 
 
 def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells of the short table; names the same in every row are left out."""
+    """Headings and text cells of the short table; names the same in every row are left out, and so is the matched noise
+    scale where it is the simple one in every row."""
     headings = list(_HEADINGS)
     if not any(answer.group.tokens_per_example for answer in answers):
         headings.remove("tokens")
+    if all(answer.matched_geometry == PLAIN for answer in answers):
+        headings = [name for name in headings if name not in _MATCHED]
     for name in ("workload", "sweep"):
         if len({getattr(answer.group, name) for answer in answers}) > 1:
             headings.insert(0, name)
@@ -123,6 +137,15 @@ def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], li
     for answer in answers:
         interior = lr_interior(answer)
         size, per_example = answer.critical_batch_size, answer.group.tokens_per_example
+        scales = (
+            answer.noise_scale,
+            answer.noise_scale_ratio,
+            answer.matched_noise_scale,
+            answer.matched_noise_scale_ratio,
+        )
+        simple, simple_ratio, matched, matched_ratio = (
+            with_interval(scale.value, scale.interval, between=between) for scale in scales
+        )
         cells = {
             "sweep": answer.group.sweep,
             "workload": answer.group.workload,
@@ -132,7 +155,10 @@ def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], li
             "tokens": number(size * per_example if size and per_example else None),
             "S_min": with_interval(answer.min_steps, answer.min_steps_interval, between=between),
             "E_min": with_interval(answer.min_examples, answer.min_examples_interval, between=between),
-            "B_simple": with_interval(answer.noise_scale.value, answer.noise_scale.interval, between=between),
+            "B_simple": simple,
+            "B_simple / B_crit": simple_ratio,
+            "B_matched": f"{answer.matched_geometry}: {matched}",
+            "B_matched / B_crit": matched_ratio,
             "LR interior": "–" if interior is None else "yes" if interior else "no",
             "verdict": str(answer.verdict),
         }
@@ -165,6 +191,14 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
         for row in rows:
             row[column - 1] += f"\n{row[column]} tokens" if row[column] != number(None) else ""
         headings, rows = _without("tokens", headings, rows)
+    for scale, ratio in (_SIMPLE, _MATCHED):
+        if ratio not in headings:
+            continue
+        at, below = headings.index(scale), headings.index(ratio)
+        for row in rows:
+            value, *rest = row[below].split("\n")
+            row[at] += "\n".join(["", f"{value} B_crit", *rest]) if value != number(None) else ""
+        headings, rows = _without(ratio, headings, rows)
     title = f"Critical batch size in {_unit(answers)} [{_percent(confidence)} % interval]"
     if len(targets) == 1:
         headings, rows = _without("target", headings, rows)
@@ -205,6 +239,9 @@ def latex(answers: Sequence[Answer], *, confidence: float = 0.95) -> str:
         "S_min": r"$S_\mathrm{min}$",
         "E_min": r"$E_\mathrm{min}$",
         "B_simple": r"$B_\mathrm{simple}$",
+        "B_simple / B_crit": r"$B_\mathrm{simple} / B_\mathrm{crit}$",
+        "B_matched": r"$B_\mathrm{matched}$",
+        "B_matched / B_crit": r"$B_\mathrm{matched} / B_\mathrm{crit}$",
     }
     columns = "".join("r" if name in symbols else "l" for name in headings)
     lines = [

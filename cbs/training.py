@@ -101,7 +101,7 @@ class TrainingLoop:
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.probe = self.build_probe() if config.probe is not None else None
-        self.micro_sizes = _micro_sizes(config, self.probe.micro_batches if self.probe else 1)
+        self.micro_sizes = micro_sizes(config, self.probe.micro_batches if self.probe else 1)
         self.columns = StepColumns(config.batch_size, self.probe.names if self.probe else ())
         self.examples = config.batch_size
         self.evaluations: list[Measurement] = []
@@ -187,7 +187,7 @@ class TrainingLoop:
         multiplier = lr_multiplier(config.schedule, step * config.batch_size)
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
-        batch = tree_map(self._to_device, self.stream.next(config.batch_size))
+        batch = self.to_device(self.stream.next(config.batch_size))
         loss = self.accumulate(batch)
         self.columns.append([loss, *(self.probe.step() if self.probe else ())])
         self.optimizer.step()
@@ -197,11 +197,12 @@ class TrainingLoop:
         """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for self.examples, part in _split(batch, self.micro_sizes):
+        for examples, part in split_batch(batch, self.micro_sizes):
+            self.examples = examples
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
                 loss = self.workload.example_losses(self.trained, part).mean()
-            if self.examples != self.config.batch_size:
-                loss = loss * (self.examples / self.config.batch_size)
+            if examples != self.config.batch_size:
+                loss = loss * (examples / self.config.batch_size)
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
@@ -235,8 +236,11 @@ class TrainingLoop:
         self.evaluation_seconds += time.perf_counter() - started
         return measurement
 
-    def _to_device(self, value: object) -> object:
-        return value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch with every tensor on the trial's device."""
+        return tree_map(
+            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
+        )
 
 
 def pick_device(config: TrialConfig) -> torch.device:
@@ -253,7 +257,7 @@ def pick_device(config: TrialConfig) -> torch.device:
     return device
 
 
-def _micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
+def micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
     """Sizes of the micro-batches of a step: as configured, else the batch in ``wanted`` parts as equal as can be."""
     batch_size = config.batch_size
     size = min(config.micro_batch_size or batch_size, batch_size)
@@ -261,7 +265,8 @@ def _micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
     return [batch_size // count + (index < batch_size % count) for index in range(count)]
 
 
-def _split(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+    """The parts of a batch that hold ``sizes`` examples, each with its size."""
     if len(sizes) == 1:
         yield sizes[0], batch
         return

@@ -35,6 +35,9 @@ class Truth:
     common: float = 0.7
     grad_sq_norm: float = 0.5
     noise_trace: float = 20.0
+    geometry: str = "l2"
+    own_signal: float = 1.0
+    own_noise: float = 6.0
 
     def best_lr(self, batch_size: int) -> float:
         return min(self.lr_at_1 * batch_size**self.lr_power, self.lr_max)
@@ -129,7 +132,8 @@ def _moments(config: TrialConfig, truth: Truth | None, steps: int) -> dict[str, 
     if truth is None:
         return {}
     if config.batch_size == 1:
-        return {name: np.full(steps, np.nan) for name in PROBE_COLUMNS}
+        own = [f"{truth.geometry}_signal", f"{truth.geometry}_noise"] if truth.geometry != "l2" else []
+        return {name: np.full(steps, np.nan) for name in (*PROBE_COLUMNS, *own)}
     rng = np.random.default_rng(config.seed + 1000 * config.batch_size)
     small = config.batch_size / 2
     signal = truth.grad_sq_norm * np.linspace(2.0, 1.0, steps)
@@ -137,9 +141,13 @@ def _moments(config: TrialConfig, truth: Truth | None, steps: int) -> dict[str, 
     noisy_big = (signal + truth.noise_trace / config.batch_size) * rng.gamma(20.0, 1 / 20.0, steps)
     grad_sq_norm = (config.batch_size * noisy_big - small * noisy_small) / (config.batch_size - small)
     noise_trace = (noisy_small - noisy_big) / (1 / small - 1 / config.batch_size)
-    return dict(
+    columns = dict(
         zip(PROBE_COLUMNS, (np.full(steps, small), noisy_small, noisy_big, grad_sq_norm, noise_trace), strict=True)
     )
+    if truth.geometry != "l2":
+        for part, mean in (("signal", truth.own_signal), ("noise", truth.own_noise)):
+            columns[f"{truth.geometry}_{part}"] = mean * rng.gamma(20.0, 1 / 20.0, steps)
+    return columns
 
 
 def sweep(

@@ -13,7 +13,7 @@ import pytest
 import cli
 from cbs.errors import ConfigError
 
-COMMANDS = ["sweep", "analyze"]
+COMMANDS = ["sweep", "analyze", "noise-scale"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -74,6 +74,24 @@ def test_version(run):
         (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
+        (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
+        (["sweep", "--set", "probe.groups=1"], ["groups", "at least 2"]),
+        (["sweep", "--set", "probe.geometry=l3"], ["l3", "did you mean"]),
+        (["sweep", "--optim", "sgd", "--set", "probe.geometry=preconditioned"], ["second moment"]),
+        (["noise-scale", "--optim", "merti"], ["merti", "did you mean merit"]),
+        (["noise-scale", "--workload", "txt"], ["txt", "did you mean text"]),
+        (["noise-scale", "--probe", "splt"], ["splt", "did you mean split"]),
+        (["noise-scale", "--probe", "none"], ["none", "split"]),
+        (["noise-scale", "--geometry", "l3"], ["l3", "did you mean"]),
+        (["noise-scale", "--groups", "1"], ["groups", "at least 2"]),
+        (["noise-scale", "--steps", "8"], ["8 steps", "4 phases"]),
+        (["noise-scale", "--phases", "0"], ["phases"]),
+        (["noise-scale", "--batch-size", "0"], ["batch sizes"]),
+        (["noise-scale", "--batch-size", "some"], ["--batch-size"]),
+        (["noise-scale", "--lr", "-1"], ["lr"]),
+        (["noise-scale", "--hessian", "-1"], ["hessian"]),
+        (["noise-scale", "--confidence", "95"], ["--confidence"]),
+        (["noise-scale", "--set", "max_step=3"], ["max_step"]),
         (["sweep", "--set", "max_steps"], ["key=value"]),
         (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
         (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
@@ -213,3 +231,29 @@ def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, t
     assert one_line(err), err
     assert "first step: ZeroDivisionError" in err
     assert not (tmp_path / "out").exists()
+
+
+QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.dimension=50", "--steps", 64)
+
+
+def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
+    code, out, _ = run(*QUADRATIC, "--hessian", 3, "--json", "-o", tmp_path / "one")
+    assert code == 0
+    report = json.loads(out)
+    assert [phase["last_step"] for phase in report["phases"]] == [8, 16, 32, 64]
+    assert {"l2", "l1", "preconditioned", "hessian"} <= set(report["phases"][0]["noise_scales"])
+    assert report["phases"][-1]["noise_scales"]["l2"]["noise"] > 0
+    assert json.loads((tmp_path / "one" / "noise_scale.json").read_text()) == report
+    code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--layers", "-o", tmp_path / "two")
+    assert code == 0
+    assert "l2 (plain)" in out
+    assert "theta" in out
+    assert (tmp_path / "two" / "noise_scale.png").stat().st_size > 5000
+
+
+def test_noise_scale_of_a_run_that_diverges_is_one_line(run, tmp_path):
+    code, out, err = run(*QUADRATIC, "--lr", 1e30, "--optim", "sgd", "-o", tmp_path)
+    assert code == 2
+    assert not out
+    assert one_line(err)
+    assert "lower the learning rate" in err

@@ -21,18 +21,22 @@ _HALF_LIVES = 20.0
 
 @dataclass(kw_only=True)
 class _Block:
-    """Consecutive steps: how many, their examples, and their summed moments, each of shape ``[parameters]``."""
+    """Consecutive steps: how many, their examples, and sums weighted as at the last of them: of the weights, and of the
+    moments, each of shape ``[parameters]``."""
 
     steps: int
     examples: int
+    weight: float
     signal: Array
     noise: Array
 
-    def take(self, other: _Block) -> None:
-        self.steps += other.steps
-        self.examples += other.examples
-        self.signal += other.signal
-        self.noise += other.noise
+    def take(self, later: _Block, decay: float) -> None:
+        """Join the steps that follow; ``decay`` is what they make of the weights before them."""
+        self.steps += later.steps
+        self.examples += later.examples
+        self.weight = decay * self.weight + later.weight
+        self.signal = decay * self.signal + later.signal
+        self.noise = decay * self.noise + later.noise
 
 
 class MomentAverages:
@@ -44,8 +48,7 @@ class MomentAverages:
     Steps are kept as up to 256 blocks of consecutive steps. When there are more, neighbours are merged and blocks
     become twice as long, so memory does not grow with the number of steps. A window or a half-life forgets whole
     blocks: a window holds what it says or up to one block more, at most a 127th of it once it spans more than 256
-    steps. With a half-life, weights are those of the middle of a block, and steps older than 20 half-lives (their
-    weight is below a millionth) are forgotten.
+    steps. With a half-life, what is older than 20 half-lives (its weight is below a millionth) is forgotten.
 
     Args:
         window: examples to look back; everything so far when absent.
@@ -93,6 +96,7 @@ class MomentAverages:
         step = _Block(
             steps=1,
             examples=int(examples),
+            weight=1.0,
             signal=np.array(signal, dtype=np.float64, ndmin=1),
             noise=np.array(noise, dtype=np.float64, ndmin=1),
         )
@@ -109,7 +113,7 @@ class MomentAverages:
         self.examples += step.examples
         self._held += step.examples
         if self._blocks and self._blocks[-1].steps < self._length:
-            self._blocks[-1].take(step)
+            self._blocks[-1].take(step, self._decay(step.examples))
         else:
             self._blocks.append(step)
         self._forget()
@@ -139,10 +143,13 @@ class MomentAverages:
             )  # fmt: skip
         steps = np.array([block.steps for block in self._blocks], dtype=float)
         sums = np.stack([[block.signal, block.noise] for block in self._blocks], axis=1)
-        per_step = _selected(sums, select).sum(axis=2) / steps
-        weights = self._weights()
-        signal, noise = per_step @ (steps * weights) / (steps @ weights)
-        interval = ratio_interval(*per_step, steps=steps, weights=weights, exponent=exponent, confidence=confidence)
+        weights = np.array([block.weight for block in self._blocks])
+        means = _selected(sums, select).sum(axis=2) / weights
+        weights *= self._decay(self._examples_after())
+        signal, noise = means @ weights / weights.sum()
+        interval = ratio_interval(
+            *means, steps=steps, weights=weights / steps, exponent=exponent, confidence=confidence
+        )
         value, note = None, interval.note
         if signal > 0 and noise > 0:
             value = float(noise / signal) ** exponent
@@ -173,6 +180,7 @@ class MomentAverages:
             "length": self._length,
             "block_steps": np.array([block.steps for block in blocks], dtype=np.int64),
             "block_examples": np.array([block.examples for block in blocks], dtype=np.int64),
+            "block_weight": np.array([block.weight for block in blocks], dtype=np.float64),
             "block_signal": np.array([block.signal for block in blocks], dtype=np.float64),
             "block_noise": np.array([block.noise for block in blocks], dtype=np.float64),
         }
@@ -191,10 +199,10 @@ class MomentAverages:
                 )
         self.steps, self.examples, self.skipped = state["steps"], state["examples"], state["skipped"]
         self._length = state["length"]
-        columns = (np.array(state[f"block_{name}"]) for name in ("steps", "examples", "signal", "noise"))
+        names = ("steps", "examples", "weight", "signal", "noise")
         self._blocks = deque(
-            _Block(steps=int(steps), examples=int(examples), signal=signal, noise=noise)
-            for steps, examples, signal, noise in zip(*columns, strict=True)
+            _Block(steps=int(steps), examples=int(examples), weight=float(weight), signal=signal, noise=noise)
+            for steps, examples, weight, signal, noise in zip(*(state[f"block_{name}"] for name in names), strict=True)
         )
         self._held = sum(block.examples for block in self._blocks)
 
@@ -210,18 +218,19 @@ class MomentAverages:
         merged: deque[_Block] = deque()
         for block in self._blocks:
             if merged and merged[-1].steps < self._length:
-                merged[-1].take(block)
+                merged[-1].take(block, self._decay(block.examples))
             else:
                 merged.append(block)
         self._blocks = merged
 
-    def _weights(self) -> Array:
-        """Of a step of every block: one half for every half-life since the middle of the block."""
-        if self.half_life is None:
-            return np.ones(len(self._blocks))
+    def _decay(self, examples: Any) -> Any:
+        """Weight of a step that lies ``examples`` back."""
+        return 1.0 if self.half_life is None else 2.0 ** (-examples / self.half_life)
+
+    def _examples_after(self) -> Array:
+        """Examples of the blocks that follow each block."""
         examples = np.array([block.examples for block in self._blocks], dtype=float)
-        age = examples.sum() - np.cumsum(examples) + examples / 2
-        return 2.0 ** (-(age - age[-1]) / self.half_life)
+        return examples.sum() - np.cumsum(examples)
 
 
 def _selected(sums: Array, select: Sequence[int] | Array | None) -> Array:

@@ -58,5 +58,5 @@ class Estimate:
 
 def three_digits(value: float) -> str:
     """``value`` with three significant digits and no exponent, whole from 100 on."""
-    decimals = 2 - math.floor(math.log10(abs(value))) if value else 0
+    decimals = 2 - math.floor(math.log10(abs(value))) if value else 2
     return f"{value:,.{max(0, decimals)}f}"

@@ -28,11 +28,8 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-LEAST_BLOCKS = 16
-"""Blocks (or steps) below which there is no interval."""
-
 _COSINES = 8
-_FITTED_COSINES = 48
+_LEAST_WAVES, _MOST_WAVES = 12, 48
 _CORRELATIONS = 48
 _FEW, _TOO_FEW = 20.0, 8.0
 _ROUNDING = 1e-12
@@ -75,12 +72,12 @@ def ratio_interval(
         confidence: level, between 0 and 1.
     """
     blocks = len(signal)
-    if blocks < LEAST_BLOCKS:
-        return Interval(None, None, "too few steps for an interval")
     steps = np.ones(blocks) if steps is None else np.asarray(steps, dtype=float)
     weights = np.ones(blocks) if weights is None else np.asarray(weights, dtype=float)
     starts = np.zeros(blocks, dtype=bool) if starts is None else np.asarray(starts, dtype=bool)
     design = _design(steps.tobytes(), weights.tobytes(), starts.tobytes())
+    if design.columns.shape[1] < 1 + _LEAST_WAVES:
+        return Interval(None, None, "too few steps for an interval")
     coefficients = np.stack([signal, noise]) @ design.columns
     means, coefficients = coefficients[:, 0], coefficients[:, 1:]
     own = means[0] * coefficients[1] - means[1] * coefficients[0]
@@ -126,21 +123,26 @@ def _design(steps: bytes, weights: bytes, starts: bytes) -> _Design:
 
 
 def _slow_waves(root: Array, weights: Array, starts: Array) -> Array:
-    """Orthonormal columns, slowest first, that see neither the weighted mean, nor a constant, nor a linear drift within
-    the series; shape ``[blocks, waves]``."""
-    share = root**2 * weights
+    """Orthonormal columns, slowest first and none faster than the blocks can show, that see neither the weighted mean
+    nor a constant, nor, where weights are equal, a linear drift within the series. Shape ``[blocks, waves]``."""
+    unseen = root[:, None] * np.column_stack([weights / weights.max(), _drift(root, weights, starts)])
+    unseen = np.linalg.qr(unseen)[0]
+    # between equal time and equal weight: recent steps need the room, old ones must not stand still
+    share = root**2 * np.sqrt(weights)
     time = (np.cumsum(share) - share / 2) / share.sum()
-    series = np.cumsum(starts) - starts[0]
-    place = np.cumsum(root**2)
-    place -= (np.bincount(series, place) / np.bincount(series))[series]
-    unseen = root[:, None] * np.column_stack([weights / weights.max(), np.ones_like(root), place / len(root)])
-    left, size, _ = np.linalg.svd(unseen, full_matrices=False)
-    left = left[:, size > 1e-9 * size[0]]
-    taken = left.shape[1]
-    index = np.arange(taken, min(taken + _FITTED_COSINES, len(root)))
+    index = np.arange(2, min(2 + _MOST_WAVES, math.floor(share.sum() / share.max())))
     waves = (root * weights)[:, None] * np.cos(np.pi * np.outer(time, index))
     waves /= np.linalg.norm(waves, axis=0)
-    return np.linalg.qr(waves - left @ (left.T @ waves))[0]
+    return np.linalg.qr(waves - unseen @ (unseen.T @ waves))[0]
+
+
+def _drift(root: Array, weights: Array, starts: Array) -> Array:
+    """A linear drift within every series; a constant where weights differ, which is the same for nearly equal ones."""
+    if np.ptp(weights) > 0:
+        return np.ones_like(root)
+    series = np.cumsum(starts) - starts[0]
+    time = np.cumsum(root**2) - root**2 / 2
+    return time - (np.bincount(series, time) / np.bincount(series))[series]
 
 
 def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:

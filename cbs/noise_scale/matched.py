@@ -41,7 +41,7 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     name = geometry_of(decisive)
     if name is None:
         raise ConfigError(
-            f"no geometry is known to suit the optimizer {type(decisive).__name__}: name one, as in geometries=['l2'] "
+            f"no geometry is known to suit the optimizer {type(decisive).__name__}: name one, as in geometry='l2' "
             f"(there are {', '.join(GEOMETRIES.names())}), or give its class an attribute geometry = 'l2'"
         )
     return name

@@ -113,13 +113,15 @@ class NoiseScale:
             self._flush()
 
     @overload
-    def estimate(
-        self, by: None = None, *, geometry: str | None = None, confidence: float = 0.95
-    ) -> Estimate: ...
+    def estimate(self, by: None = None, *, geometry: str | None = None, confidence: float = 0.95) -> Estimate: ...
 
     @overload
     def estimate(
-        self, by: Literal["layer", "parameter", "parameter_group"], *, geometry: str | None = None, confidence: float = 0.95
+        self,
+        by: Literal["layer", "parameter", "parameter_group"],
+        *,
+        geometry: str | None = None,
+        confidence: float = 0.95,
     ) -> dict[str, Estimate]: ...
 
     def estimate(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -85,9 +86,7 @@ class Probe:
         self.micro_batches = self._source.micro_batches
         self._indices = [
             tuple(
-                index
-                for index in range(len(self.parameters))
-                if geometry.covers(index) and self._source.watched(index)
+                index for index in range(len(self.parameters)) if geometry.covers(index) and self._source.watched(index)
             )
             for geometry in self.geometries
         ]
@@ -122,6 +121,15 @@ class Probe:
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
         self._source.detach()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not watch inside the block, as for passes that are not part of a step."""
+        self._source.detach()
+        try:
+            yield
+        finally:
+            self._source.attach()
 
     def __enter__(self) -> Probe:
         return self

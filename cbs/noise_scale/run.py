@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from cbs import seeding
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
-from cbs.noise_scale.curvature import HESSIAN, HessianProbe
+from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.options import ProbeOptions
-from cbs.training import TrainingLoop, pick_device
-from cbs.workloads import Workload, build_workload
+from cbs.training import TrainingLoop, micro_sizes, pick_device, split_batch
+from cbs.workloads import TrainingStream, Workload, build_workload
+
+HESSIAN = "hessian"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +130,12 @@ def measure_run(
     """
     if config.probe is None:
         raise ConfigError("the configuration has no probe; there is nothing to measure")
+    if hessian_draws < 0:
+        raise ConfigError(f"hessian draws must be at least 0, got {hessian_draws}")
     ends = phase_ends(config.max_steps, phases)
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
-    accumulates = options.source == "accumulation" and config.micro_batch_size is None
-    plain = dataclasses.replace(
-        config,
-        probe=None,
-        micro_batch_size=math.ceil(config.batch_size / options.groups) if accumulates else config.micro_batch_size,
-    )
-    loop = TrainingLoop(plain, workload, pick_device(config))
+    loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick_device(config))
     found = []
 
     noise_scale = NoiseScale(
@@ -146,8 +146,9 @@ def measure_run(
         groups=options.groups,
         count=lambda args, kwargs: loop.examples,
     )
+    loop.micro_sizes = micro_sizes(config, noise_scale.probe.micro_batches)
     handle = loop.optimizer.register_step_pre_hook(lambda *_: noise_scale.step())
-    curvature = HessianProbe(loop, groups=4) if hessian_draws else None
+    fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
     step = 0
     with seeding.seeded(config.seed, "training"):
         for end in ends:
@@ -159,12 +160,15 @@ def measure_run(
             losses = loop.columns.flush()[:, 0]
             if not np.isfinite(losses).all():
                 bad = first + int(np.argmin(np.isfinite(losses)))
-                raise ConfigError(f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})")
+                raise ConfigError(
+                    f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})"
+                )
             estimates = {
                 name: noise_scale.estimate(geometry=name, confidence=confidence) for name in noise_scale.geometries
             }
-            if curvature is not None:
-                estimates[HESSIAN] = curvature.measure(hessian_draws, confidence=confidence)
+            if hessian_draws:
+                with noise_scale.probe.paused():
+                    estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence)
             found.append(
                 Phase(
                     first_step=first,
@@ -187,3 +191,20 @@ def measure_run(
         tokens_per_example=workload.tokens_per_example,
         phases=tuple(found),
     )
+
+
+def _hessian(loop: TrainingLoop, stream: TrainingStream, draws: int, confidence: float) -> Estimate:
+    """The Hessian-weighted noise scale where the loop stands, from batches it does not train on."""
+
+    def loss(batch: Any) -> Tensor:
+        return loop.workload.example_losses(loop.model, batch).mean()
+
+    averages = MomentAverages()
+    size = max(2, loop.config.batch_size)
+    halves = [size - size // 2, size // 2]
+    for _ in range(draws):
+        batch, curvature = (loop.to_device(stream.next(size)) for _ in range(2))
+        groups = [part for _, part in split_batch(batch, halves)]
+        moments = hessian_moments(loop.model, loss, groups, curvature, halves)
+        averages.add(size, moments.signal.cpu().numpy(), moments.noise.cpu().numpy())
+    return averages.estimate(confidence=confidence)

@@ -46,8 +46,8 @@ class Preconditioned:
         }
         if not self._owners:
             raise ConfigError(
-                f"geometry 'preconditioned' needs an optimizer with a second moment, such as AdamW, LAMB or RMSprop, and "
-                f"{type(optimizer).__name__} keeps none of the measured parameters; use 'l2', 'l1' or 'nuclear'"
+                f"geometry 'preconditioned' needs a second moment, such as that of AdamW or RMSprop, and "
+                f"{type(optimizer).__name__} keeps none for the measured parameters; use 'l2', 'l1' or 'nuclear'"
             )
 
     def covers(self, index: int) -> bool:

@@ -41,9 +41,7 @@ class EmbeddingWeight(Contribution):
         return tables
 
     def total(self) -> Tensor:
-        return torch.ops.aten.embedding_dense_backward(
-            self.gradients, self.ids, self._entries, self._padding, False
-        )
+        return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, self._padding, False)
 
     def squared_norm(self) -> Tensor | None:
         """Squared norm of the rows that were looked up, after adding up those of equal id within a group."""

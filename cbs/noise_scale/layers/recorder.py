@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class Recorder:
         passes: counts forward passes and their examples.
         parameters: the parameter tensors, by index.
         names: theirs.
+        watched: indices of those that layers contribute to.
         geometries: what to measure.
         groups: groups per forward pass; ``None`` for one per example.
 
@@ -64,6 +65,7 @@ class Recorder:
         passes: ForwardPasses,
         parameters: Sequence[nn.Parameter],
         names: Sequence[str],
+        watched: Sequence[int],
         geometries: Sequence[Geometry],
         groups: int | None,
     ) -> None:
@@ -71,6 +73,7 @@ class Recorder:
         self._passes = passes
         self._parameters = parameters
         self._names = names
+        self._watched = watched
         self._geometries = geometries
         self._groups = groups
         self._current = Pass(0, 0, ())
@@ -132,6 +135,7 @@ class Recorder:
         total = totals[0]
         for other in totals[1:]:
             total = total + other
+        total = total.to(self._parameters[index].dtype)
         checked = index in self._complete
         self._returned.setdefault(index, []).append(total.data_ptr() if checked else total)
         return total
@@ -152,3 +156,107 @@ class Recorder:
         )
         self.forget()
         return small
+
+    def check(self, index: int, gradient: Tensor) -> None:
+        """Compare the gradient that a backward pass found for a parameter tensor with what layers contributed to it.
+
+        Raises:
+            ConfigError: if they differ, because the parameter is used outside its layers or a hook changes its gradient.
+        """
+        returned = self._returned.pop(index, [])
+        if len(returned) == 1 and index in self._complete and returned[0] == gradient.data_ptr():
+            return
+        tensors = [tensor for tensor in returned if isinstance(tensor, Tensor)]
+        if len(returned) > 1 and not tensors:
+            return
+        if not tensors or not _agree(gradient, torch.stack(tensors).sum(0)):
+            raise ConfigError(
+                f"the gradient of {self._names[index]!r} is not what its layer contributes to it: it is used outside "
+                "the layer's forward, the layer mixes examples or draws random numbers, or a hook changes its gradient; "
+                "use the source 'accumulation'"
+            )
+        self._complete.add(index)
+
+    def _keep(self, part: Contribution) -> Contribution:
+        """A form that can wait until the last use of a parameter was seen."""
+        if isinstance(part, Dense) or (part.groups > 2 and part.groups * part.nbytes > HELD_BYTES):
+            return part
+        return Dense(part.dense(0, part.groups))
+
+    def _finish(self, current: Pass, index: int) -> None:
+        """Measure a parameter used several times."""
+        for parts in zip(*current.held.pop(index), strict=True):
+            run = parts[0][0]
+            calls = [part for _, part in parts]
+            for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
+                values = calls[0].dense(start, stop)
+                for part in calls[1:]:
+                    values = values + part.dense(start, stop)
+                self._add(index, run, values)
+
+    def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
+        """Measure a parameter used once; returns the sum of the contributions."""
+        if not self._by_value[index]:
+            square = part.squared_norm() if self._by_norm[index] else None
+            if square is not None:
+                self._squares.append((index, run.size**-2, square))
+            if square is not None or not self._by_norm[index]:
+                return part.total()
+        total = None
+        for start, stop in _blocks(run.groups, part.nbytes):
+            values = part.dense(start, stop)
+            self._add(index, run, values)
+            block = sum_of_groups(values)
+            total = block if total is None else total.add_(block)
+        return total  # type: ignore[return-value]
+
+    def _add(self, index: int, run: Run, values: Tensor) -> None:
+        """Add the statistics of some groups of a run."""
+        weight = run.size**-2
+        if self._by_norm[index]:
+            norm = torch.linalg.vector_norm(values, dtype=accumulator(values.dtype))
+            self._norms.append((index, weight, norm))
+        for place in self._by_value[index]:
+            value = self._geometries[place].statistic(index, values).mul_(weight)
+            table = self._values[place]
+            table[index] = table[index].add_(value) if index in table else value
+
+    def _statistics(self) -> list[list[Tensor]]:
+        statistics = []
+        squares = self._sum_squares()
+        for geometry, table in zip(self._geometries, self._values, strict=True):
+            covered = [index for index in self._watched if geometry.covers(index)]
+            if geometry.norms_suffice:
+                statistics.append([squares[index].clone() for index in covered])
+                continue
+            statistics.append([table[index] if index in table else self._zero(geometry, index) for index in covered])
+        return statistics
+
+    def _sum_squares(self) -> Tensor:
+        """Sum over groups of squared norms over squared sizes, per parameter tensor."""
+        device = self._parameters[0].device
+        sums = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
+        for entries, power in ((self._norms, 2), (self._squares, 1)):
+            if entries:
+                indices, weights, values = zip(*entries, strict=True)
+                stacked = torch.stack([value.to(device, non_blocking=True) for value in values]).double() ** power
+                scaled = stacked * torch.tensor(weights, dtype=torch.float64, device=device)
+                sums.index_add_(0, torch.tensor(indices, device=device), scaled)
+        return sums
+
+    def _zero(self, geometry: Geometry, index: int) -> Tensor:
+        return geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
+
+
+def _blocks(groups: int, nbytes: int) -> list[tuple[int, int]]:
+    """Blocks of groups whose contributions fit the cache."""
+    step = max(1, BLOCK_BYTES // nbytes)
+    return [(start, min(start + step, groups)) for start in range(0, groups, step)]
+
+
+def _agree(gradient: Tensor, total: Tensor) -> bool:
+    """Whether two sums of the same contributions agree up to rounding."""
+    dtype = accumulator(gradient.dtype)
+    gradient, total = gradient.to(dtype), total.to(dtype)
+    tolerance = torch.finfo(gradient.dtype).eps ** 0.5
+    return bool((gradient - total).norm() <= tolerance * total.norm())

@@ -26,11 +26,9 @@ class Accumulation:
         model: what is called in the training loop.
         parameters: trainable parameter tensors.
         geometries: what to measure.
-        groups: ignored; the training loop decides.
+        groups: micro-batches to ask of a training loop that is free to choose.
         count: number of examples of a forward pass.
     """
-
-    micro_batches = 2
 
     def __init__(
         self,
@@ -41,6 +39,7 @@ class Accumulation:
         groups: int = 2,
         count: CountExamples = first_dimension,
     ) -> None:
+        self.micro_batches = groups
         self._parameters = parameters
         self._geometries = geometries
         self._passes = ForwardPasses(model, count)
@@ -52,9 +51,7 @@ class Accumulation:
 
     def attach(self) -> None:
         self._passes.attach()
-        self._handles = [
-            parameter.register_hook(self._hook(index)) for index, parameter in enumerate(self._parameters)
-        ]
+        self._handles = [parameter.register_hook(self._hook(index)) for index, parameter in enumerate(self._parameters)]
 
     def detach(self) -> None:
         self._passes.detach()
@@ -106,4 +103,6 @@ class Accumulation:
         return take
 
     def _zero(self, geometry: Geometry, index: int) -> Tensor:
-        return geometry.statistic(index, self._parameters[index].detach().new_zeros(self._parameters[index].shape)[None])
+        return geometry.statistic(
+            index, self._parameters[index].detach().new_zeros(self._parameters[index].shape)[None]
+        )

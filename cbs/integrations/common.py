@@ -1,0 +1,64 @@
+"""What the callbacks share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch import nn
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScale
+from cbs.noise_scale.distributed import initialized
+
+
+def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str) -> NoiseScale:
+    """A :class:`~cbs.noise_scale.NoiseScale` whose source fits the run: with several ranks, ``replicas``.
+
+    Args:
+        model: as for NoiseScale.
+        optimizer: likewise.
+        options: its other arguments.
+        micro_batches: that the run makes of a step, on every rank.
+        setting: what a person calls that number in the library at hand.
+
+    Raises:
+        ConfigError: if NoiseScale raises one, or the source needs more micro-batches than the run has.
+    """
+    ranks = dist.get_world_size() if initialized() else 1
+    noise_scale = NoiseScale(model, optimizer, **({"source": "replicas"} if ranks > 1 else {}) | options)
+    needed = noise_scale.probe.micro_batches
+    if micro_batches < needed:
+        noise_scale.detach()
+        raise ConfigError(
+            f"source {noise_scale.probe.source!r} compares micro-batches and needs {needed} of them in a step, "
+            f"the run has {setting}={micro_batches}: raise it, or pass another source"
+        )
+    return noise_scale
+
+
+def logged(noise_scale: NoiseScale) -> dict[str, float]:
+    """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``; what is undefined is left out.
+
+    Under a geometry other than ``l2`` the first is called by its name.
+    """
+    estimate = noise_scale.estimate()
+    geometry = noise_scale.geometries[0]
+    values = {"simple" if geometry == "l2" else geometry: estimate.value, "low": estimate.low, "high": estimate.high}
+    return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
+
+
+def to_text(noise_scale: NoiseScale) -> str:
+    """The averages as text, which any checkpoint can hold."""
+    return json.dumps(noise_scale.state_dict(), default=np.ndarray.tolist)
+
+
+def from_text(noise_scale: NoiseScale, text: str) -> None:
+    """Go on from :func:`to_text`.
+
+    Raises:
+        ConfigError: if it is of other geometries, another window or another half-life.
+    """
+    noise_scale.load_state_dict(json.loads(text))

@@ -1,0 +1,172 @@
+"""Noise scale of a run of the Hugging Face ``Trainer``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from cbs.errors import ConfigError, MissingDependencyError
+from cbs.integrations.common import build, from_text, logged, to_text
+from cbs.noise_scale import NoiseScale
+
+try:
+    from accelerate.state import GradientState
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise MissingDependencyError(
+        'the callback for the Trainer needs transformers: pip install "critical-batch-size[huggingface]"'
+    ) from error
+
+
+class NoiseScaleCallback(TrainerCallback, ExportableState):
+    r"""Logs the gradient noise scale of a run, in sequences (McCandlish et al. 2018, equation 2.9).
+
+    ::
+
+        trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
+
+    adds ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to every training log: on the screen, in
+    ``trainer.state.log_history`` and for every callback that comes later. Reporters named in ``report_to`` come
+    earlier; ``trainer.add_callback(trainer.pop_callback(WandbCallback))`` moves one behind.
+
+    A step is measured at the end of the backward pass that completes its gradient, before the Trainer clips or unscales
+    it. Gradient accumulation, mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages, and
+    a run that resumes from one goes on with them if the callback has the same arguments.
+
+    Args:
+        options: arguments of :class:`~cbs.noise_scale.NoiseScale` other than the model and the optimizer. Without a
+            source, ``replicas`` is taken on several ranks and ``"auto"`` on one.
+
+    Attributes:
+        noise_scale: from the beginning of training on; stays readable after its end.
+
+    Raises:
+        ConfigError: when training begins, if the run or the arguments do not suit.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.averages: str | None = None
+        self.noise_scale: NoiseScale | None = None
+        self._handle: RemovableHandle | None = None
+        self._optimizer: Any = None
+        self._queued = self._measured = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if args.n_gpu > 1:
+            raise ConfigError("the noise scale cannot look into DataParallel: start one process per GPU with torchrun")
+        if getattr(args, "deepspeed", None):
+            raise ConfigError("the noise scale cannot look into DeepSpeed: use DDP or FSDP2")
+        if isinstance(self.options.get("count"), str):
+            raise ConfigError(
+                "a checkpoint cannot hold the function given as count=: leave restore_callback_states_from_checkpoint "
+                "off, the averages are restored without it"
+            )
+        self._detach()
+        self._queued = self._measured = False
+        model, self._optimizer = kwargs["model"], kwargs["optimizer"]
+        self.noise_scale = build(
+            model,
+            getattr(self._optimizer, "optimizer", self._optimizer),
+            self.options,
+            micro_batches=args.gradient_accumulation_steps,
+            setting="gradient_accumulation_steps",
+        )
+        averages = _saved(state, self._arguments()) if state.global_step else None
+        if averages is not None:
+            from_text(self.noise_scale, averages)
+        self._handle = model.register_forward_hook(self._watch)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not self._measured:
+            raise ConfigError(
+                "the noise scale saw no backward pass end: the Trainer's loss must come from the outputs of its model, "
+                "in tensors, dictionaries or tuples"
+            )
+        self._measured = False
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if self.noise_scale is not None and logs is not None and "loss" in logs:
+            values = logged(self.noise_scale)
+            logs.update(values)
+            state.log_history[-1].update(values)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._detach()
+
+    def state(self) -> dict[str, Any]:
+        """Arguments and averages, for ``trainer_state.json``."""
+        if self.noise_scale is not None:
+            self.averages = to_text(self.noise_scale)
+        return {"args": self._arguments(), "attributes": {"averages": self.averages}}
+
+    def _arguments(self) -> dict[str, Any]:
+        """The options in a form that JSON can hold."""
+        arguments: dict[str, Any] = json.loads(json.dumps(self.options, default=repr))
+        return arguments
+
+    def _watch(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if not (torch.is_grad_enabled() and GradientState().sync_gradients):
+            return
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(self._begin)
+
+    def _begin(self, _gradient: Tensor) -> None:
+        if not self._queued:
+            self._queued = True
+            _at_end_of_backward(self._measure)
+
+    def _measure(self) -> None:
+        assert self.noise_scale is not None
+        self._queued = False
+        scaler = getattr(self._optimizer, "scaler", None)
+        self.noise_scale.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
+        self._measured = True
+
+    def _detach(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        if self.noise_scale is not None:
+            self.noise_scale.detach()
+
+
+def _saved(state: TrainerState, arguments: dict[str, Any]) -> str | None:
+    """The averages that a checkpoint holds for a callback with these arguments."""
+    stored: Any = state.stateful_callbacks
+    entries = stored.get(NoiseScaleCallback.__name__, [])
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if entry["args"] == arguments:
+            averages: str | None = entry["attributes"]["averages"]
+            return averages
+    return None
+
+
+def _at_end_of_backward(action: Callable[[], None]) -> None:
+    """Act when the backward pass under way is over, gradients reduced over ranks included.
+
+    DDP and FSDP2 queue the end of their reduction while the pass runs; what is queued by a queued action comes after.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(action))

@@ -1,0 +1,125 @@
+"""Noise scale of a run of the Lightning ``Trainer``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from cbs.errors import ConfigError, MissingDependencyError
+from cbs.integrations.common import build, from_text, logged, to_text
+from cbs.noise_scale import NoiseScale
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback  # type: ignore[assignment]
+    except ImportError as error:
+        raise MissingDependencyError(
+            'the callback for Lightning needs it: pip install "critical-batch-size[lightning]"'
+        ) from error
+
+
+class NoiseScaleCallback(Callback):
+    r"""Logs the gradient noise scale of a run, in examples (McCandlish et al. 2018, equation 2.9).
+
+    ::
+
+        trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
+
+    logs ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to the Trainer's logger, as often as the
+    Trainer logs. For ``lightning`` and ``pytorch_lightning`` alike, under automatic optimization.
+
+    A step is measured in ``on_before_optimizer_step``, before the Trainer clips the gradient. Gradient accumulation,
+    mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages.
+
+    Args:
+        options: arguments of :class:`~cbs.noise_scale.NoiseScale` other than the model and the optimizer. Without a
+            source, ``replicas`` is taken on several ranks and ``"auto"`` on one. ``count`` is called with
+            ``((batch,), {})``; the first dimension of the batch's first tensor by default.
+
+    Attributes:
+        noise_scale: from the beginning of training on; stays readable after its end.
+
+    Raises:
+        ConfigError: when training begins, if the run or the arguments do not suit.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.noise_scale: NoiseScale | None = None
+        self._batches: _Batches | None = None
+        self._saved: str | None = None
+        self._differentiated = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not pl_module.automatic_optimization:
+            raise ConfigError(
+                "the callback does not know when a manual optimization clips and steps: "
+                "use cbs.noise_scale.NoiseScale in training_step, after manual_backward"
+            )
+        self._detach()
+        self._batches = _Batches(pl_module)
+        self.noise_scale = build(
+            self._batches,
+            trainer.optimizers[0],
+            self.options,
+            micro_batches=trainer.accumulate_grad_batches,
+            setting="accumulate_grad_batches",
+        )
+        if self._saved is not None:
+            from_text(self.noise_scale, self._saved)
+            self._saved = None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        assert self._batches is not None
+        self._batches(batch)
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        self._differentiated = True
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if not self._differentiated:
+            return
+        assert self.noise_scale is not None
+        self._differentiated = False
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.noise_scale.step(
+            loss_scale=1.0 if scaler is None else scaler.get_scale(),
+            gradients_unscaled=not getattr(optimizer, "_step_supports_amp_scaling", False),
+        )
+        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
+            pl_module.log_dict(logged(self.noise_scale), on_step=True, on_epoch=False)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"averages": self._saved if self.noise_scale is None else to_text(self.noise_scale)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict["averages"]
+
+    def _detach(self) -> None:
+        if self.noise_scale is not None:
+            self.noise_scale.detach()
+        self._batches = None
+
+
+class _Batches(nn.Module):
+    """Stands in for the module that a training loop calls, as Lightning calls none.
+
+    ``training_step`` may run any part of the LightningModule any number of times. What makes a pass is the batch, so
+    this module is called with every batch, before ``training_step``.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any) -> None:
+        pass

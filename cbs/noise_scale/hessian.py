@@ -1,0 +1,132 @@
+r"""The noise scale weighted with the curvature, :math:`B_{noise} = tr(H\Sigma)/G^\top H G` (McCandlish et al. 2018).
+
+Equation 2.8. The quadratic statistic is :math:`T(g) = g^\top H g`, taken at a checkpoint by Hessian-vector products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.moments import Moments, Sizes, solve_moments
+from cbs.noise_scale.passes import first_dimension
+
+_NO_SECOND_DERIVATIVE = ("is not implemented", "differentiate twice", "double backward")
+"""What torch says of a part that can be differentiated once only."""
+
+
+def hessian_moments(
+    model: nn.Module,
+    loss: Callable[[Any], Tensor],
+    groups: Sequence[Any],
+    curvature: Any,
+    sizes: Sequence[int] | None = None,
+) -> Moments:
+    r"""Unbiased estimates of :math:`G^\top H G` (signal) and :math:`tr(H\Sigma)` (noise), tensor by tensor.
+
+    The entry of a parameter tensor is its part of the sum over the rows of H, so entries add up; each may be negative,
+    and so may their sums where H is indefinite. H is the Hessian of the mean loss of ``curvature``; it has to be
+    independent of the groups, and then the expectation is that of the true Hessian. One call costs one gradient and one
+    Hessian-vector product per group, plus one gradient with its graph, whose memory is that of a training step or two.
+
+    Repeat it on fresh batches, average signals and noises, and divide the averages: the ratio of a single call is noisy
+    and biased. The noise scale is in examples.
+
+    Weights, gradients, buffers, modes and torch's random state stay as they are. The loss is that of the model's mode:
+    with dropout on, it is a random function. Attention runs on torch's plain kernels, as the fused ones have no second
+    derivative; kinks, as those of ReLU, count as straight, and so does what a ``once_differentiable`` function hides.
+
+    Args:
+        model: whose trainable parameters the gradient is taken in.
+        loss: mean loss over the examples of a batch, a scalar, computed with ``model``.
+        groups: at least two independent batches.
+        curvature: a batch independent of them, on which H is taken.
+        sizes: examples of each group; by default the first dimension of the first tensor in it.
+
+    Returns:
+        One entry per trainable parameter tensor, in the order of ``model.parameters()``.
+
+    Raises:
+        ConfigError: if there are fewer than two groups, nothing to train, or a part without second derivative.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
+    if len(groups) < 2:
+        raise ConfigError(f"the Hessian-weighted noise scale compares groups of examples: pass two, not {len(groups)}")
+    counts = [first_dimension((group,), {}) for group in groups] if sizes is None else list(sizes)
+    if len(counts) != len(groups) or min(counts) < 1:
+        raise ConfigError(f"sizes must be a positive number of examples for each of {len(groups)} groups, got {sizes}")
+    total = sum(counts)
+    with _undisturbed(model):
+        gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
+        products = _hessian_products(loss, curvature, parameters, gradients)
+    small = torch.stack([_inner(g, h) for g, h in zip(gradients, products, strict=True)]).mean(0)
+    shares = [count / total for count in counts]
+    big = _inner(_mean(gradients, shares), _mean(products, shares))
+    effective = Sizes(small=len(counts) / sum(1.0 / count for count in counts), big=total, groups=len(counts))
+    signal, noise = solve_moments(small, effective.small, big, effective.big)
+    return Moments(indices=tuple(range(len(parameters))), signal=signal, noise=noise, sizes=effective)
+
+
+def _hessian_products(
+    loss: Callable[[Any], Tensor],
+    batch: Any,
+    parameters: Sequence[Tensor],
+    directions: Sequence[Sequence[Tensor]],
+) -> list[tuple[Tensor, ...]]:
+    """H times every direction, from one graph of the gradient."""
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            gradient = torch.autograd.grad(loss(batch), parameters, create_graph=True, materialize_grads=True)
+        # A gradient that does not depend on the parameters, as of a linear loss, has no graph and no curvature.
+        curved = [index for index, entry in enumerate(gradient) if entry.requires_grad]
+        if not curved:
+            return [tuple(map(torch.zeros_like, direction)) for direction in directions]
+        return [
+            torch.autograd.grad(
+                [gradient[index] for index in curved],
+                parameters,
+                [direction[index] for index in curved],
+                retain_graph=True,
+                materialize_grads=True,
+            )
+            for direction in directions
+        ]
+    except RuntimeError as error:
+        if not any(phrase in str(error) for phrase in _NO_SECOND_DERIVATIVE):
+            raise
+        raise ConfigError(
+            f"the Hessian-weighted noise scale needs second derivatives; a part of the model has none: {reason(error)}"
+        ) from error
+
+
+def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    return torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)])
+
+
+def _mean(vectors: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> list[Tensor]:
+    return [
+        sum(share * entry.double() for share, entry in zip(shares, entries, strict=True))
+        for entries in zip(*vectors, strict=True)
+    ]
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Gradients on; buffers, such as running averages, and random states put back at the end."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
+    with torch.enable_grad(), torch.random.fork_rng(sorted(devices)):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)

@@ -1,0 +1,60 @@
+"""Every example is a group, but only normalisation layers are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.layers.backward import InsideBackward
+from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.sources import SOURCES
+
+
+@SOURCES.register("norm_layers")
+class NormLayers(InsideBackward):
+    """Gradients of single examples with respect to gains and biases of normalisation layers (Gray et al. 2024, arXiv
+    2411.00999, section 5).
+
+    A tracker, not an estimate of the noise scale of the model: it follows the shape of the curve at next to no cost,
+    but its level differs by a factor that depends on the model (0.4 to 0.7 where we compared) and has to be calibrated
+    against another source.
+
+    Args:
+        model: what is called in the training loop.
+        parameters: trainable parameter tensors.
+        geometries: what to measure.
+        groups: ignored.
+        count: number of examples of a forward pass.
+
+    Raises:
+        ConfigError: if no normalisation layer has a trainable parameter.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        geometries: Sequence[Geometry],
+        *,
+        groups: int = 2,
+        count: CountExamples = first_dimension,
+    ) -> None:
+        super().__init__(model, parameters, geometries, groups=None, count=count)
+        found = {
+            id(parameter)
+            for module in model.modules()
+            if type(module).__name__.endswith("Norm")
+            for parameter in module.parameters(recurse=False)
+        }
+        self._found = [id(parameter) in found for parameter in parameters]
+        if not any(self._found):
+            raise ConfigError(
+                "source 'norm_layers' needs a normalisation layer with trainable parameters, and the model has none; "
+                "use the source 'split'"
+            )
+
+    def watched(self, index: int) -> bool:
+        return self._found[index]

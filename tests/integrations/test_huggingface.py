@@ -1,0 +1,224 @@
+"""The callback inside the real Trainer, on a Llama of two layers, against gradients taken group by group."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from tests.integrations.twin import mean_moments
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from cbs.integrations.huggingface import NoiseScaleCallback  # noqa: E402
+
+ROUNDING = 1e-4
+"""Squared norms are exact to 1e-6 in float32, and the moments are differences of those within a factor of ten."""
+
+STEPS = 40
+"""Enough for an interval."""
+
+
+class Witness(transformers.TrainerCallback):
+    """Keeps the weights at the beginning of every step, the batches, and what it could report."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, Tensor]] = []
+        self.batches: list[dict[str, Tensor]] = []
+        self.reported: list[dict[str, float]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
+        self.weights.append(copy.deepcopy(model.state_dict()))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+        self.reported.append(dict(logs))
+
+    def collate(self, items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        self.batches.append({name: torch.stack([item[name] for item in items]) for name in items[0]})
+        return dict(self.batches[-1])
+
+    def steps(self, micro_batches: int) -> list[tuple[dict[str, Tensor], list[dict[str, Tensor]]]]:
+        return [
+            (weights, self.batches[number * micro_batches : (number + 1) * micro_batches])
+            for number, weights in enumerate(self.weights)
+        ]
+
+
+def language_model() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=16,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def sequences(number: int) -> list[dict[str, Tensor]]:
+    """Five of the forty tokens, so that there is something to learn and a signal to see."""
+    tokens = torch.randint(5, (number, 8), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+def trainer(folder: Path, callbacks: list[Any], examples: int = 8 * STEPS, **arguments: Any) -> Any:
+    settings = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "max_steps": STEPS,
+        "max_grad_norm": 0.1,
+        "logging_steps": STEPS // 2,
+        "learning_rate": 1e-3,
+        "save_strategy": "no",
+        **arguments,
+    }
+    options = transformers.TrainingArguments(
+        output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, **settings
+    )
+    witness = next((callback for callback in callbacks if isinstance(callback, Witness)), None)
+    return transformers.Trainer(
+        language_model(),
+        options,
+        data_collator=None if witness is None else witness.collate,
+        train_dataset=sequences(examples),
+        callbacks=callbacks,
+    )
+
+
+def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return model(**batch).loss
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, NoiseScaleCallback, Witness]:
+    """Steps of two micro-batches, each of them clipped."""
+    witness, callback = Witness(), NoiseScaleCallback(source="accumulation")
+    trained = trainer(tmp_path_factory.mktemp("run"), [witness, callback])
+    trained.train()
+    return trained, callback, witness
+
+
+def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, NoiseScaleCallback, Witness]) -> None:
+    trained, callback, witness = run
+    assert all(entry.get("grad_norm", 1.0) > 2 * trained.args.max_grad_norm for entry in trained.state.log_history)
+    signal, noise = mean_moments(language_model(), witness.steps(2), loss)
+    estimate = callback.noise_scale.estimate()
+    assert estimate.steps == STEPS
+    assert estimate.examples == 8 * STEPS
+    assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
+    assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
+
+
+def test_training_is_what_it_is_without_the_callback(
+    run: tuple[Any, NoiseScaleCallback, Witness], tmp_path: Path
+) -> None:
+    alone = trainer(tmp_path, [])
+    alone.train()
+    for name, weight in alone.model.state_dict().items():
+        assert torch.equal(weight, run[0].model.state_dict()[name]), name
+
+
+def test_every_training_log_has_the_noise_scale(run: tuple[Any, NoiseScaleCallback, Witness]) -> None:
+    trained, callback, _ = run
+    logs = [entry for entry in trained.state.log_history if "loss" in entry]
+    assert [entry["step"] for entry in logs] == [STEPS // 2, STEPS]
+    estimate = callback.noise_scale.estimate()
+    assert logs[-1]["noise_scale/simple"] == estimate.value
+    assert (logs[-1]["noise_scale/low"], logs[-1]["noise_scale/high"]) == estimate.interval
+    assert all("noise_scale/simple" not in entry for entry in trained.state.log_history if "loss" not in entry)
+
+
+def test_a_reporter_behind_the_callback_sees_the_noise_scale(tmp_path: Path) -> None:
+    witness = Witness()
+    trained = trainer(tmp_path, [witness, NoiseScaleCallback(source="accumulation")], max_steps=2, logging_steps=2)
+    trained.add_callback(trained.pop_callback(Witness))
+    trained.train()
+    assert "noise_scale/simple" in witness.reported[0]
+
+
+def test_nothing_is_left_on_the_model(run: tuple[Any, NoiseScaleCallback, Witness]) -> None:
+    model = run[0].model
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_step_of_one_micro_batch_at_the_end_of_an_epoch_is_left_out(tmp_path: Path) -> None:
+    callback = NoiseScaleCallback(source="accumulation")
+    trainer(tmp_path, [callback], examples=20, max_steps=-1, num_train_epochs=1).train()
+    assert callback.noise_scale.estimate().steps == 2
+    assert callback.noise_scale.skipped == 1
+
+
+def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
+    """float16 needs a GPU, its scaler does not; clipping is off, as the Trainer unscales for it under float16 alone."""
+    estimates = []
+    for scale in (None, 2.0**10):
+        callback = NoiseScaleCallback(source="accumulation")
+        trained = trainer(tmp_path, [callback], max_grad_norm=0.0, max_steps=3)
+        if scale is not None:
+            trained.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        trained.train()
+        estimates.append(callback.noise_scale.estimate())
+    assert estimates[1].steps == 3
+    assert estimates[1].signal == pytest.approx(estimates[0].signal, rel=ROUNDING)
+    assert estimates[1].noise == pytest.approx(estimates[0].noise, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_resumed_run_goes_on_with_its_averages(
+    run: tuple[Any, NoiseScaleCallback, Witness], tmp_path: Path, restore: bool
+) -> None:
+    trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], save_strategy="steps", save_steps=30).train()
+    again = trainer(
+        tmp_path,
+        [NoiseScaleCallback(source="accumulation")],
+        restore_callback_states_from_checkpoint=restore,
+    )
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
+    callback = again.pop_callback(NoiseScaleCallback)
+    resumed, whole = callback.noise_scale.estimate(), run[1].noise_scale.estimate()
+    assert resumed.steps == STEPS
+    assert resumed.signal == pytest.approx(whole.signal, rel=ROUNDING)
+    assert resumed.noise == pytest.approx(whole.noise, rel=ROUNDING)
+
+
+def test_a_count_of_examples_does_not_survive_restored_callbacks_unnoticed(tmp_path: Path) -> None:
+    def halves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        return len(kwargs["input_ids"]) // 2
+
+    def callback() -> NoiseScaleCallback:
+        return NoiseScaleCallback(source="accumulation", count=halves)
+
+    first = trainer(tmp_path, [callback()], max_steps=2, save_strategy="steps", save_steps=1)
+    first.train()
+    settings = {"max_steps": 2, "restore_callback_states_from_checkpoint": True}
+    with pytest.raises(ConfigError, match="restore_callback_states_from_checkpoint"):
+        trainer(tmp_path, [callback()], **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> None:
+    trained = trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], gradient_accumulation_steps=1)
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps=1"):
+        trained.train()
+    assert not any(parameter._backward_hooks for parameter in trained.model.parameters())
+
+
+def test_the_install_command_is_named_where_transformers_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['transformers'] = None\nimport cbs.integrations\nimport cbs.integrations.huggingface"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 1
+    assert "MissingDependencyError: the callback for the Trainer" in finished.stderr
+    assert 'pip install "critical-batch-size[huggingface]"' in finished.stderr

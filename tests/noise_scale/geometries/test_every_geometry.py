@@ -1,0 +1,205 @@
+"""What every geometry of the registry must do; a new one is tested without an edit here.
+
+Its slow twin is the function of its name in ``tests/references/geometry.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale import Probe
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.moments import Sizes
+from tests.references import geometry as twins
+
+EVERY = pytest.mark.parametrize("name", GEOMETRIES.names())
+SIZES = pytest.mark.parametrize("sizes", [[4, 4], [3, 3, 3, 3], [1] * 8, [5, 4], [1, 7, 2]], ids=str)
+SHAPES = ((6, 10), (8, 3), (4, 4), (7,))
+BETA2, EPS = 0.9, 1e-3
+
+
+class Tensors(nn.Module):
+    """Parameter tensors of several shapes; the loss of an example is linear in them, so it is its own gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors = nn.ParameterList(torch.zeros(shape, dtype=torch.float64) for shape in SHAPES)
+
+    def forward(self, examples: Tensor) -> Tensor:
+        return examples @ torch.cat([tensor.flatten() for tensor in self.tensors])
+
+
+class Setting:
+    """A geometry bound to tensors and to an AdamW that has made three steps."""
+
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(0)
+        self.model = Tensors()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=(0.9, BETA2), eps=EPS)
+        self.history = [[torch.randn_like(tensor) for tensor in self.model.tensors] for _ in range(3)]
+        for gradients in self.history:
+            for tensor, gradient in zip(self.model.tensors, gradients, strict=True):
+                tensor.grad = gradient.clone()
+            self.optimizer.step()
+        self.geometry: Geometry = GEOMETRIES[name]()
+        self.geometry.bind(list(self.model.tensors), self.optimizer)
+        self.covered = [index for index in range(len(SHAPES)) if self.geometry.covers(index)]
+
+    def groups(self, count: int, *, spread: float = 1.0) -> list[Tensor]:
+        """Mean gradients of ``count`` groups, ``[count, *shape]`` for every tensor."""
+        return [torch.randn(shape).double() + spread * torch.randn(count, *shape).double() for shape in SHAPES]
+
+    def read(self, groups: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Moments per covered tensor of a step whose groups have these mean gradients."""
+        weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+        small = [self.geometry.statistic(index, groups[index]) / len(sizes) for index in self.covered]
+        whole = [torch.tensordot(weights.to(groups[index]), groups[index], dims=1) for index in self.covered]
+        big = [self.geometry.statistic(index, g[None]) for index, g in zip(self.covered, whole, strict=True)]
+        harmonic = len(sizes) / sum(1 / size for size in sizes)
+        return self.geometry.read(small, big, Sizes(small=harmonic, big=sum(sizes), groups=len(sizes)))
+
+    def noise_scale(self, groups: Sequence[Tensor], sizes: Sequence[int]) -> float:
+        signal, noise = self.read(groups, sizes)
+        return float((noise.sum() / signal.sum()) ** self.geometry.exponent)
+
+    def metric(self, index: int) -> np.ndarray:
+        return twins.adam_metric([gradients[index].numpy() for gradients in self.history], BETA2, EPS)
+
+
+@EVERY
+@SIZES
+def test_agrees_with_its_slow_twin(name: str, sizes: list[int]) -> None:
+    setting = Setting(name)
+    groups = setting.groups(len(sizes))
+    signal, noise = setting.read(groups, sizes)
+    expected = [
+        getattr(twins, name)(list(groups[index].numpy()), sizes, setting.metric(index)) for index in setting.covered
+    ]
+    assert signal.dtype == noise.dtype == torch.float64
+    # the smallest digits go where groups nearly cancel; a twin in float64 leaves many more than six
+    np.testing.assert_allclose(torch.stack([signal, noise], 1).numpy(), expected, rtol=1e-6)
+
+
+@EVERY
+@SIZES
+def test_a_training_loop_gives_the_same(name: str, sizes: list[int]) -> None:
+    setting = Setting(name)
+    flat = torch.cat([group.flatten(1) for group in setting.groups(len(sizes))], 1)
+    groups = [part.unflatten(1, shape) for part, shape in zip(flat.split([60, 24, 16, 7], 1), SHAPES, strict=True)]
+    setting.model.zero_grad()
+    with Probe(setting.model, setting.optimizer, source="accumulation", geometries=[name]) as probe:
+        for group, size in zip(flat, sizes, strict=True):
+            (setting.model(group.expand(size, -1)).sum() / sum(sizes)).backward()
+        moments = probe.step()
+    assert moments is not None
+    signal, noise = setting.read(groups, sizes)
+    torch.testing.assert_close(moments[name].signal, signal, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(moments[name].noise, noise, rtol=1e-9, atol=1e-12)
+
+
+@EVERY
+def test_statistic_is_a_quadratic_form(name: str) -> None:
+    setting = Setting(name)
+    for index in setting.covered:
+        one, other = torch.randn(2, 1, *SHAPES[index], dtype=torch.float64)
+        values = [setting.geometry.statistic(index, g) for g in (one, other, one + other, one - other, 3 * one)]
+        torch.testing.assert_close(values[2] + values[3], 2 * values[0] + 2 * values[1])
+        torch.testing.assert_close(values[4], 9 * values[0])
+
+
+@EVERY
+def test_statistic_sums_over_groups_and_is_fresh(name: str) -> None:
+    setting = Setting(name)
+    for index in setting.covered:
+        groups = torch.randn(3, *SHAPES[index])
+        before = groups.clone()
+        single = sum(setting.geometry.statistic(index, group[None]) for group in groups)
+        together = setting.geometry.statistic(index, groups)
+        torch.testing.assert_close(together, single)
+        setting.geometry.statistic(index, groups[:1]).zero_()
+        setting.geometry.statistic(index, groups).zero_()
+        assert torch.equal(groups, before)
+        assert torch.equal(setting.geometry.statistic(index, groups), together)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_statistic_of_short_floats_is_that_of_their_values(name: str, dtype: torch.dtype) -> None:
+    setting = Setting(name)
+    for index in setting.covered:
+        groups = torch.randn(2, *SHAPES[index]).to(dtype)
+        found = setting.geometry.statistic(index, groups)
+        assert found.dtype in (torch.float32, torch.float64)
+        torch.testing.assert_close(found, setting.geometry.statistic(index, groups.float()))
+
+
+@EVERY
+def test_noise_scale_counts_examples_and_ignores_the_unit_of_the_loss(name: str) -> None:
+    setting = Setting(name)
+    groups = setting.groups(4)
+    noise_scale = setting.noise_scale(groups, [2, 2, 2, 2])
+    assert setting.noise_scale(groups, [6, 6, 6, 6]) == pytest.approx(3 * noise_scale, rel=1e-9)
+    assert setting.noise_scale([7 * group for group in groups], [2, 2, 2, 2]) == pytest.approx(noise_scale, rel=1e-9)
+    shuffled = [group[[2, 0, 3, 1]] for group in groups]
+    assert setting.noise_scale(shuffled, [2, 2, 2, 2]) == pytest.approx(noise_scale, rel=1e-9)
+
+
+@EVERY
+def test_equal_groups_have_no_noise(name: str) -> None:
+    setting = Setting(name)
+    groups = setting.groups(4, spread=0.0)
+    signal, noise = setting.read(groups, [5, 5, 5, 5])
+    assert (signal > 0).all()
+    # rounding leaves a relative 1e-16 in a statistic, of which some geometries take the root
+    assert setting.noise_scale(groups, [5, 5, 5, 5]) < 1e-6
+    assert (noise.abs() < 1e-5 * signal).all()
+
+
+@EVERY
+def test_zero_gradients_are_zero(name: str) -> None:
+    setting = Setting(name)
+    signal, noise = setting.read([torch.zeros(2, *shape) for shape in SHAPES], [3, 3])
+    assert not signal.any()
+    assert not noise.any()
+
+
+@EVERY
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_in_its_tensor(name: str, bad: float) -> None:
+    setting = Setting(name)
+    groups = setting.groups(2)
+    groups[setting.covered[0]][0, 0] = bad
+    signal, noise = setting.read(groups, [2, 2])
+    assert not (signal[0].isfinite() and noise[0].isfinite())
+    assert signal[1:].isfinite().all()
+    assert noise[1:].isfinite().all()
+
+
+@EVERY
+def test_one_group_says_nothing(name: str) -> None:
+    setting = Setting(name)
+    with Probe(setting.model, setting.optimizer, source="accumulation", geometries=[name]) as probe:
+        setting.model(torch.randn(5, 107, dtype=torch.float64)).mean().backward()
+        moments = probe.step()
+    assert moments is not None
+    assert moments[name].signal.isnan().all()
+    assert moments[name].noise.isnan().all()
+    _, noise = setting.read(setting.groups(1), [4])
+    assert noise.isnan().all()
+
+
+@EVERY
+def test_optimizer_is_only_looked_at(name: str) -> None:
+    model = Tensors()
+    optimizer = torch.optim.AdamW(model.parameters())
+    geometry = GEOMETRIES[name]()
+    geometry.bind(list(model.tensors), optimizer)
+    for index in range(len(SHAPES)):
+        if geometry.covers(index):
+            geometry.statistic(index, torch.randn(2, *SHAPES[index]))
+    assert not optimizer.state

@@ -1,0 +1,130 @@
+"""The preconditioner is the one the optimizer divides by, wherever it keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import GEOMETRIES
+from cbs.noise_scale.geometries import Geometry
+from cbs.optimizers import LAMB, MERIT, CompositeOptimizer
+
+
+def bound(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Geometry:
+    geometry = GEOMETRIES["preconditioned"]()
+    geometry.bind(parameters, optimizer)
+    return geometry
+
+
+def preconditioner(geometry: Geometry, shape: torch.Size) -> Tensor:
+    """P entry by entry: T of the unit vectors."""
+    units = torch.eye(shape.numel(), dtype=torch.float64).view(-1, 1, *shape)
+    return torch.stack([geometry.statistic(0, unit) for unit in units]).view(shape)
+
+
+def stepped(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, steps: int) -> Tensor:
+    """The last gradient."""
+    torch.manual_seed(0)
+    for _ in range(steps):
+        parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "Adam": lambda p: torch.optim.Adam(p, lr=1.0, betas=(0.0, 0.9), eps=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1.0, betas=(0.0, 0.9), eps=0.1, weight_decay=0.0),
+    "fused AdamW": lambda p: torch.optim.AdamW(p, lr=1.0, betas=(0.0, 0.9), eps=0.1, weight_decay=0.0, fused=True),
+    "AMSGrad": lambda p: torch.optim.Adam(p, lr=1.0, betas=(0.0, 0.9), eps=0.1, amsgrad=True),
+    "Adamax": lambda p: torch.optim.Adamax(p, lr=1.0, betas=(0.0, 0.9), eps=0.0),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1.0, alpha=0.9, eps=0.1),
+    "centered RMSprop": lambda p: torch.optim.RMSprop(p, lr=1.0, alpha=0.9, eps=0.1, centered=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=1.0, eps=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_without_momentum_a_step_is_the_preconditioned_gradient(name: str) -> None:
+    parameter = nn.Parameter(torch.zeros(3, 4, dtype=torch.float64))
+    optimizer = OPTIMIZERS[name]([parameter])
+    stepped(optimizer, parameter, 3)
+    before = parameter.detach().clone()
+    gradient = stepped(optimizer, parameter, 1)
+    metric = preconditioner(bound([parameter], optimizer), parameter.shape)
+    torch.testing.assert_close(before - parameter.detach(), metric * gradient)
+
+
+@pytest.mark.parametrize("kind", [LAMB, MERIT])
+def test_trust_ratio_optimizers_are_adam_here(kind: Any) -> None:
+    parameter = nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
+    optimizer = kind([parameter], lr=0.0, betas=(0.0, 0.9), eps=0.1)
+    stepped(optimizer, parameter, 3)
+    square = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.9**3 if kind is LAMB else 1.0)
+    metric = preconditioner(bound([parameter], optimizer), parameter.shape)
+    torch.testing.assert_close(metric, 1 / (square.sqrt() + 0.1))
+
+
+def test_bias_correction_is_a_common_factor_of_tensors_with_as_many_steps() -> None:
+    parameters = [nn.Parameter(torch.zeros(5, dtype=torch.float64)) for _ in range(2)]
+    optimizer = torch.optim.Adam(parameters, betas=(0.9, 0.9), eps=0.0)
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    geometry = bound(parameters, optimizer)
+    ratios = []
+    for index, parameter in enumerate(parameters):
+        raw = (1 / optimizer.state[parameter]["exp_avg_sq"].sqrt()).sum()
+        ratios.append((geometry.statistic(index, torch.ones(1, 5).double()) / raw).item())
+    assert ratios == pytest.approx([(1 - 0.9) ** 0.5] * 2)
+
+
+def test_before_the_first_step_there_is_no_metric() -> None:
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    geometry = bound(parameters, torch.optim.Adam(parameters))
+    assert geometry.statistic(0, torch.ones(2, 3)).isnan()
+    # a tensor that no gradient ever reaches never has one, and does not spoil the sum
+    assert geometry.statistic(1, torch.zeros(2, 3)).item() == 0.0
+
+
+def test_follows_the_optimizer() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([parameter])
+    geometry = bound([parameter], optimizer)
+    stepped(optimizer, parameter, 1)
+    first = geometry.statistic(0, torch.ones(1, 3))
+    stepped(optimizer, parameter, 1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert first.isfinite()
+    optimizer.state[parameter]["exp_avg_sq"].mul_(4.0)
+    assert geometry.statistic(0, torch.ones(1, 3)).item() != first.item()
+
+
+def test_of_several_parts_those_with_a_second_moment_count() -> None:
+    matrix, vector = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.zeros(3))
+    parts = [torch.optim.Muon([matrix]), torch.optim.AdamW([vector])]
+    geometry = bound([matrix, vector], CompositeOptimizer(parts))
+    assert not geometry.covers(0)
+    assert geometry.covers(1)
+
+
+def test_optimizers_without_a_second_moment_are_refused() -> None:
+    parameter = nn.Parameter(torch.zeros(3, 3))
+    for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Muon([parameter])):
+        with pytest.raises(ConfigError, match=f"needs a second moment.*{type(optimizer).__name__} keeps none"):
+            bound([parameter], optimizer)
+    with pytest.raises(ConfigError, match="pass the optimizer"):
+        GEOMETRIES["preconditioned"]().bind([parameter], None)
+
+
+def test_a_second_moment_of_another_make_is_refused() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([parameter])
+    geometry = bound([parameter], optimizer)
+    optimizer.state[parameter] = {"state1": torch.zeros(3), "state2": torch.zeros(3)}
+    with pytest.raises(ConfigError, match="Adam, which keeps state1, state2"):
+        geometry.statistic(0, torch.ones(1, 3))

@@ -1,0 +1,194 @@
+"""Averages over steps: what streams in equals what is computed at once, in constant memory."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.averages import MOST_BLOCKS, MomentAverages
+from tests.references import interval as slow
+
+PARAMETERS = 3
+
+
+def steps(count: int, seed: int = 0) -> np.ndarray:
+    """Moments of shape ``[count, 2, parameters]``; signals are negative now and then."""
+    rng = np.random.default_rng(seed)
+    means = np.array([[1.0, 2.0, 0.5], [10.0, 40.0, 5.0]])
+    return means * (1 + rng.standard_normal((count, 2, PARAMETERS)))
+
+
+def filled(moments: np.ndarray, examples: int = 8, **options: Any) -> MomentAverages:
+    averages = MomentAverages(**options)
+    for signal, noise in moments:
+        averages.add(examples, signal, noise)
+    return averages
+
+
+@pytest.mark.parametrize("count", [1, 13, 16, 100, 256, 257, 700, 2050])
+def test_streaming_equals_the_batch_computation(count: int) -> None:
+    moments = steps(count)
+    found = filled(moments).estimate()
+    signal, noise = moments.sum(axis=2).mean(axis=0)
+    assert found.signal == pytest.approx(signal, rel=1e-12)
+    assert found.noise == pytest.approx(noise, rel=1e-12)
+    assert found.value == pytest.approx(noise / signal, rel=1e-12)
+    assert (found.steps, found.examples) == (count, 8 * count)
+    if count < 14:
+        assert found.note == "too few steps for an interval"
+        return
+    means, sizes = slow.blocks(moments.sum(axis=2), MOST_BLOCKS)
+    expected = slow.ratio_interval(*means, sizes, np.ones(len(sizes)), 0.95)
+    assert found.interval == (pytest.approx(expected[0], rel=1e-8), pytest.approx(expected[1], rel=1e-8))
+
+
+@pytest.mark.parametrize("select", [[0, 2], np.array([True, False, True])])
+def test_parameter_tensors_add_up_before_the_division(select: Any) -> None:
+    moments = steps(120)
+    found = filled(moments).estimate(select)
+    alone = filled(moments[:, :, [0, 2]]).estimate()
+    assert found == alone
+    assert found.value == pytest.approx(moments[:, 1, [0, 2]].sum() / moments[:, 0, [0, 2]].sum())
+
+
+def test_steps_count_alike_whatever_their_batch_size() -> None:
+    averages = MomentAverages()
+    averages.add(1, [1.0], [10.0])
+    averages.add(1000, [3.0], [10.0])
+    assert averages.estimate().value == pytest.approx(5.0)
+    assert averages.examples == 1001
+
+
+def test_exponent_two_squares_the_ratio_of_means() -> None:
+    averages = filled(steps(100))
+    plain, squared = averages.estimate(), averages.estimate(exponent=2)
+    assert squared.value == pytest.approx(plain.value**2)
+    assert squared.interval == (pytest.approx(plain.low**2), pytest.approx(plain.high**2))
+
+
+def test_a_mean_that_is_not_positive_is_undefined_but_bounded() -> None:
+    rng = np.random.default_rng(0)
+    averages = MomentAverages()
+    for _ in range(300):
+        averages.add(4, rng.standard_normal(1) - 0.02, 10 + rng.standard_normal(1))
+    found = averages.estimate()
+    assert found.value is None
+    assert found.signal < 0
+    assert found.low > 10
+    assert found.high is None
+    assert "the mean signal is not positive" in found.note
+    assert str(found).startswith("undefined [")
+
+
+def test_memory_does_not_grow() -> None:
+    averages = MomentAverages()
+    sizes = []
+    for index, (signal, noise) in enumerate(steps(6000), start=1):
+        averages.add(8, signal, noise)
+        if index in (1000, 6000):
+            sizes.append(len(pickle.dumps(averages.state_dict())))
+    assert len(averages.state_dict()["block_steps"]) <= MOST_BLOCKS
+    assert sizes[1] < 2 * sizes[0]
+    assert averages.steps == averages.estimate().steps == 6000
+
+
+@pytest.mark.parametrize(("window", "count"), [(80, 50), (800, 300), (8 * 1000, 5000), (8 * 5000, 9000)])
+def test_a_window_holds_its_examples_or_one_block_more(window: int, count: int) -> None:
+    moments = steps(count)
+    found = filled(moments, window=window).estimate()
+    resolution = 1 if window <= 8 * MOST_BLOCKS else window // 8 // (MOST_BLOCKS // 2 - 1) + 1
+    assert window <= found.examples < window + 8 * resolution
+    held = moments[-found.steps :].sum(axis=2).mean(axis=0)
+    assert found.value == pytest.approx(held[1] / held[0], rel=1e-12)
+
+
+def test_a_window_shorter_than_a_step_holds_that_step() -> None:
+    found = filled(steps(10), window=3).estimate()
+    assert (found.steps, found.examples) == (1, 8)
+
+
+@pytest.mark.parametrize(("half_life", "count"), [(100.0, 200), (240.0, 5000), (8e3, 9000)])
+def test_a_half_life_weighs_steps_by_their_age(half_life: float, count: int) -> None:
+    """Up to what lies beyond 20 half-lives, a millionth of the weight with moments that differ by a factor below 10."""
+    moments = steps(count)
+    moments[:, 1] *= np.linspace(1, 3, count)[:, None]
+    found = filled(moments, half_life=half_life).estimate()
+    expected = slow.weighted_ratio(moments.sum(axis=2), np.full(count, 8), half_life)
+    assert found.value == pytest.approx(expected, rel=1e-12 if count == 200 else 1e-5)
+
+
+def test_a_half_life_follows_what_changes() -> None:
+    early, late = steps(400), steps(400)
+    late[:, 1] *= 4
+    found = filled(np.concatenate([early, late]), half_life=8 * 20.0).estimate()
+    assert found.low < filled(late).estimate().value < found.high
+    assert found.low > filled(early).estimate().value
+
+
+def test_steps_that_are_not_finite_are_counted_and_left_out() -> None:
+    moments = steps(60)
+    averages = filled(moments[:30])
+    averages.add(8, [np.nan, 1.0, 1.0], [1.0, 1.0, 1.0])
+    averages.add(8, [1.0, 1.0, 1.0], [1.0, np.inf, 1.0])
+    for signal, noise in moments[30:]:
+        averages.add(8, signal, noise)
+    assert averages.skipped == 2
+    assert averages.estimate() == filled(moments).estimate()
+
+
+def test_without_steps_there_is_nothing_to_say() -> None:
+    averages = MomentAverages()
+    assert str(averages.estimate()) == "undefined: no step yet"
+    averages.add(8, [np.nan], [1.0])
+    assert str(averages.estimate()) == "undefined: no finite moments in 1 steps"
+    averages.add(8, [1.0], [1.0])
+    averages.reset()
+    assert (averages.steps, averages.examples, averages.skipped) == (0, 0, 0)
+    assert averages.estimate().value is None
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    before=st.integers(0, 600),
+    after=st.integers(0, 600),
+    options=st.sampled_from([{}, {"window": 900}, {"half_life": 50.0}, {"half_life": 2000.0}]),
+)
+def test_a_saved_state_goes_on_as_if_nothing_had_happened(before: int, after: int, options: dict[str, Any]) -> None:
+    moments = steps(before + after)
+    whole = filled(moments, **options)
+    first = filled(moments[:before], **options)
+    saved = pickle.loads(pickle.dumps(first.state_dict()))
+    second = MomentAverages(**options)
+    second.load_state_dict(saved)
+    for signal, noise in moments[before:]:
+        second.add(8, signal, noise)
+    assert second.estimate() == whole.estimate()
+    assert (second.steps, second.examples, second.skipped) == (whole.steps, whole.examples, whole.skipped)
+    assert first.estimate() == filled(moments[:before], **options).estimate()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: MomentAverages(window=10, half_life=10.0), "not both"),
+        (lambda: MomentAverages(window=0), "window"),
+        (lambda: MomentAverages(half_life=-1.0), "half_life"),
+        (lambda: MomentAverages(half_life=float("nan")), "half_life"),
+        (lambda: filled(steps(3)).add(8, [1.0], [1.0]), "parameter tensors"),
+        (lambda: filled(steps(3)).estimate([3]), "there are 3"),
+        (lambda: filled(steps(3)).estimate([True, False]), "there are 3"),
+        (lambda: filled(steps(3)).estimate([]), "no parameter tensor"),
+        (lambda: filled(steps(3)).estimate(confidence=1.0), "confidence"),
+        (lambda: MomentAverages(window=8).load_state_dict(MomentAverages().state_dict()), "window"),
+    ],
+)
+def test_misuse_is_one_clear_line(act: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        act()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,119 @@
+"""Which geometry suits which optimizer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.noise_scale import GEOMETRIES
+from cbs.noise_scale.matched import leaves, matched
+from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def third_party(name: str, base: type[torch.optim.Optimizer] = torch.optim.Optimizer) -> torch.optim.Optimizer:
+    kind = type(name, (base,), {})
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
+    return kind(parameters, {}) if base is torch.optim.Optimizer else kind(parameters, lr=0.1)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
+def test_registry_says_the_same(name: str) -> None:
+    spec = OPTIMIZERS[name]
+    assert spec.geometry in GEOMETRIES
+    assert matched(build_optimizer(Choice(name=name), model(), spec.lr_grid[0])) == spec.geometry
+
+
+@pytest.mark.parametrize(
+    ("name", "geometry"),
+    [("SGD", "l2"), ("ASGD", "l2")]
+    + [
+        (name, "l1")
+        for name in [
+            "Adam",
+            "AdamW",
+            "NAdam",
+            "RAdam",
+            "Adamax",
+            "RMSprop",
+            "Adagrad",
+            "Adadelta",
+            "Adafactor",
+            "SparseAdam",
+            "Rprop",
+        ]
+    ]
+    + [("Muon", "nuclear")],
+)
+def test_optimizers_of_torch(name: str, geometry: str) -> None:
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    assert matched(getattr(torch.optim, name)([parameter])) == geometry
+
+
+@pytest.mark.parametrize(
+    ("name", "geometry"),
+    [
+        ("LARS", "l2"),
+        ("SGDW", "l2"),
+        ("NormalizedSGD", "l2"),
+        ("SGDScheduleFree", "l2"),
+        ("SignSGD", "l1"),
+        ("Signum", "l1"),
+        ("Lion8bit", "l1"),
+        ("FusedAdam", "l1"),
+        ("DeepSpeedCPUAdam", "l1"),
+        ("AdamWScheduleFree", "l1"),
+        ("FusedLAMB", "l1"),
+        ("SingleDeviceMuonWithAuxAdam", "nuclear"),
+        ("Scion", "nuclear"),
+        ("DistributedShampoo", "nuclear"),
+    ],
+)
+def test_third_parties_are_known_by_name(name: str, geometry: str) -> None:
+    assert matched(third_party(name)) == geometry
+
+
+def test_a_subclass_is_what_it_derives_from() -> None:
+    assert matched(third_party("MyVeryOwn", torch.optim.SGD)) == "l2"
+    assert matched(third_party("Lioness", torch.optim.SGD)) == "l1"
+
+
+def test_a_class_may_say_so_itself() -> None:
+    optimizer = third_party("Novel")
+    type(optimizer).geometry = "nuclear"  # type: ignore[attr-defined]
+    assert matched(optimizer) == "nuclear"
+
+
+def test_of_several_parts_the_first_that_is_not_adam_decides() -> None:
+    matrix, vector, other = (nn.Parameter(torch.zeros(2, 2)) for _ in range(3))
+    adam, muon = torch.optim.AdamW([vector]), torch.optim.Muon([matrix])
+    assert matched(CompositeOptimizer([adam, muon])) == "nuclear"
+    adam, sgd = torch.optim.AdamW([vector]), torch.optim.SGD([other])
+    assert matched(CompositeOptimizer([adam, sgd])) == "l2"
+    assert matched(CompositeOptimizer([torch.optim.AdamW([vector])])) == "l1"
+
+
+def test_a_wrapper_is_what_it_wraps() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    inner = torch.optim.Muon([nn.Parameter(torch.zeros(2, 2))])
+    assert matched(Wrapper(Wrapper(inner))) == "nuclear"
+    assert leaves(Wrapper(inner)) == [inner]
+
+
+def test_an_unknown_optimizer_is_a_config_error_that_says_what_to_do() -> None:
+    with pytest.raises(ConfigError) as caught:
+        matched(torch.optim.LBFGS([nn.Parameter(torch.zeros(2))]))
+    message = str(caught.value)
+    assert "LBFGS" in message
+    assert "geometry='l2'" in message
+    assert all(name in message for name in GEOMETRIES.names())
+    assert "\n" not in message

@@ -1,0 +1,41 @@
+"""What the guides show works as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCKS = [
+    (page.name, number, source)
+    for page in PAGES
+    for number, source in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "source"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
+def test_a_block_runs_on_its_own_and_reads_a_noise_scale(page: str, number: int, source: str, tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    for line in answer.stdout.splitlines():
+        assert re.search(r"\d \[[\d.,]+, [\d.,]+\] examples$", line), line
+    assert answer.stdout
+
+
+def test_the_guide_has_a_block_for_the_plain_loop_and_one_for_accumulation() -> None:
+    sources = [source for page, _, source in BLOCKS if page == "noise-scale.md"]
+    assert any("GradScaler" in source for source in sources)
+    assert any("accumulation" not in source for source in sources)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for path in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / path).exists(), path
