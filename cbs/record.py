@@ -11,7 +11,7 @@ import numpy as np
 
 from cbs.config import TrialConfig
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a stored column or key changes its name, unit or meaning."""
 
 

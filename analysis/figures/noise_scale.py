@@ -98,7 +98,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.label_ends(axes, ends)
     style.log_axis(axes.yaxis)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "0.25", "0.5", "0.75", "1"])
-    axes.set_xlabel(f"share of the steps to target (B={chosen:g})")
+    axes.set_xlabel(f"share of the steps to target\nat batch size {chosen:g}")
     axes.set_ylabel(f"noise scale ({table['example_unit'].iloc[0]}s)")
 
 

@@ -17,8 +17,11 @@ from cbs.errors import ConfigError, reason
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
 
-_NO_SECOND_DERIVATIVE = ("is not implemented", "differentiate twice", "double backward")
-"""What torch says of a part that can be differentiated once only."""
+_REFUSALS = ("derivative for", "double backward", "donated buffer")
+"""What torch says of what can be differentiated once only: a fused kernel, or a compiled model."""
+
+_HIDDEN = "torch::autograd::Error"
+"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch passes it over in silence."""
 
 
 def hessian_moments(
@@ -40,7 +43,7 @@ def hessian_moments(
 
     Weights, gradients, buffers, modes and torch's random state stay as they are. The loss is that of the model's mode:
     with dropout on, it is a random function. Attention runs on torch's plain kernels, as the fused ones have no second
-    derivative; kinks, as those of ReLU, count as straight, and so does what a ``once_differentiable`` function hides.
+    derivative; kinks, as those of ReLU, count as straight.
 
     Args:
         model: whose trainable parameters the gradient is taken in.
@@ -84,27 +87,44 @@ def _hessian_products(
     """H times every direction, from one graph of the gradient."""
     try:
         with sdpa_kernel(SDPBackend.MATH):
-            gradient = torch.autograd.grad(loss(batch), parameters, create_graph=True, materialize_grads=True)
-        # A gradient that does not depend on the parameters, as of a linear loss, has no graph and no curvature.
-        curved = [index for index, entry in enumerate(gradient) if entry.requires_grad]
-        if not curved:
-            return [tuple(map(torch.zeros_like, direction)) for direction in directions]
-        return [
+            value = loss(batch)
+            # A seed with a graph of its own, so that the gradient of a linear part has one too.
+            seed = torch.ones_like(value, requires_grad=True)
+            gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
+        used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
+        products = [
             torch.autograd.grad(
-                [gradient[index] for index in curved],
+                [gradient[index] for index in used],
                 parameters,
-                [direction[index] for index in curved],
+                [direction[index] for index in used],
                 retain_graph=True,
                 materialize_grads=True,
             )
             for direction in directions
         ]
     except RuntimeError as error:
-        if not any(phrase in str(error) for phrase in _NO_SECOND_DERIVATIVE):
+        if not any(phrase in str(error) for phrase in _REFUSALS):
             raise
         raise ConfigError(
-            f"the Hessian-weighted noise scale needs second derivatives; a part of the model has none: {reason(error)}"
+            f"the Hessian-weighted noise scale needs second derivatives, which a compiled model and some kernels do not "
+            f"have: {reason(error)}"
         ) from error
+    if _HIDDEN in _nodes(gradient):
+        raise ConfigError(
+            "the Hessian-weighted noise scale needs second derivatives, and the model has a once_differentiable function"
+        )
+    return products
+
+
+def _nodes(tensors: Sequence[Tensor]) -> set[str]:
+    """Names of the nodes in the graph of ``tensors``."""
+    seen, ahead = set(), [tensor.grad_fn for tensor in tensors]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [following for following, _ in node.next_functions]
+    return {node.name() for node in seen}
 
 
 def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:

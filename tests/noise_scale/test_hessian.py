@@ -192,10 +192,18 @@ class Once(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * gradient
 
 
-def test_parts_without_second_derivative_are_a_config_error() -> None:
+@pytest.mark.parametrize("after", [torch.mean, lambda value: value.square().mean()], ids=["linear", "curved"])
+def test_functions_that_hide_their_second_derivative_are_a_config_error(after: Any) -> None:
     model, batch = nn.Linear(3, 1), torch.randn(4, 3)
-    with pytest.raises(ConfigError, match=r"second derivatives; a part of the model has none: .*once_differentiable"):
-        hessian_moments(model, lambda batch: Once.apply(model(batch)).square().mean(), [batch, batch], batch)
+    with pytest.raises(ConfigError, match="the model has a once_differentiable function"):
+        hessian_moments(model, lambda batch: after(Once.apply(model(batch))), [batch, batch], batch)
+
+
+def test_compiled_models_are_a_config_error() -> None:
+    model, batch = network().float(), torch.randn(4, 3)
+    compiled = torch.compile(model, backend="aot_eager")
+    with pytest.raises(ConfigError, match="which a compiled model and some kernels do not have"):
+        hessian_moments(model, loss_of(compiled), [batch, batch], batch)
 
 
 def test_other_errors_pass_through() -> None:

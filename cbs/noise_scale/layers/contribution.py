@@ -54,9 +54,16 @@ class Dense(Contribution):
 
 def sum_of_groups(values: Tensor) -> Tensor:
     """Sum over the first dimension, in float32 or better."""
+    if values.shape[0] == 1:
+        return values[0]
     return values.sum(0, dtype=accumulator(values.dtype))
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The type that sums of many values of type ``dtype`` are kept in."""
     return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``tensor.to(dtype)``, without a call into torch where the type is right."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)

@@ -59,6 +59,8 @@ class EmbeddingWeight(Contribution):
 
     def _distinct(self, start: int, stop: int) -> Tensor:
         """Ids that are told apart between groups."""
+        if stop - start == 1:
+            return self.ids[start:stop]
         offsets = torch.arange(stop - start, device=self.ids.device) * self._entries
         return self.ids[start:stop] + offsets[:, None]
 

@@ -44,8 +44,7 @@ class Layer:
         self.watched = watched
         self.recorder = recorder
         self.original = module.forward
-        self._indices = tuple(watched.values())
-        self._parameters = [(attribute, module._parameters[attribute]) for attribute in watched]
+        self.parameters = [module._parameters[attribute] for attribute in watched]
 
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:
@@ -93,44 +92,46 @@ class Layer:
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
         own = self.module._parameters
-        for attribute, parameter in self._parameters:
+        for attribute, parameter in zip(self.watched, self.parameters, strict=True):
             if own.get(attribute) is not parameter:
                 return self.original(input)
-        current = self.recorder.enter(self._indices, self.name)
+        current = self.recorder.enter(self)
         output, saved = self.run(input)
-        return Tap.apply(output, self, current, saved, *[parameter for _, parameter in self._parameters])
+        return Tap.apply(output, self, current, saved, *self.parameters)
 
     def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> list[Tensor]:
-        """Gradients of the watched parameters, after their contributions were recorded."""
-        rows = gradient.shape[0] if gradient.ndim else 0
-        per_example, rest = divmod(rows, current.examples)
-        if rest or rows == 0:
-            raise ConfigError(
-                f"cannot tell the examples in layer {self.name!r} apart: its output has {rows} rows for "
-                f"{current.examples} examples; examples come first in watched layers, or use the source 'accumulation'"
-            )
-        device = gradient.device.type
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                return self._gradients(current, saved, gradient, per_example)
-        return self._gradients(current, saved, gradient, per_example)
+        """Gradients of the watched parameters, after their contributions were recorded.
 
-    def _gradients(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor, rows: int) -> list[Tensor]:
-        if len(current.runs) == 1:
-            run = current.runs[0]
-            found = [(run, self.contributions(run.groups, saved, gradient))]
-        else:
-            found = []
-            for run in current.runs:
-                part = slice(run.start * rows, run.stop * rows)
-                here = tuple(tensor[part] for tensor in saved)
-                found.append((run, self.contributions(run.groups, here, gradient[part])))
-        gradients = []
-        for attribute, parameter in self._parameters:
-            parts = [(run, contributions[attribute]) for run, contributions in found]
-            total = self.recorder.take(current, self.watched[attribute], parts)
-            gradients.append(total.to(parameter.dtype))
-        return gradients
+        Args:
+            current: the forward pass.
+            saved: second result of :meth:`run`, with a first dimension of 1 if it is the same for all examples.
+            gradient: gradient of the output, all examples.
+        """
+        examples = current.examples
+        rows = gradient.shape[0] if gradient.ndim else 0
+        if rows == 0 or rows % examples:
+            raise ConfigError(
+                f"cannot tell the examples in layer {self.name!r} apart: its output has {rows} rows for {examples} "
+                "examples; examples come first in watched layers, or use the source 'accumulation'"
+            )
+        repeated = rows > 1 and saved[0].shape[0] == 1
+        found = []
+        for run in current.runs:
+            if len(current.runs) > 1:
+                part = slice(run.start * rows // examples, run.stop * rows // examples)
+                here = gradient[part]
+                inputs = saved if repeated else tuple(tensor[part] for tensor in saved)
+            else:
+                here, inputs = gradient, saved
+            if repeated:
+                here = here.unflatten(0, (run.groups, -1)).sum(1)
+                inputs = tuple(tensor.expand(run.groups, *tensor.shape[1:]) for tensor in saved)
+            found.append(self.contributions(run.groups, inputs, here))
+        take = self.recorder.take
+        return [
+            take(current, index, [contributions[attribute] for contributions in found])
+            for attribute, index in self.watched.items()
+        ]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
@@ -154,20 +155,24 @@ class Tap(torch.autograd.Function):
     ) -> Tensor:
         ctx.layer = layer
         ctx.current = current
-        ctx.repeated = output.ndim > 0 and output.shape[0] == 1 < current.examples
-        if ctx.repeated:
-            output = output.expand(current.examples, *output.shape[1:])
-            saved = tuple(tensor.expand(current.examples, *tensor.shape[1:]) for tensor in saved)
         ctx.save_for_backward(*saved)
+        if output.shape[:1] == (1,) and current.examples > 1:
+            return output.detach().expand(current.examples, *output.shape[1:])
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        layer, current = ctx.layer, ctx.current
         if torch.is_grad_enabled():
             raise ConfigError(
-                f"layer {ctx.layer.name!r} is differentiated twice (create_graph=True), which only the source "
+                f"layer {layer.name!r} is differentiated twice (create_graph=True), which only the source "
                 "'accumulation' can watch"
             )
-        gradients = ctx.layer.backward(ctx.current, ctx.saved_tensors, gradient)
-        passed = gradient.sum(0, keepdim=True) if ctx.repeated else gradient
-        return (passed, None, None, None, *gradients)
+        saved = ctx.saved_tensors
+        if torch.is_autocast_enabled(gradient.device.type):
+            with torch.autocast(gradient.device.type, enabled=False):
+                gradients = layer.backward(current, saved, gradient)
+        else:
+            gradients = layer.backward(current, saved, gradient)
+        repeated = saved[0].shape[0] == 1 < gradient.shape[0]
+        return (gradient.sum(0, keepdim=True) if repeated else gradient, None, None, None, *gradients)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 16
@@ -29,7 +29,9 @@ class LinearWeight(Contribution):
         self.nbytes = inputs.shape[2] * gradients.shape[2] * inputs.element_size()
 
     def dense(self, start: int, stop: int) -> Tensor:
-        return torch.bmm(self.gradients[start:stop].transpose(1, 2), self.inputs[start:stop])
+        if stop - start == self.groups:
+            return torch.bmm(self.gradients.mT, self.inputs)
+        return torch.bmm(self.gradients[start:stop].mT, self.inputs[start:stop])
 
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
@@ -54,7 +56,7 @@ class Linear(Layer):
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         output = linear(input, self.value("weight"), self.value("bias"))
-        return output, (input.detach().to(output.dtype),)
+        return output, (cast(input.detach(), output.dtype),)
 
     def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,14 @@ from cbs.noise_scale.layers.groups import Run, split_examples
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.sources.base import Small
 
+if TYPE_CHECKING:
+    from cbs.noise_scale.layers.layer import Layer
+
 BLOCK_BYTES = 2**20
 """Contributions written out at a time; about the size of a core's cache."""
 
 HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
-
-Parts = Sequence[tuple[Run, Contribution]]
-"""Contributions to one parameter tensor, run by run."""
-
 
 class Pass:
     """One forward pass.
@@ -42,7 +42,7 @@ class Pass:
         self.runs = runs
         self.uses: dict[int, int] = {}
         self.seen: dict[int, int] = {}
-        self.held: dict[int, list[Parts]] = {}
+        self.held: dict[int, list[Sequence[Contribution]]] = {}
 
 
 class Recorder:
@@ -97,8 +97,8 @@ class Recorder:
         self._squares: list[tuple[int, float, Tensor]] = []
         self._returned: dict[int, list[Tensor | int]] = {}
 
-    def enter(self, indices: Sequence[int], layer: str) -> Pass:
-        """The current forward pass, in which a layer that uses these parameters is called."""
+    def enter(self, layer: Layer) -> Pass:
+        """The current forward pass, in which a layer is called."""
         current = self._current
         if current.number != self._passes.number:
             examples = self._passes.examples
@@ -106,16 +106,27 @@ class Recorder:
             current = self._current = Pass(self._passes.number, examples, runs)
         if current.number == 0:
             raise ConfigError(
-                f"layer {layer!r} is called outside the model's forward pass; "
+                f"layer {layer.name!r} is called outside the model's forward pass; "
                 "give the probe the module that the training loop calls"
             )
+        # Recomputed activations are no further use of a parameter.
         if torch._C._current_graph_task_id() == -1:
-            for index in indices:
-                current.uses[index] = current.uses.get(index, 0) + 1
+            uses = current.uses
+            for index in layer.watched.values():
+                uses[index] = uses.get(index, 0) + 1
         return current
 
-    def take(self, current: Pass, index: int, parts: Parts) -> Tensor:
-        """Record the contributions of one call to one parameter tensor; returns their sum."""
+    def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
+        """Record what one call of a layer contributes to one parameter tensor.
+
+        Args:
+            current: the forward pass of the call.
+            index: of the parameter tensor.
+            parts: contributions, one entry per run of groups.
+
+        Returns:
+            Their sum, the gradient.
+        """
         self._differentiated[current.number] = current
         uses = current.uses.get(index, 1)
         seen = current.seen[index] = current.seen.get(index, 0) + 1
@@ -124,20 +135,21 @@ class Recorder:
                 f"two backward passes through {self._names[index]!r} after one forward pass: the noise scale cannot "
                 "tell them apart; run the model once for each, or add the losses"
             )
-        if uses == 1:
-            totals = [self._measure(index, run, part) for run, part in parts]
-        else:
-            parts = [(run, self._keep(part)) for run, part in parts]
-            totals = [part.total() for _, part in parts]
+        if uses > 1:
+            parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
+            totals = [part.total() for part in parts]
             if seen == uses:
                 self._finish(current, index)
+        else:
+            totals = [self._measure(index, run, part) for run, part in zip(current.runs, parts, strict=True)]
         total = totals[0]
         for other in totals[1:]:
             total = total + other
-        total = total.to(self._parameters[index].dtype)
-        checked = index in self._complete
-        self._returned.setdefault(index, []).append(total.data_ptr() if checked else total)
+        if total.dtype is not (dtype := self._parameters[index].dtype):
+            total = total.to(dtype)
+        # A reference to the gradient would keep autograd from moving it into .grad.
+        self._returned.setdefault(index, []).append(total.data_ptr() if index in self._complete else total)
         return total
 
     def collect(self) -> Small | None:
@@ -185,9 +197,7 @@ class Recorder:
 
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
-        for parts in zip(*current.held.pop(index), strict=True):
-            run = parts[0][0]
-            calls = [part for _, part in parts]
+        for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
             for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
                 for part in calls[1:]:
@@ -197,10 +207,11 @@ class Recorder:
     def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
         """Measure a parameter used once; returns the sum of the contributions."""
         if not self._by_value[index]:
-            square = part.squared_norm() if self._by_norm[index] else None
+            if not self._by_norm[index]:
+                return part.total()
+            square = part.squared_norm()
             if square is not None:
                 self._squares.append((index, run.size**-2, square))
-            if square is not None or not self._by_norm[index]:
                 return part.total()
         total = None
         for start, stop in _blocks(run.groups, part.nbytes):
@@ -223,13 +234,14 @@ class Recorder:
 
     def _statistics(self) -> list[list[Tensor]]:
         statistics = []
-        squares = self._sum_squares()
         for geometry, table in zip(self._geometries, self._values, strict=True):
             covered = [index for index in self._watched if geometry.covers(index)]
             if geometry.norms_suffice:
-                statistics.append([squares[index].clone() for index in covered])
-                continue
-            statistics.append([table[index] if index in table else self._zero(geometry, index) for index in covered])
+                statistics.append(list(self._sum_squares()[covered].unbind()))
+            else:
+                statistics.append(
+                    [table[index] if index in table else self._zero(geometry, index) for index in covered]
+                )
         return statistics
 
     def _sum_squares(self) -> Tensor:
@@ -239,8 +251,10 @@ class Recorder:
         for entries, power in ((self._norms, 2), (self._squares, 1)):
             if entries:
                 indices, weights, values = zip(*entries, strict=True)
-                stacked = torch.stack([value.to(device, non_blocking=True) for value in values]).double() ** power
-                scaled = stacked * torch.tensor(weights, dtype=torch.float64, device=device)
+                if any(value.device != device for value in values):
+                    values = [value.to(device) for value in values]
+                squares = torch.stack(values).double() ** power
+                scaled = squares.mul_(torch.tensor(weights, dtype=torch.float64, device=device))
                 sums.index_add_(0, torch.tensor(indices, device=device), scaled)
         return sums
 
@@ -248,9 +262,11 @@ class Recorder:
         return geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
 
 
-def _blocks(groups: int, nbytes: int) -> list[tuple[int, int]]:
+def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
     """Blocks of groups whose contributions fit the cache."""
     step = max(1, BLOCK_BYTES // nbytes)
+    if groups <= step:
+        return ((0, groups),)
     return [(start, min(start + step, groups)) for start in range(0, groups, step)]
 
 

@@ -1,0 +1,220 @@
+"""The callback inside the real Trainer, against gradients taken group by group."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from tests.integrations.twin import mean_moments
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+from lightning.pytorch.loggers.logger import Logger  # noqa: E402
+from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
+
+from cbs.integrations.lightning import NoiseScaleCallback  # noqa: E402
+
+ROUNDING = 1e-10
+"""The network is in float64, and the two sides differ in the order of sums."""
+STEPS = 40
+"""Enough for an interval."""
+
+
+class Memory(Logger):
+    """A logger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[tuple[int, dict[str, float]]] = []
+
+    name = version = "memory"
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.logged.append((step, dict(metrics)))
+
+
+class Scaled(MixedPrecision):
+    """The scaler of float16 without float16, which needs a GPU to be worth it."""
+
+    def forward_context(self) -> Any:
+        return nullcontext()
+
+
+def regression(base: type = lightning.LightningModule, **options: Any) -> Any:
+    class Regression(base):
+        """Never called itself: ``training_step`` runs a part of it, twice."""
+
+        def __init__(self, *, manual: bool = False, skip: int = -1) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.network = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+            self.automatic_optimization = not manual
+            self.skip = skip
+            self.weights: list[dict[str, Tensor]] = []
+            self.batches: list[tuple[Tensor, Tensor]] = []
+            self.norms: list[float] = []
+
+        def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor | None:
+            with torch.no_grad():
+                self.network(batch[0])
+            return None if number == self.skip else loss(self, batch)
+
+        def on_train_batch_start(self, batch: Any, number: int) -> None:
+            if number % self.trainer.accumulate_grad_batches == 0:
+                self.weights.append(copy.deepcopy(self.state_dict()))
+            self.batches.append(batch)
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+            self.norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Regression(**options)
+
+
+def steps_of(module: Any) -> list[tuple[dict[str, Tensor], list[tuple[Tensor, Tensor]]]]:
+    return [(weights, module.batches[2 * i : 2 * i + 2]) for i, weights in enumerate(module.weights)]
+
+
+def loss(module: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (module.network(batch[0]) - batch[1]).square().mean()
+
+
+def batches(number: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(number, 4, 6, dtype=torch.float64, generator=generator)
+    return [(x, x[:, :1] + 0.5) for x in inputs]
+
+
+def fit(module: Any, callbacks: list[Any], library: Any = lightning, steps: int = STEPS, **arguments: Any) -> Any:
+    settings = {
+        "accumulate_grad_batches": 2,
+        "gradient_clip_val": 0.01,
+        "log_every_n_steps": STEPS // 2,
+        "logger": False,
+        "enable_checkpointing": False,
+        **arguments,
+    }
+    path = settings.pop("ckpt_path", None)
+    trainer = library.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=callbacks,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **settings,
+    )
+    data = torch.utils.data.DataLoader(batches(2 * STEPS)[: 2 * steps], batch_size=None)
+    trainer.fit(module, data, ckpt_path=path)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[Any, NoiseScaleCallback, Memory]:
+    """Steps of two micro-batches, each of them clipped."""
+    module, callback, memory = regression(), NoiseScaleCallback(source="accumulation"), Memory()
+    fit(module, [callback], logger=memory)
+    return module, callback, memory
+
+
+def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    module, callback, _ = run
+    assert min(module.norms) > 0.02
+    signal, noise = mean_moments(regression(), steps_of(module), loss)
+    estimate = callback.noise_scale.estimate()
+    assert estimate.steps == STEPS
+    assert estimate.examples == 8 * STEPS
+    assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
+    assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
+
+
+def test_training_is_what_it_is_without_the_callback(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    alone = regression()
+    fit(alone, [])
+    for name, weight in alone.state_dict().items():
+        assert torch.equal(weight, run[0].state_dict()[name]), name
+
+
+def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    _, callback, memory = run
+    logs = [(step, metrics) for step, metrics in memory.logged if "noise_scale/simple" in metrics]
+    assert [step for step, _ in logs] == [STEPS // 2 - 1, STEPS - 1]
+    estimate = callback.noise_scale.estimate()
+    found = [logs[-1][1][f"noise_scale/{name}"] for name in ("simple", "low", "high")]
+    assert found == pytest.approx([estimate.value, estimate.low, estimate.high], rel=1e-6)  # Lightning logs float32
+
+
+def test_nothing_is_left_on_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in run[0].modules())
+    assert not any(parameter._backward_hooks for parameter in run[0].parameters())
+
+
+def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    """The Trainer unscales before the hook. A power of two scales without rounding."""
+    callback = NoiseScaleCallback(source="accumulation")
+    fit(regression(), [callback], plugins=[Scaled("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))])
+    found, plain = callback.noise_scale.estimate(), run[1].noise_scale.estimate()
+    assert found.steps == STEPS
+    assert found.signal == pytest.approx(plain.signal, rel=1e-6)  # the scaler's inverse is a float32
+    assert found.noise == pytest.approx(plain.noise, rel=1e-6)
+
+
+def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
+    first, second, callback = regression(), regression(), NoiseScaleCallback(source="accumulation")
+    fit(first, [NoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(tmp_path / "run.ckpt")
+    fit(second, [callback], ckpt_path=tmp_path / "run.ckpt")
+    signal, noise = mean_moments(regression(), steps_of(first) + steps_of(second), loss)
+    estimate = callback.noise_scale.estimate()
+    assert (len(first.weights), len(second.weights), estimate.steps) == (30, STEPS - 30, STEPS)
+    assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
+    assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
+
+
+def test_a_batch_without_a_loss_is_left_out() -> None:
+    callback = NoiseScaleCallback(source="split")
+    fit(regression(skip=1), [callback], steps=2, accumulate_grad_batches=1)
+    assert callback.noise_scale.estimate().steps == 3
+
+
+def test_callback_for_the_other_namespace(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    other = pytest.importorskip("pytorch_lightning")
+    callback = NoiseScaleCallback(source="accumulation")
+    fit(regression(other.LightningModule), [callback], other)
+    assert callback.noise_scale.estimate() == run[1].noise_scale.estimate()
+
+
+def test_manual_optimization_is_refused() -> None:
+    with pytest.raises(ConfigError, match="manual_backward"):
+        fit(regression(manual=True), [NoiseScaleCallback()], gradient_clip_val=None, accumulate_grad_batches=1)
+
+
+def test_too_few_micro_batches_are_refused_before_training() -> None:
+    module = regression()
+    with pytest.raises(ConfigError, match="accumulate_grad_batches=1"):
+        fit(module, [NoiseScaleCallback(source="accumulation")], accumulate_grad_batches=1)
+    assert not any(parameter._backward_hooks for parameter in module.parameters())
+
+
+def test_the_install_command_is_named_where_lightning_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
+        "import cbs.integrations\nimport cbs.integrations.lightning"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 1
+    assert "MissingDependencyError: the callback for Lightning" in finished.stderr
+    assert 'pip install "critical-batch-size[lightning]"' in finished.stderr
