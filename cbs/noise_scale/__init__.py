@@ -1,13 +1,49 @@
-"""The gradient noise scale: sources, geometries, averages with intervals, and the drop-in for any training loop."""
+"""The gradient noise scale: sources, geometries, averages with intervals, and the drop-in for any training loop.
+
+Names are imported when they are asked for, so that readers of results can use the intervals without torch.
+"""
 
 from __future__ import annotations
 
-from cbs.noise_scale.averages import MomentAverages
-from cbs.noise_scale.estimate import Estimate
-from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.matched import matched
-from cbs.noise_scale.noise_scale import NoiseScale
-from cbs.noise_scale.probe import Probe
-from cbs.noise_scale.sources import SOURCES
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GEOMETRIES", "SOURCES", "Estimate", "MomentAverages", "NoiseScale", "Probe", "matched"]
+if TYPE_CHECKING:
+    from cbs.noise_scale.averages import MomentAverages
+    from cbs.noise_scale.estimate import Estimate
+    from cbs.noise_scale.geometries import GEOMETRIES
+    from cbs.noise_scale.hessian import hessian_moments
+    from cbs.noise_scale.matched import matched
+    from cbs.noise_scale.noise_scale import NoiseScale
+    from cbs.noise_scale.probe import Probe
+    from cbs.noise_scale.sources import SOURCES
+
+_HOMES = {
+    "GEOMETRIES": "geometries",
+    "SOURCES": "sources",
+    "Estimate": "estimate",
+    "MomentAverages": "averages",
+    "NoiseScale": "noise_scale",
+    "Probe": "probe",
+    "hessian_moments": "hessian",
+    "matched": "matched",
+}
+
+__all__ = [
+    "GEOMETRIES",
+    "SOURCES",
+    "Estimate",
+    "MomentAverages",
+    "NoiseScale",
+    "Probe",
+    "hessian_moments",
+    "matched",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cbs.noise_scale' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"cbs.noise_scale.{_HOMES[name]}"), name)
+    globals()[name] = value  # the submodule 'matched' would otherwise take the place of the function
+    return value

@@ -106,12 +106,12 @@ def _hessian_products(
         if not any(phrase in str(error) for phrase in _REFUSALS):
             raise
         raise ConfigError(
-            f"the Hessian-weighted noise scale needs second derivatives, which a compiled model and some kernels do not "
-            f"have: {reason(error)}"
+            f"the Hessian-weighted noise scale needs second derivatives, which compiled models and some kernels lack: "
+            f"{reason(error)}"
         ) from error
     if _HIDDEN in _nodes(gradient):
         raise ConfigError(
-            "the Hessian-weighted noise scale needs second derivatives, and the model has a once_differentiable function"
+            "the Hessian-weighted noise scale needs second derivatives; the model has a once_differentiable function"
         )
     return products
 

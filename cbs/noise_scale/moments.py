@@ -27,7 +27,7 @@ class Sizes:
     """
 
     small: float
-    big: int
+    big: float
     groups: int
 
 

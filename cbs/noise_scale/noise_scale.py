@@ -209,7 +209,7 @@ class NoiseScale:
         for name, averages in self._averages.items():
             table = torch.stack([torch.stack((step[name].signal, step[name].noise)) for step in pending])
             for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
-                averages.add(step[name].sizes.big, signal, noise)
+                averages.add(round(step[name].sizes.big), signal, noise)
 
     def _parts(self, by: str, geometry: str) -> dict[str, list[int]]:
         """Positions in the moments' vectors of every part."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
@@ -17,6 +18,7 @@ from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
+REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
 
@@ -31,7 +33,7 @@ class Probe:
         model: what is called in the training loop.
         optimizer: needed by geometries that belong to one.
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
-            model can be watched and ``accumulation`` where not.
+            model can be watched, ``accumulation`` where not, and ``replicas`` for sharded models.
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer,
             ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
@@ -75,6 +77,10 @@ class Probe:
             built.attach()
             return built
 
+        if any(is_sharded(parameter) for parameter in self.parameters):
+            if source not in (AUTO, REPLICAS):
+                raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
+            source = REPLICAS
         self.source = source
         if source == AUTO:
             try:
@@ -83,6 +89,7 @@ class Probe:
                 self._source, self.source = build("accumulation"), "accumulation"
         else:
             self._source = build(source)
+        self._ranks = [] if self._source.over_ranks else data_parallel_groups(model)
         self.micro_batches = self._source.micro_batches
         self._indices = [
             tuple(
@@ -101,6 +108,7 @@ class Probe:
         small = self._source.collect()
         if small is None:
             return None
+        small = combine(small, self._ranks)
         sizes = Sizes(small=small.groups / small.inverse_sizes, big=small.examples, groups=small.groups)
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         small_scale = loss_scale**-2 * small.examples**2 / small.groups
@@ -109,8 +117,10 @@ class Probe:
             if sizes.groups < 2:
                 signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             else:
-                whole = [geometry.statistic(index, self._gradient(index)[None]).mul_(big_scale) for index in indices]
-                signal, noise = geometry.read([entry.mul_(small_scale) for entry in statistics], whole, sizes)
+                whole = whole_statistics(geometry, {index: self._gradient(index) for index in indices})
+                signal, noise = geometry.read(
+                    [entry.mul_(small_scale) for entry in statistics], [entry.mul_(big_scale) for entry in whole], sizes
+                )
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
         return moments
 

@@ -109,7 +109,8 @@ def correct_for_batch_size(noise_scale: ArrayLike, simple_noise_scale: ArrayLike
     Exact for ``l1`` if gradient entries are Gaussian with one ratio of signal to noise, and for any noise as B grows.
     Where the true gradient is sparser than the noise, or of lower rank, as always for ``nuclear``, too little is
     corrected. On a small GPT at 1/3 to 100 times :math:`B_{simple}`, ``l1`` read 0.23 to 1.06 of the truth before and
-    0.78 to 1.09 after; ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after.
+    0.78 to 1.09 after, ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy quadratic, where few of 4096
+    coordinates hold the signal, ``l1`` at five times :math:`B_{simple}` read 0.18 before and no more than 0.21 after.
 
     Args:
         noise_scale: mean noise over mean signal, squared.

@@ -37,6 +37,7 @@ POINT = {
     "seeds_reached": {"type": "integer"},
     "status": {"type": "string"},
     "simple_noise_scale": NUMBER,
+    "matched_noise_scale": NUMBER,
 }
 FIT = {
     "sweep": {"type": "string"},
@@ -59,6 +60,15 @@ FIT = {
     "points": {"type": "array", "items": {"type": "object", "properties": POINT, "required": list(POINT)}},
     "simple_noise_scale": NUMBER,
     "simple_noise_scale_interval": PAIR,
+    "simple_noise_scale_note": {"type": "string"},
+    "simple_noise_scale_ratio": NUMBER,
+    "simple_noise_scale_ratio_interval": PAIR,
+    "matched_geometry": {"type": "string"},
+    "matched_noise_scale": NUMBER,
+    "matched_noise_scale_interval": PAIR,
+    "matched_noise_scale_note": {"type": "string"},
+    "matched_noise_scale_ratio": NUMBER,
+    "matched_noise_scale_ratio_interval": PAIR,
 }
 SCHEMA = {
     "type": "object",
@@ -97,6 +107,30 @@ def test_known_parameters_come_back_exactly(exact: Path) -> None:
     assert (adamw.verdict, adamw.advice) == ("ok", "")
     assert [point.best_lr for point in adamw.points] == [2e-3] * len(SIZES)
     assert adamw.noise_scale.value == pytest.approx(20 / (0.5 * 1.25), rel=0.4)
+
+
+def test_plain_and_matched_noise_scales_beside_the_critical_batch_size(tmp_path: Path) -> None:
+    truth = {
+        "muon": dataclasses.replace(NOISY["adamw"], geometry="nuclear", own_signal=2.0, own_noise=10.0),
+        "sgd": NOISY["adamw"],
+    }
+    sweep(tmp_path, truth, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True)
+    muon, sgd = run(tmp_path).to_json()["fits"]
+    assert (muon["matched_geometry"], sgd["matched_geometry"]) == ("nuclear", "l2")
+    assert muon["matched_noise_scale"] == pytest.approx(25, rel=0.1)
+    assert muon["simple_noise_scale"] == pytest.approx(20 / (0.5 * 1.25), rel=0.4)
+    for name in ("", "_interval", "_note", "_ratio", "_ratio_interval"):
+        assert sgd[f"matched_noise_scale{name}"] == sgd[f"simple_noise_scale{name}"]
+    for fit in (muon, sgd):
+        for kind in ("simple", "matched"):
+            value, (low, high) = fit[f"{kind}_noise_scale_ratio"], fit[f"{kind}_noise_scale_ratio_interval"]
+            assert value == pytest.approx(fit[f"{kind}_noise_scale"] / fit["critical_batch_size"])
+            assert low < value < high
+            assert low < fit[f"{kind}_noise_scale_interval"][0] / fit["critical_batch_size"]
+    row = pd.read_csv(tmp_path / "analysis" / "summary.csv").iloc[0]
+    assert row["matched_noise_scale_ratio"] == pytest.approx(muon["matched_noise_scale_ratio"])
+    assert row["matched_noise_scale_ratio_high"] == pytest.approx(muon["matched_noise_scale_ratio_interval"][1])
+    assert "matched_noise_scale" in pd.read_csv(tmp_path / "analysis" / "points.csv")
 
 
 def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None:

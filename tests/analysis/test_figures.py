@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from analysis import analyze, style
 from analysis.answers import Answer
 from analysis.figures import FIGURES
+from analysis.noise_scale_run import SYMBOLS
 from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128)
@@ -24,6 +25,7 @@ SITUATIONS = {
     "one seed": {"optimizers": {"adamw": NOISY}},
     "nothing reached": {"optimizers": {"adamw": NOISY}, "max_steps": 50},
     "partly reached": {"optimizers": {"adamw": NOISY}, "max_steps": 500},
+    "matched": {"optimizers": {"adamw": dataclasses.replace(NOISY, geometry="l1"), "sgd": NOISY}},
     "one batch size": {"optimizers": {"adamw": NOISY}, "batch_sizes": (8,)},
 }
 
@@ -53,6 +55,23 @@ def test_computes_a_table_then_draws_it(name: str, answers: Sequence[Answer]) ->
     assert box.y0 >= -0.01
     assert box.x1 <= width + 0.01
     assert box.y1 <= height + 0.01
+
+
+def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) -> None:
+    truth = {"adamw": dataclasses.replace(NOISY, geometry="l1", own_signal=2.0, own_noise=9.0), "sgd": NOISY}
+    sweep(tmp_path, truth, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
+    kind = FIGURES["noise_scale"]
+    table = kind.compute(analyze(tmp_path, figures=False, resamples=200).answers)
+    adamw, sgd = kind.figure(table).axes
+    assert [text.get_text() for text in adamw.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"], SYMBOLS["l1"]]
+    assert [text.get_text() for text in sgd.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"]]
+    solid, dashed = adamw.lines[-2:]
+    part = table[(table["optimizer"] == "adamw") & (table["batch_size"] == 32)]
+    np.testing.assert_array_equal(solid.get_ydata(), part["simple_noise_scale"])
+    np.testing.assert_array_equal(dashed.get_ydata(), part["matched_noise_scale"])
+    assert part["matched_noise_scale"].to_numpy() == pytest.approx(4.5**2, rel=0.3)
+    assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    assert solid.get_color() != dashed.get_color()
 
 
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from analysis import analyze
-from analysis.tables import escape, latex, number, summary, with_interval
+from analysis.tables import escape, latex, number, summary, terminal_table, with_interval
 from tests.factories import Truth, sweep
 
 
@@ -57,3 +57,45 @@ def test_latex_is_escaped_and_balanced(tmp_path: Path) -> None:
     assert str(report.output / "summary.tex") in shown
     row = summary(answers).iloc[0]
     assert row["critical_batch_size_low"] < row["critical_batch_size"] < row["critical_batch_size_high"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("measured")
+    adamw = Truth(noise=0.05, geometry="l1", own_signal=2.0, own_noise=9.0)
+    truth = {"adamw": adamw, "muon": Truth(noise=0.05, min_steps=80.0, geometry="nuclear"), "sgd": Truth(noise=0.05)}
+    sweep(root, truth, batch_sizes=(2, 8, 32, 128), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.3, moments=True)
+    return root
+
+
+def shown(root: Path, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(terminal_table(analyze(root, figures=False, resamples=200).answers))
+    return console.file.getvalue()
+
+
+def test_noise_scales_fit_a_terminal_of_100_columns(measured: Path) -> None:
+    """What is cut ends in an ellipsis; intervals and names are whole."""
+    text = shown(measured)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    answers = analyze(measured, figures=False, resamples=200).answers
+    for answer in answers:
+        assert f"{answer.matched_geometry}: {number(answer.matched_noise_scale.value)}" in text
+        assert f"{number(answer.matched_noise_scale_ratio.value)} B_crit" in text
+        assert f"{number(answer.noise_scale_ratio.value)} B_crit" in text
+        assert with_interval(None, answer.noise_scale_ratio.interval).removeprefix("– ") in text
+
+
+def test_matched_is_left_out_where_it_is_plain_in_every_row(measured: Path, tmp_path: Path) -> None:
+    sweep(tmp_path, {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5, moments=True)
+    plain = analyze(tmp_path, figures=False, resamples=200).answers
+    assert "B_matched" not in shown(tmp_path)
+    assert "matched" not in latex(plain)
+    assert "B_simple" in shown(tmp_path)
+    assert "B_matched" in shown(measured)
+    mixed = latex(analyze(measured, figures=False, resamples=200).answers)
+    assert r"$B_\mathrm{matched} / B_\mathrm{crit}$" in mixed
+    assert "l1: " in mixed
+    rows = [line for line in mixed.splitlines() if line.endswith(r"\\")]
+    assert len({row.count(" & ") for row in rows}) == 1

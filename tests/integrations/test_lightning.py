@@ -65,6 +65,7 @@ def regression(base: type = lightning.LightningModule, **options: Any) -> Any:
             self.weights: list[dict[str, Tensor]] = []
             self.batches: list[tuple[Tensor, Tensor]] = []
             self.norms: list[float] = []
+            self.called = ""
 
         def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor | None:
             with torch.no_grad():
@@ -75,6 +76,9 @@ def regression(base: type = lightning.LightningModule, **options: Any) -> Any:
             if number % self.trainer.accumulate_grad_batches == 0:
                 self.weights.append(copy.deepcopy(self.state_dict()))
             self.batches.append(batch)
+
+        def on_train_start(self) -> None:
+            self.called = type(self.trainer.strategy.model).__name__
 
         def on_before_optimizer_step(self, optimizer: Any) -> None:
             gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
@@ -94,14 +98,17 @@ def loss(module: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return (module.network(batch[0]) - batch[1]).square().mean()
 
 
-def batches(number: int) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
+def batches(number: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(number, 4, 6, dtype=torch.float64, generator=generator)
     return [(x, x[:, :1] + 0.5) for x in inputs]
 
 
-def fit(module: Any, callbacks: list[Any], library: Any = lightning, steps: int = STEPS, **arguments: Any) -> Any:
+def fit(
+    module: Any, callbacks: list[Any], library: Any = lightning, steps: int = STEPS, seed: int = 1, **arguments: Any
+) -> Any:
     settings = {
+        "max_epochs": 1,
         "accumulate_grad_batches": 2,
         "gradient_clip_val": 0.01,
         "log_every_n_steps": STEPS // 2,
@@ -112,13 +119,12 @@ def fit(module: Any, callbacks: list[Any], library: Any = lightning, steps: int 
     path = settings.pop("ckpt_path", None)
     trainer = library.Trainer(
         accelerator="cpu",
-        max_epochs=1,
         callbacks=callbacks,
         enable_progress_bar=False,
         enable_model_summary=False,
         **settings,
     )
-    data = torch.utils.data.DataLoader(batches(2 * STEPS)[: 2 * steps], batch_size=None)
+    data = torch.utils.data.DataLoader(batches(2 * steps, seed), batch_size=None)
     trainer.fit(module, data, ckpt_path=path)
     return trainer
 
@@ -176,7 +182,7 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCall
 def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
     first, second, callback = regression(), regression(), NoiseScaleCallback(source="accumulation")
     fit(first, [NoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(tmp_path / "run.ckpt")
-    fit(second, [callback], ckpt_path=tmp_path / "run.ckpt")
+    fit(second, [callback], max_epochs=2, max_steps=STEPS, ckpt_path=tmp_path / "run.ckpt")
     signal, noise = mean_moments(regression(), steps_of(first) + steps_of(second), loss)
     estimate = callback.noise_scale.estimate()
     assert (len(first.weights), len(second.weights), estimate.steps) == (30, STEPS - 30, STEPS)

@@ -37,7 +37,7 @@ def test_is_unbiased_on_the_noisy_quadratic(sizes: list[int], noise: float) -> N
     truth = theory.weighted(curvature * model.theta.detach().double().numpy(), variance, curvature)
     steps = [
         hessian_moments(model, lambda batch: model(batch).mean(), stream.next(sum(sizes)).split(sizes), stream.next(1))
-        for _ in range(200)
+        for _ in range(100)
     ]
     assert agrees([step.signal.item() for step in steps], truth[0])
     assert agrees([step.noise.item() for step in steps], truth[1])
@@ -55,7 +55,7 @@ def test_is_unbiased_where_the_curvature_is_noisy_and_tied_to_the_gradient() -> 
     def loss(factors: Tensor) -> Tensor:
         return (0.5 * factors * model.weight.square()).mean()
 
-    steps = [hessian_moments(model, loss, [batch(), batch(), batch()], batch()) for _ in range(1000)]
+    steps = [hessian_moments(model, loss, [batch(), batch(), batch()], batch()) for _ in range(600)]
     assert agrees([step.signal.item() for step in steps], 9.0)
     assert agrees([step.noise.item() for step in steps], 3.0)
 
@@ -202,7 +202,7 @@ def test_functions_that_hide_their_second_derivative_are_a_config_error(after: A
 def test_compiled_models_are_a_config_error() -> None:
     model, batch = network().float(), torch.randn(4, 3)
     compiled = torch.compile(model, backend="aot_eager")
-    with pytest.raises(ConfigError, match="which a compiled model and some kernels do not have"):
+    with pytest.raises(ConfigError, match="which compiled models and some kernels lack"):
         hessian_moments(model, loss_of(compiled), [batch, batch], batch)
 
 

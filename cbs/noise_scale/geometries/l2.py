@@ -13,9 +13,11 @@ from cbs.noise_scale.moments import Sizes, solve_moments
 
 @GEOMETRIES.register("l2")
 class L2:
-    """The simple noise scale, the one for plain and momentum SGD.
+    r"""The simple noise scale, the one for plain and momentum SGD.
 
-    Signal and noise are unbiased for |G|^2 and tr(Sigma), in every parameter tensor; either may be negative.
+    Signal and noise are the two-batch solution of :math:`T(g) = |g|^2` and unbiased for :math:`|G|^2` and
+    :math:`tr(\Sigma)`, in every parameter tensor, for groups of any sizes and any distribution; either may be negative.
+    At a batch of :math:`B_{simple}` examples the noise of a gradient is as large as the gradient (equation 2.10).
     """
 
     name = "l2"

@@ -27,6 +27,7 @@ class InsideBackward:
     """
 
     micro_batches = 1
+    over_ranks = False
 
     def __init__(
         self,

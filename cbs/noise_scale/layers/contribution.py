@@ -54,8 +54,6 @@ class Dense(Contribution):
 
 def sum_of_groups(values: Tensor) -> Tensor:
     """Sum over the first dimension, in float32 or better."""
-    if values.shape[0] == 1:
-        return values[0]
     return values.sum(0, dtype=accumulator(values.dtype))
 
 

@@ -85,8 +85,10 @@ class Embedding(Layer):
         weight = self.value("weight")
         return embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type), (input,)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
         padding = -1 if self.module.padding_idx is None else self.module.padding_idx
-        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings, padding)}
+        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings, padding)}, None

@@ -33,10 +33,12 @@ class Layer:
     Attributes:
         types: module types of this kind; subclasses of them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
+        whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
     """
 
     types: ClassVar[tuple[type[nn.Module], ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
+    whole: ClassVar[bool] = False
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
         self.module = module
@@ -55,13 +57,18 @@ class Layer:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], Tensor | None]:
         """Contributions to every watched parameter, by attribute name.
 
         Args:
             groups: number of groups; their rows follow one another and are equally many.
             saved: second result of :meth:`run`, without gradients.
             gradient: gradient of the output, same number of rows.
+
+        Returns:
+            The contributions, and the gradient of the input if this kind differentiates the :attr:`whole` layer.
         """
         raise NotImplementedError
 
@@ -96,42 +103,65 @@ class Layer:
             if own.get(attribute) is not parameter:
                 return self.original(input)
         current = self.recorder.enter(self)
+        if self.whole:
+            return Tap.apply(input, None, self, current, *self.parameters)
         output, saved = self.run(input)
-        return Tap.apply(output, self, current, saved, *self.parameters)
+        return Tap.apply(output, saved, self, current, *self.parameters)
 
-    def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> list[Tensor]:
-        """Gradients of the watched parameters, after their contributions were recorded.
+    def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Record the contributions of all groups.
 
         Args:
             current: the forward pass.
-            saved: second result of :meth:`run`, with a first dimension of 1 if it is the same for all examples.
+            saved: second result of :meth:`run`; first dimension 1 if it is the same for all examples.
             gradient: gradient of the output, all examples.
+
+        Returns:
+            Gradient of the input where the kind computes it (of the output where not), gradients of the parameters.
         """
-        examples = current.examples
         rows = gradient.shape[0] if gradient.ndim else 0
-        if rows == 0 or rows % examples:
+        if rows == 0 or rows % current.examples:
             raise ConfigError(
-                f"cannot tell the examples in layer {self.name!r} apart: its output has {rows} rows for {examples} "
-                "examples; examples come first in watched layers, or use the source 'accumulation'"
+                f"cannot tell the examples in layer {self.name!r} apart: its output has {rows} rows for "
+                f"{current.examples} examples; examples come first in watched layers, or use the source 'accumulation'"
             )
         repeated = rows > 1 and saved[0].shape[0] == 1
-        found = []
-        for run in current.runs:
-            if len(current.runs) > 1:
-                part = slice(run.start * rows // examples, run.stop * rows // examples)
-                here = gradient[part]
-                inputs = saved if repeated else tuple(tensor[part] for tensor in saved)
-            else:
-                here, inputs = gradient, saved
-            if repeated:
-                here = here.unflatten(0, (run.groups, -1)).sum(1)
-                inputs = tuple(tensor.expand(run.groups, *tensor.shape[1:]) for tensor in saved)
-            found.append(self.contributions(run.groups, inputs, here))
+        if repeated or len(current.runs) > 1:
+            found, inputs = self._by_run(current, saved, gradient, repeated)
+        else:
+            first, inputs = self.contributions(current.runs[0].groups, saved, gradient)
+            found = [first]
+        if inputs is None:
+            inputs = gradient.sum(0, keepdim=True) if repeated else gradient
         take = self.recorder.take
-        return [
+        gradients = [
             take(current, index, [contributions[attribute] for contributions in found])
             for attribute, index in self.watched.items()
         ]
+        return inputs, None, None, None, *gradients
+
+    def _by_run(
+        self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor, repeated: bool
+    ) -> tuple[list[dict[str, Contribution]], Tensor | None]:
+        per_example = gradient.shape[0] // current.examples
+        found, inputs = [], []
+        for run in current.runs:
+            part = slice(run.start * per_example, run.stop * per_example)
+            here = gradient[part]
+            if repeated:
+                # What is the same for all examples needs the sum of their gradients alone.
+                here = here.unflatten(0, (run.groups, -1)).sum(1)
+                values = tuple(tensor.expand(run.groups, *tensor.shape[1:]) for tensor in saved)
+            else:
+                values = tuple(tensor[part] for tensor in saved)
+            contributions, input_gradient = self.contributions(run.groups, values, here)
+            found.append(contributions)
+            if input_gradient is not None:
+                inputs.append(input_gradient)
+        if not inputs:
+            return found, None
+        joined = torch.cat(inputs)
+        return found, joined.sum(0, keepdim=True) if repeated else joined
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
@@ -147,32 +177,32 @@ def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
 
 
 class Tap(torch.autograd.Function):
-    """Identity whose backward pass hands the gradient to a layer and returns the gradients of its parameters."""
+    """Node of a layer: the identity of its output, or all of it where the kind differentiates its input itself."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, output: Tensor, layer: Layer, current: Pass, saved: tuple[Tensor, ...], *parameters: Tensor
+        ctx: Any, value: Tensor, saved: tuple[Tensor, ...] | None, layer: Layer, current: Pass, *parameters: Tensor
     ) -> Tensor:
         ctx.layer = layer
         ctx.current = current
+        if saved is None:
+            output, saved = layer.run(value)
+        else:
+            output = value.detach()
         ctx.save_for_backward(*saved)
-        if output.shape[:1] == (1,) and current.examples > 1:
-            return output.detach().expand(current.examples, *output.shape[1:])
-        return output.detach()
+        if output.shape[0] == 1 < current.examples:
+            return output.expand(current.examples, *output.shape[1:])
+        return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        layer, current = ctx.layer, ctx.current
+        layer = ctx.layer
         if torch.is_grad_enabled():
             raise ConfigError(
                 f"layer {layer.name!r} is differentiated twice (create_graph=True), which only the source "
                 "'accumulation' can watch"
             )
-        saved = ctx.saved_tensors
         if torch.is_autocast_enabled(gradient.device.type):
             with torch.autocast(gradient.device.type, enabled=False):
-                gradients = layer.backward(current, saved, gradient)
-        else:
-            gradients = layer.backward(current, saved, gradient)
-        repeated = saved[0].shape[0] == 1 < gradient.shape[0]
-        return (gradient.sum(0, keepdim=True) if repeated else gradient, None, None, None, *gradients)
+                return layer.backward(ctx.current, ctx.saved_tensors, gradient)
+        return layer.backward(ctx.current, ctx.saved_tensors, gradient)

@@ -58,11 +58,13 @@ class Linear(Layer):
         output = linear(input, self.value("weight"), self.value("bias"))
         return output, (cast(input.detach(), output.dtype),)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
             found["weight"] = LinearWeight(saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients)
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
-        return found
+        return found, None

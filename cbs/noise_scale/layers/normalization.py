@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ class LayerNorm(Layer):
 
     types = (nn.LayerNorm,)
     names = ("weight", "bias")
+    whole = True
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module = self.module
@@ -27,28 +30,40 @@ class LayerNorm(Layer):
         )
         return output, (cast(input.detach(), output.dtype), mean, rstd)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
-        if gradient.numel() >= FUSED_NUMEL * groups:
-            return self._fused(groups, saved, gradient)
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], Tensor]:
+        if groups > 1 and gradient.numel() < FUSED_NUMEL * groups:
+            return self._elementwise(groups, saved, gradient), self._native(gradient, saved, [True, False, False])[0]
+        mask = ["weight" in self.watched, "bias" in self.watched]
+        inputs, *totals = self._native(gradient, saved, [True, *mask])
+        step = gradient.shape[0] // groups
+        parts: list[list[Tensor]] = [[], []]
+        for start in range(0, gradient.shape[0] - step, step):
+            here = [tensor.narrow(0, start, step) for tensor in saved]
+            _, *values = self._native(gradient.narrow(0, start, step), here, [False, *mask])
+            for part, value in zip(parts, values, strict=True):
+                part.append(value)
+        # The last group has what the others leave over.
+        return {
+            name: Dense(torch.stack([*part, total - sum(part)] if part else [total]))
+            for name, part, total in zip(self.names, parts, totals, strict=True)
+            if name in self.watched
+        }, inputs
+
+    def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved
-        shape = self.module.normalized_shape
         found = {}
         if "weight" in self.watched:
             found["weight"] = inputs.sub(mean).mul_(rstd).mul_(gradient)
         if "bias" in self.watched:
             found["bias"] = gradient
+        shape = self.module.normalized_shape
         return {name: Dense(value.reshape(groups, -1, *shape).sum(1)) for name, value in found.items()}
 
-    def _fused(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
-        shape, weight, bias = self.module.normalized_shape, self.value("weight"), self.value("bias")
-        mask = [False, "weight" in self.watched, "bias" in self.watched]
-        step = gradient.shape[0] // groups
-        found = {name: [] for name in self.watched}
-        for start in range(0, gradient.shape[0], step):
-            inputs, mean, rstd = (tensor[start : start + step] for tensor in saved)
-            here = torch.ops.aten.native_layer_norm_backward(
-                gradient[start : start + step], inputs, shape, mean, rstd, weight, bias, mask
-            )
-            for name in self.watched:
-                found[name].append(here[1 if name == "weight" else 2])
-        return {name: Dense(torch.stack(values)) for name, values in found.items()}
+    def _native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
+        """Gradients of input, weight and bias, those in the mask."""
+        inputs, mean, rstd = saved
+        return torch.ops.aten.native_layer_norm_backward(
+            gradient, inputs, self.module.normalized_shape, mean, rstd, self.value("weight"), self.value("bias"), mask
+        )

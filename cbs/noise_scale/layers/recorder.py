@@ -217,8 +217,10 @@ class Recorder:
         for start, stop in _blocks(run.groups, part.nbytes):
             values = part.dense(start, stop)
             self._add(index, run, values)
-            block = sum_of_groups(values)
-            total = block if total is None else total.add_(block)
+            if total is None:
+                total = sum_of_groups(values)
+            else:
+                total.add_(values[0] if stop - start == 1 else sum_of_groups(values))
         return total  # type: ignore[return-value]
 
     def _add(self, index: int, run: Run, values: Tensor) -> None:

@@ -30,6 +30,8 @@ class Accumulation:
         count: number of examples of a forward pass.
     """
 
+    over_ranks = False
+
     def __init__(
         self,
         model: nn.Module,

@@ -27,13 +27,13 @@ class Small:
             :math:`\sum_j T(c_j)/b_j^2`; zeros where no group reached the parameter tensor.
         groups: number of groups.
         inverse_sizes: :math:`\sum_j 1/b_j`.
-        examples: :math:`\sum_j b_j`.
+        examples: :math:`\sum_j b_j`, or the effective number over ranks of unequal batches.
     """
 
     statistics: list[list[Tensor]]
     groups: int
     inverse_sizes: float
-    examples: int
+    examples: float
 
 
 class Source(Protocol):
@@ -43,10 +43,12 @@ class Source(Protocol):
     until :meth:`attach`. It never changes a gradient.
 
     Attributes:
-        micro_batches: micro-batches a step must at least have for this source to see two groups.
+        micro_batches: micro-batches a training loop should at least make of a step.
+        over_ranks: whether :meth:`collect` speaks for all data-parallel ranks, not for this process alone.
     """
 
     micro_batches: int
+    over_ranks: bool
 
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2

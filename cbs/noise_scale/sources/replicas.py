@@ -41,6 +41,8 @@ class Replicas(Accumulation):
         ConfigError: if this process is not a rank, or the model is sharded in another way.
     """
 
+    over_ranks = True
+
     def __init__(
         self,
         model: nn.Module,

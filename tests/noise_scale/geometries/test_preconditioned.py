@@ -112,6 +112,24 @@ def test_of_several_parts_those_with_a_second_moment_count() -> None:
     assert geometry.covers(1)
 
 
+def test_a_muon_that_runs_adam_too_says_which_tensors_are_adams() -> None:
+    class MuonWithAuxAdam(torch.optim.SGD):
+        pass
+
+    matrix, vector = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.zeros(3))
+    groups = [{"params": [matrix], "use_muon": True}, {"params": [vector], "use_muon": False}]
+    geometry = bound([matrix, vector], MuonWithAuxAdam(groups, lr=0.1))
+    assert not geometry.covers(0)
+    assert geometry.covers(1)
+
+
+def test_an_unknown_optimizer_is_known_by_its_state() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    novel = torch.optim.SGD([parameter], lr=0.1)
+    novel.state[parameter] = {"exp_avg_sq": torch.full((3,), 4.0)}
+    assert bound([parameter], novel).statistic(0, torch.ones(1, 3)).item() == pytest.approx(1.5)
+
+
 def test_optimizers_without_a_second_moment_are_refused() -> None:
     parameter = nn.Parameter(torch.zeros(3, 3))
     for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Muon([parameter])):
