@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
-from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -77,7 +77,8 @@ class Probe:
             built.attach()
             return built
 
-        if any(is_sharded(parameter) for parameter in self.parameters):
+        self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
+        if self._sharded:
             if source not in (AUTO, REPLICAS):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
@@ -117,10 +118,10 @@ class Probe:
             if sizes.groups < 2:
                 signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             else:
-                whole = whole_statistics(geometry, {index: self._gradient(index) for index in indices})
-                signal, noise = geometry.read(
-                    [entry.mul_(small_scale) for entry in statistics], [entry.mul_(big_scale) for entry in whole], sizes
-                )
+                whole = self._whole(geometry, indices)
+                torch._foreach_mul_(statistics, small_scale)
+                torch._foreach_mul_(whole, big_scale)
+                signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
         return moments
 
@@ -148,6 +149,17 @@ class Probe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.detach()
+
+    def _whole(self, geometry: Geometry, indices: Sequence[int]) -> list[Tensor]:
+        """T of the whole step's gradients."""
+        gradients = {index: self._gradient(index) for index in indices}
+        if geometry.norms_suffice and not self._sharded:
+            # One call for all tensors: on small models the time goes into dispatch.
+            dtypes = {gradient.dtype for gradient in gradients.values()}
+            dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
+            norms = torch._foreach_norm(list(gradients.values()), 2, dtype)
+            return list(torch._foreach_mul(norms, norms))
+        return whole_statistics(geometry, gradients)
 
     def _gradient(self, index: int) -> Tensor:
         parameter = self.parameters[index]

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+
+PRODUCT_ENTRIES = 2**20
+"""Entries of the matrices that are multiplied at a time by :func:`sum_of_products`."""
+
+Products = tuple[Tensor, Tensor]
+"""Two tensors of the same shape, ``[groups, rows, rows']``."""
 
 
 class Contribution:
@@ -30,6 +39,11 @@ class Contribution:
 
     def squared_norm(self) -> Tensor | None:
         """Sum over groups of squared Euclidean norms; ``None`` where it is cheaper to take it from :meth:`dense`."""
+        return None
+
+    def inner(self, other: Contribution) -> Tensor | None:
+        """Sum over groups of inner products with another contribution to the same parameter tensor, without writing
+        either out; ``None`` where this kind does not know how."""
         return None
 
 
@@ -65,3 +79,20 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """``tensor.to(dtype)``, without a call into torch where the type is right."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
+def sum_of_products(products: Callable[[slice], Products], groups: int, entries: int) -> Tensor:
+    """Sum over groups and entries of the product of two tensors, a block of groups at a time.
+
+    Args:
+        products: the two tensors for some of the groups.
+        groups: number of groups.
+        entries: entries per group.
+    """
+    step = max(1, PRODUCT_ENTRIES // entries)
+    blocks = []
+    for start in range(0, groups, step):
+        left, right = products(slice(start, start + step))
+        dtype = accumulator(right.dtype)
+        blocks.append(torch.dot(left.to(dtype).flatten(), right.to(dtype).flatten()))
+    return torch.stack(blocks).sum()

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.layers.linear import LinearWeight
 
 DENSE_ADVANTAGE = 4
 """Rows of tables that may be written per row looked up, before sorting the lookups is the cheaper way."""
@@ -21,41 +22,57 @@ class EmbeddingWeight(Contribution):
         ids: shape ``[groups, rows]``.
         gradients: gradients of the outputs, shape ``[groups, rows, width]``.
         entries: number of ids.
-        padding: id without a gradient; -1 if there is none.
     """
 
-    def __init__(self, ids: Tensor, gradients: Tensor, entries: int, padding: int) -> None:
+    def __init__(self, ids: Tensor, gradients: Tensor, entries: int) -> None:
         self.ids = ids
         self.gradients = gradients
         self.groups = ids.shape[0]
         self.nbytes = entries * gradients.shape[2] * gradients.element_size()
         self._entries = entries
-        self._padding = padding
 
     def dense(self, start: int, stop: int) -> Tensor:
+        groups = stop - start
         tables = torch.ops.aten.embedding_dense_backward(
-            self.gradients[start:stop], self._distinct(start, stop), (stop - start) * self._entries, -1, False
-        ).unflatten(0, (stop - start, self._entries))
-        if self._padding >= 0:
-            tables[:, self._padding] = 0
-        return tables
+            self.gradients[start:stop], self._distinct(start, stop), groups * self._entries, -1, False
+        )
+        return tables.view(groups, self._entries, -1)
 
     def total(self) -> Tensor:
-        return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, self._padding, False)
+        return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
     def squared_norm(self) -> Tensor | None:
-        """Squared norm of the rows that were looked up, after adding up those of equal id within a group."""
+        """From the rows that were looked up, those of equal id within a group added up."""
         if self.groups * self._entries <= DENSE_ADVANTAGE * self.ids.numel():
             return None
         ids, order = self._distinct(0, self.groups).flatten().sort()
         segments = torch.zeros_like(ids)
         torch.cumsum(ids[1:] != ids[:-1], 0, out=segments[1:])
-        gradients = self.gradients.flatten(0, 1)
-        sums = gradients.new_zeros(gradients.shape, dtype=accumulator(gradients.dtype))
-        rows = gradients[order].to(sums.dtype)
-        if self._padding >= 0:
-            rows.masked_fill_((ids % self._entries == self._padding)[:, None], 0)
-        return torch.linalg.vector_norm(sums.index_add_(0, segments, rows)).square()
+        rows = self.gradients.flatten(0, 1)[order]
+        rows = rows.to(accumulator(rows.dtype))
+        return torch.linalg.vector_norm(torch.zeros_like(rows).index_add_(0, segments, rows)).square()
+
+    def inner(self, other: Contribution) -> Tensor | None:
+        r"""With a second lookup, :math:`\sum_j \sum_{tu} [i_{jt} = i'_{ju}] (\delta_{jt} \cdot \delta'_{ju})`; with a
+        linear layer of activations a, :math:`\sum_j \sum_{tu} \delta'_{jt,i_{ju}} (a_{jt} \cdot \delta_{ju})`."""
+        if isinstance(other, EmbeddingWeight):
+
+            def products(part: slice) -> Products:
+                same = self.ids[part, :, None] == other.ids[part, None]
+                return same, torch.bmm(self.gradients[part], other.gradients[part].mT)
+
+        elif isinstance(other, LinearWeight):
+
+            def products(part: slice) -> Products:
+                columns = self.ids[part, None].expand(-1, other.gradients.shape[1], -1)
+                return (
+                    other.gradients[part].gather(2, columns),
+                    torch.bmm(other.inputs[part], self.gradients[part].to(other.inputs.dtype).mT),
+                )
+
+        else:
+            return None
+        return sum_of_products(products, self.groups, self.ids.shape[1] * other.gradients.shape[1])
 
     def _distinct(self, start: int, stop: int) -> Tensor:
         """Ids that are told apart between groups."""
@@ -75,9 +92,9 @@ class Embedding(Layer):
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:
         if module.scale_grad_by_freq:
-            return "scale_grad_by_freq=True makes the gradient of an example depend on the others"
+            return "has scale_grad_by_freq=True, which mixes the examples of a batch"
         if module.sparse:
-            return "sparse=True gives sparse gradients"
+            return "has sparse=True, and sparse gradients cannot be split"
         return None
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -90,5 +107,6 @@ class Embedding(Layer):
     ) -> tuple[dict[str, Contribution], None]:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
-        padding = -1 if self.module.padding_idx is None else self.module.padding_idx
-        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings, padding)}, None
+        if self.module.padding_idx is not None:
+            gradients = gradients.masked_fill((ids == self.module.padding_idx)[..., None], 0)
+        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings)}, None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Products, accumulator, cast, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 16
@@ -37,14 +37,23 @@ class LinearWeight(Contribution):
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
 
     def squared_norm(self) -> Tensor | None:
-        r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a_{ju}) (\delta_{jt} \cdot \delta_{ju})`."""
         rows, fan_in, fan_out = self.inputs.shape[1], self.inputs.shape[2], self.gradients.shape[2]
         if rows * rows * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
             return None
-        dtype = accumulator(self.inputs.dtype)
-        inputs = torch.bmm(self.inputs, self.inputs.transpose(1, 2)).to(dtype)
-        gradients = torch.bmm(self.gradients, self.gradients.transpose(1, 2)).to(dtype)
-        return torch.dot(inputs.view(-1), gradients.view(-1))
+        return self.inner(self)
+
+    def inner(self, other: Contribution) -> Tensor | None:
+        r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a'_{ju}) (\delta_{jt} \cdot \delta'_{ju})`."""
+        if not isinstance(other, LinearWeight):
+            return None
+
+        def products(part: slice) -> Products:
+            return (
+                torch.bmm(self.inputs[part], other.inputs[part].mT),
+                torch.bmm(self.gradients[part], other.gradients[part].mT),
+            )
+
+        return sum_of_products(products, self.groups, self.inputs.shape[1] * other.inputs.shape[1])
 
 
 @LAYERS.register("linear")
@@ -55,8 +64,8 @@ class Linear(Layer):
     names = ("weight", "bias")
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output = linear(input, self.value("weight"), self.value("bias"))
-        return output, (cast(input.detach(), output.dtype),)
+        output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
+        return output, (cast(input, output.dtype),)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

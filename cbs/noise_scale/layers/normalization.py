@@ -1,4 +1,4 @@
-"""``nn.LayerNorm``: products of normalised activations and output gradients, added up by group."""
+"""Gains and biases of normalisation layers: products of normalised activations and output gradients, by group."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import group_norm, rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 FUSED_NUMEL = 2**15
@@ -28,7 +29,7 @@ class LayerNorm(Layer):
         output, mean, rstd = torch.native_layer_norm(
             input, module.normalized_shape, self.value("weight"), self.value("bias"), module.eps
         )
-        return output, (cast(input.detach(), output.dtype), mean, rstd)
+        return output, (cast(input, output.dtype), mean, rstd)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
@@ -67,3 +68,47 @@ class LayerNorm(Layer):
         return torch.ops.aten.native_layer_norm_backward(
             gradient, inputs, self.module.normalized_shape, mean, rstd, self.value("weight"), self.value("bias"), mask
         )
+
+
+@LAYERS.register("rms_norm")
+class RMSNorm(Layer):
+    """Watches an ``nn.RMSNorm``."""
+
+    types = (nn.RMSNorm,)
+    names = ("weight",)
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        module = self.module
+        return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
+
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
+        inputs, shape, eps = saved[0], self.module.normalized_shape, self.module.eps
+        normalised = rms_norm(inputs.to(accumulator(inputs.dtype)), shape, None, eps or torch.finfo(inputs.dtype).eps)
+        return {"weight": Dense((normalised * gradient).reshape(groups, -1, *shape).sum(1))}, None
+
+
+@LAYERS.register("group_norm")
+class GroupNorm(Layer):
+    """Watches an ``nn.GroupNorm``."""
+
+    types = (nn.GroupNorm,)
+    names = ("weight", "bias")
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        module = self.module
+        return group_norm(input, module.num_groups, self.value("weight"), self.value("bias"), module.eps), (input,)
+
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
+        inputs = saved[0]
+        found = {}
+        if "weight" in self.watched:
+            values = inputs.to(accumulator(inputs.dtype))
+            found["weight"] = group_norm(values, self.module.num_groups, eps=self.module.eps) * gradient
+        if "bias" in self.watched:
+            found["bias"] = gradient.to(accumulator(gradient.dtype))
+        shape = (groups, -1, gradient.shape[1], gradient[0, 0].numel())
+        return {name: Dense(value.reshape(shape).sum((1, 3))) for name, value in found.items()}, None

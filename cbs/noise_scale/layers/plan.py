@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import ParametrizationList
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
@@ -21,20 +25,14 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     Raises:
         ConfigError: if a module cannot be watched.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise _refusal(name, module, "mixes the examples of a batch, so that a group has no gradient of its own")
     layers = []
     for name, module in model.named_modules():
-        watched = {
-            attribute: indices[id(parameter)]
-            for attribute, parameter in module._parameters.items()
-            if parameter is not None and id(parameter) in indices
-        }
-        if watched:
-            layers.append(_kind(module)(module, name, watched, recorder))
+        ...
     return layers
 
 
-def _kind(module: nn.Module) -> type[Layer]:
-    for name in LAYERS:
-        if isinstance(module, LAYERS[name].types):
-            return LAYERS[name]
-    raise ConfigError(f"no {type(module)}")
+def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:
+    return ConfigError(f"layer {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")

@@ -198,6 +198,10 @@ class Recorder:
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
+            square = None if self._by_value[index] else _square_of_sum(calls)
+            if square is not None:
+                self._squares.append((index, run.size**-2, square))
+                continue
             for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
                 for part in calls[1:]:
@@ -278,3 +282,17 @@ def _agree(gradient: Tensor, total: Tensor) -> bool:
     gradient, total = gradient.to(dtype), total.to(dtype)
     tolerance = torch.finfo(gradient.dtype).eps ** 0.5
     return bool((gradient - total).norm() <= tolerance * total.norm())
+
+
+def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
+    """Sum over groups of the squared norm of a sum of contributions, from inner products of each two of them."""
+    total = None
+    for place, call in enumerate(calls):
+        for other in calls[place:]:
+            product = call.inner(other)
+            product = other.inner(call) if product is None else product
+            if product is None:
+                return None
+            product = product if call is other else 2 * product
+            total = product if total is None else total + product
+    return total

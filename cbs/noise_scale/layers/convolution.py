@@ -1,0 +1,89 @@
+"""``nn.Conv1d``, ``nn.Conv2d`` and ``nn.Conv3d``: the gradient of the filters, group by group."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.layer import Layer
+
+
+class ConvolutionWeight(Contribution):
+    """Contributions of groups to the filters.
+
+    Args:
+        module: the convolution.
+        groups: number of groups.
+        inputs: shape ``[examples, in, *spatial]``.
+        gradients: gradients of the outputs, shape ``[examples, out, *spatial]``.
+    """
+
+    def __init__(self, module: nn.Module, groups: int, inputs: Tensor, gradients: Tensor) -> None:
+        self.groups = groups
+        self.nbytes = module.weight.numel() * gradients.element_size()
+        self._module = module
+        self._padding = module.padding
+        if module.padding_mode != "zeros" or isinstance(module.padding, str):
+            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+            inputs = pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
+            self._padding = (0,) * len(module.stride)
+        self._inputs = inputs
+        self._gradients = gradients
+        self._weight = module.weight.detach().to(gradients.dtype)
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        size = self._inputs.shape[0] // self.groups
+        return torch.stack(
+            [self._gradient(slice(group * size, (group + 1) * size)) for group in range(start, stop)]
+        )
+
+    def total(self) -> Tensor:
+        return self._gradient(slice(None))
+
+    def _gradient(self, part: slice) -> Tensor:
+        module = self._module
+        return torch.ops.aten.convolution_backward(
+            self._gradients[part],
+            self._inputs[part],
+            self._weight,
+            None,
+            module.stride,
+            self._padding,
+            module.dilation,
+            False,
+            [0] * len(module.stride),
+            module.groups,
+            [False, True, False],
+        )[1]
+
+
+@LAYERS.register("convolution")
+class Convolution(Layer):
+    """Watches a convolution, transposed ones excepted."""
+
+    types = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    names = ("weight", "bias")
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if input.ndim != self.module.weight.ndim:
+            raise ConfigError(
+                f"layer {self.name!r} is given a single example without a batch dimension; "
+                "add one, or use the source 'accumulation'"
+            )
+        output = self.module._conv_forward(input, self.value("weight"), self.value("bias"))  # type: ignore[operator]
+        return output, (cast(input, output.dtype),)
+
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
+        found: dict[str, Contribution] = {}
+        if "weight" in self.watched:
+            found["weight"] = ConvolutionWeight(self.module, groups, saved[0], gradient)
+        if "bias" in self.watched:
+            positions = gradient.reshape(groups, -1, gradient.shape[1], gradient[0, 0].numel())
+            found["bias"] = Dense(positions.sum((1, 3), dtype=accumulator(gradient.dtype)))
+        return found, None
