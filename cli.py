@@ -186,7 +186,7 @@ def noise_scale(
     groups: Annotated[int, typer.Option(help="Groups a batch is split into.")] = 2,
     geometry: Annotated[
         list[str] | None,
-        typer.Option("--geometry", help="l2, l1, nuclear, preconditioned, matched; repeats. Default: all that suit."),
+        typer.Option("--geometry", help="Beside l2: l1, nuclear, preconditioned, matched. Repeats. Default: all."),
     ] = None,
     hessian: Annotated[
         int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
@@ -228,7 +228,7 @@ def noise_scale(
         optimizers=(cbs.Choice(name=optim),),
         batch_sizes=(batch_size,),
         seeds=(seed,),
-        probe=cbs.Choice(name=probe, options={"groups": groups, "geometry": geometry or ["l2", "matched", "all"]}),
+        probe=cbs.Choice(name=probe, options={"groups": groups, "geometry": ["l2", *(geometry or ["matched", "all"])]}),
     )
     if workload != asked.workload.name:
         asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)

@@ -4,7 +4,8 @@ Plain is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation
 dual norm of the optimizer's steps (Naganuma et al., arXiv 2602.03001), where the trials stored its moments.
 
 One summary, fixed in advance: the mean moments over the second half of the steps to target, pooled over the seeds,
-divided last. A mean that is not positive leaves the noise scale undefined, and that is what is reported.
+divided last; where moments are norms, corrected for the batch size. A mean that is not positive leaves the noise scale
+undefined, and that is what is reported.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.curves import Array
+from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.interval import ratio_interval
 from cbs.store import read_steps
@@ -56,7 +58,7 @@ class Measured:
 
     Attributes:
         summary: plain, over the second half of the steps to target, pooled over seeds.
-        matched: likewise in the geometry ``geometry``.
+        matched: likewise in the geometry ``geometry``, for norms after :func:`correct`.
         geometry: of ``matched``; ``"l2"``, and ``matched`` the same as ``summary``, where no other was stored.
         trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples``,
             ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
@@ -96,9 +98,10 @@ def measure(
         name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence)
         for name in {PLAIN, geometry}
     }
+    matched = summaries[geometry]
     return Measured(
         summaries[PLAIN],
-        summaries[geometry],
+        matched if EXPONENTS[geometry] == 1 else correct(matched, summaries[PLAIN], batch_size),
         geometry,
         _trajectory(
             moments.get(PLAIN, []), moments.get(geometry, []), EXPONENTS[geometry], steps_to_target, batch_size
@@ -159,10 +162,8 @@ def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) ->
 def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None, float | None]) -> NoiseScale:
     """Noise scale over critical batch size, with an interval that holds the uncertainty of both.
 
-    On the log axis the distance from value to end is the root of the summed squares of the two distances that move it
-    that way (Zou and Donner 2008, "method of variance estimates recovery"), which takes the two as independent. They
-    come from the same trials, but from gradients on one hand and from crossings of the target on the other. An end is
-    open where one of the two is.
+    The two are taken as independent (see :mod:`cbs.noise_scale.correction`): they come from the same trials, but from
+    gradients on one hand and from crossings of the target on the other. An end is open where one of the two is.
 
     Args:
         scale: the noise scale.
@@ -171,16 +172,33 @@ def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None
     """
     if scale.value is None or critical is None:
         return NoiseScale(None, measured=scale.measured)
-    value = scale.value / critical
-
-    def end(of_scale: float | None, of_critical: float | None, sign: float) -> float | None:
-        if of_scale is None or of_critical is None or scale.value is None:
-            return None
-        return value * math.exp(sign * math.hypot(math.log(of_scale / scale.value), math.log(of_critical / critical)))
-
+    low, high = interval
+    inverse = 1.0 / critical, (1.0 / high if high else None, 1.0 / low if low else None)
     return NoiseScale(
-        value,
-        (end(scale.interval[0], interval[1], -1.0), end(scale.interval[1], interval[0], 1.0)),
+        scale.value / critical, product_ends((scale.value, scale.interval), inverse), measured=scale.measured
+    )
+
+
+def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
+    """A noise scale of exponent 2 corrected for the batch size it was measured at.
+
+    See :func:`cbs.noise_scale.rules.correct_for_batch_size`. Uncorrected, what trials at B examples read is bounded by
+    a multiple of B, and so would agree with whatever batch size it is measured at.
+
+    Args:
+        scale: as measured.
+        simple: the plain one of the same steps.
+        batch_size: of these steps.
+    """
+    if scale.value is None:
+        return scale
+    if simple.value is None:
+        return NoiseScale(None, note=f"its correction needs the plain one: {simple.note}", measured=scale.measured)
+    factor = correction(simple.value, simple.interval, batch_size)
+    return NoiseScale(
+        scale.value * factor[0],
+        product_ends((scale.value, scale.interval), factor),
+        scale.note or simple.note,
         measured=scale.measured,
     )
 
@@ -207,8 +225,10 @@ def _trajectory(
     bins = max(1, min(BINS, int(sum(steps_to_target) // STEPS_PER_BIN)))
     progress = (np.arange(bins) + 0.5) / bins
     mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
-    ratios = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
-    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, *ratios), strict=True)))
+    simple, own = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
+    if exponent == 2:
+        own = own * (1.0 + simple / batch_size)
+    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, simple, own), strict=True)))
 
 
 def _binned(moments: Sequence[Array], steps_to_target: Sequence[float], bins: int) -> Array:

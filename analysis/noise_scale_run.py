@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ SYMBOLS = {
     "nuclear": r"$B_{S_1}$",
     "preconditioned": r"$B_{\mathrm{pre}}$",
     "hessian": r"$B_{\mathrm{noise}}$",
+    "l1_corrected": r"$B_{\ell_1}$ corrected",
+    "nuclear_corrected": r"$B_{S_1}$ corrected",
 }
 
 
@@ -37,6 +40,7 @@ def compute(run: dict[str, Any]) -> pd.DataFrame:
         run: :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json`.
     """
     rows = []
+    matched = _matched(run)
     for place, phase in enumerate(run["phases"]):
         for geometry, estimate in phase["noise_scales"].items():
             first, last = phase["first_examples"], phase["last_examples"]
@@ -48,7 +52,7 @@ def compute(run: dict[str, Any]) -> pd.DataFrame:
                     "examples": last if geometry == "hessian" else (first + last) / 2,
                     "train_loss": phase["train_loss"],
                     "geometry": geometry,
-                    "matched": geometry == run["matched"],
+                    "matched": geometry == matched,
                     "noise_scale": estimate["value"],
                     "low": estimate["low"],
                     "high": estimate["high"],
@@ -63,8 +67,10 @@ def compute(run: dict[str, Any]) -> pd.DataFrame:
 
 
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Noise scales against examples seen, both on log axes, with intervals as bars: an open end runs off the axes, and
-    a hollow marker has no interval."""
+    """Noise scales against examples seen, corrected ones in place of what they correct, both on log axes, with
+    intervals as bars: an open end runs off the axes, and a hollow marker has no interval."""
+    better = table["geometry"].isin([name.removesuffix("_corrected") for name in set(table["geometry"]) if "_" in name])
+    table = table[~better]
     measured = table[table["noise_scale"].notna() & (table["noise_scale"] > 0)]
     if measured.empty:
         style.empty(axes, "every estimate is undefined:\nthe run is too short for its noise")
@@ -105,6 +111,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_ylabel(f"noise scale ({unit}s)")
 
 
+def _matched(run: dict[str, Any]) -> str:
+    """The row that is matched to the optimizer: where there is one, that which is corrected for the batch size."""
+    corrected = f"{run['matched']}_corrected"
+    return corrected if corrected in run["phases"][0]["noise_scales"] else run["matched"]
+
+
 def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
     """One column per phase, one row per geometry."""
     from rich import box
@@ -121,17 +133,19 @@ def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
     for phase in run["phases"]:
         table.add_column(f"{number(phase['last_examples'], 6)}", justify="right", no_wrap=True)
     table.add_row("mean training loss", *(number(phase["train_loss"], 4) for phase in run["phases"]))
-    notes = {}
+    notes: dict[tuple[int, str], list[str]] = {}
     for geometry in run["phases"][0]["noise_scales"]:
-        cells = []
+        cells, name = [], geometry.replace("_", " ")
         for phase in run["phases"]:
             estimate = phase["noise_scales"][geometry]
             cells.append(escape(with_interval(estimate["value"], (estimate["low"], estimate["high"]), between="\n")))
             if estimate["note"]:
-                notes[geometry] = f"{geometry}, up to {phase['last_examples']} {unit}s: {estimate['note']}"
-        about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * (geometry == run["matched"]))
-        table.add_row(f"{geometry} ({about})" if about else geometry, *cells)
-    table.caption = escape("\n".join(notes.values())) or None
+                note = re.sub("the steps are as good as [0-9]+", "there are few", estimate["note"])
+                notes.setdefault((phase["last_examples"], note), []).append(name)
+        about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * (geometry == _matched(run)))
+        table.add_row(f"{name} ({about})" if about else name, *cells)
+    lines = [f"up to {number(last, 6)} {unit}s: {note} ({', '.join(names)})" for (last, note), names in notes.items()]
+    table.caption = escape("\n".join(lines)) or None
     table.caption_justify = "left"
     return table
 

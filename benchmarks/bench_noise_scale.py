@@ -6,8 +6,6 @@ over as many micro-batches. Per-example norms by ``torch.func`` are for comparis
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 
 import torch

@@ -15,7 +15,9 @@ from cbs import seeding
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
+from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.noise_scale import NoiseScale
@@ -24,6 +26,8 @@ from cbs.training import TrainingLoop, micro_sizes, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
 
 HESSIAN = "hessian"
+CORRECTED = "_corrected"
+"""Added to the name of a geometry whose noise scale is corrected for the batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,8 @@ class Phase:
         first_step, last_step: optimizer updates, both included.
         first_examples, last_examples: examples seen before the first and after the last of them.
         train_loss: mean over the steps.
-        estimates: noise scale by geometry, in examples; ``hessian`` is taken at the end of the phase.
+        estimates: noise scale by geometry, in examples; beside a geometry of norms stands the same corrected for the
+            batch size, as in ``l1_corrected``; ``hessian`` is taken at the end of the phase.
         layers: noise scale by layer, in the first geometry.
     """
 
@@ -163,9 +168,11 @@ def measure_run(
                 raise ConfigError(
                     f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})"
                 )
-            estimates = {
-                name: noise_scale.estimate(geometry=name, confidence=confidence) for name in noise_scale.geometries
-            }
+            estimates: dict[str, Estimate] = {}
+            for name in noise_scale.geometries:
+                estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
+                if EXPONENTS[name] == 2 and "l2" in estimates:
+                    estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
             if hessian_draws:
                 with noise_scale.probe.paused():
                     estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence)

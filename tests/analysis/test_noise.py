@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.noise import NoiseScale, measure, near, over, pooled_ratio
+from analysis.noise import NoiseScale, correct, measure, near, over, pooled_ratio
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.noise_scale.exponents import EXPONENTS
@@ -101,10 +101,16 @@ def test_matched_is_measured_beside_plain(tmp_path: Path) -> None:
     truth = Truth(geometry="l1", own_signal=2.0, own_noise=9.0)
     found = measure([folder(tmp_path, seed=seed, truth=truth) for seed in range(3)], [400.0] * 3, 8)
     assert found.geometry == "l1"
-    assert found.matched.value == pytest.approx((9 / 2) ** 2, rel=0.05)
+    factor = 1 + found.summary.value / 8
+    assert found.matched.value == pytest.approx((9 / 2) ** 2 * factor, rel=0.05)
     low, high = found.matched.interval
-    assert low < found.matched.value < high < 1.2 * low
-    assert found.trajectory["matched_noise_scale"].to_numpy() == pytest.approx(4.5**2, rel=0.2)
+    assert low < found.matched.value < high
+    # as wide as the interval of the factor, which is that of the plain noise scale, and a little wider
+    spread = math.log((1 + found.summary.interval[1] / 8) / factor)
+    assert spread < math.log(high / found.matched.value) < spread + 0.1
+    trajectory = found.trajectory
+    factors = 1 + trajectory["simple_noise_scale"] / 8
+    assert (trajectory["matched_noise_scale"] / factors).to_numpy() == pytest.approx(4.5**2, rel=0.2)
     assert (
         found.summary
         == measure([folder(tmp_path / "plain", seed=s, truth=Truth()) for s in range(3)], [400.0] * 3, 8).summary
@@ -129,7 +135,21 @@ def test_moments_that_were_not_measured_on_every_step(tmp_path: Path) -> None:
     found = measure([path], [400.0], 8)
     kept = slice(204, 400, 5)
     expected = (result.steps["nuclear_noise"][kept].mean() / result.steps["nuclear_signal"][kept].mean()) ** 2
-    assert found.matched.value == pytest.approx(expected)
+    assert found.matched.value == pytest.approx(expected * (1 + found.summary.value / 8))
+
+
+def test_squared_norms_need_no_correction(tmp_path: Path) -> None:
+    truth = Truth(geometry="preconditioned", own_signal=2.0, own_noise=9.0)
+    found = measure([folder(tmp_path, truth=truth)], [400.0], 8)
+    assert found.matched.value == pytest.approx(4.5, rel=0.05)
+
+
+def test_the_correction_needs_the_plain_noise_scale() -> None:
+    undefined = NoiseScale(None, note="the mean signal is not positive (-1)")
+    found = correct(NoiseScale(20.0, (10.0, 40.0)), undefined, 8)
+    assert found.value is None
+    assert "not positive" in found.note
+    assert correct(undefined, NoiseScale(20.0, (10.0, 40.0)), 8) == undefined
 
 
 def test_measured_from_disk_over_the_second_half(tmp_path: Path) -> None:

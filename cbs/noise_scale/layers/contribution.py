@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-
 PRODUCT_ENTRIES = 2**20
 """Entries of the matrices that are multiplied at a time by :func:`sum_of_products`."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -22,7 +24,7 @@ class ConvolutionWeight(Contribution):
         gradients: gradients of the outputs, shape ``[examples, out, *spatial]``.
     """
 
-    def __init__(self, module: nn.Module, groups: int, inputs: Tensor, gradients: Tensor) -> None:
+    def __init__(self, module: Any, groups: int, inputs: Tensor, gradients: Tensor) -> None:
         self.groups = groups
         self.nbytes = module.weight.numel() * gradients.element_size()
         self._module = module
@@ -37,9 +39,7 @@ class ConvolutionWeight(Contribution):
 
     def dense(self, start: int, stop: int) -> Tensor:
         size = self._inputs.shape[0] // self.groups
-        return torch.stack(
-            [self._gradient(slice(group * size, (group + 1) * size)) for group in range(start, stop)]
-        )
+        return torch.stack([self._gradient(slice(group * size, (group + 1) * size)) for group in range(start, stop)])
 
     def total(self) -> Tensor:
         return self._gradient(slice(None))
@@ -74,7 +74,7 @@ class Convolution(Layer):
                 f"layer {self.name!r} is given a single example without a batch dimension; "
                 "add one, or use the source 'accumulation'"
             )
-        output = self.module._conv_forward(input, self.value("weight"), self.value("bias"))  # type: ignore[operator]
+        output = self.module._conv_forward(input, self.value("weight"), self.value("bias"))
         return output, (cast(input, output.dtype),)
 
     def contributions(

@@ -100,7 +100,8 @@ class Embedding(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module = self.module
         weight = self.value("weight")
-        return embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type), (input,)
+        output = embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type)  # type: ignore[arg-type]
+        return output, (input,)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

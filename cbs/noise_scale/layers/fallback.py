@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense
+from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.layer import Layer
 
 if TYPE_CHECKING:
     from cbs.noise_scale.layers.groups import Run
-    from cbs.noise_scale.layers.recorder import Pass
+    from cbs.noise_scale.layers.recorder import Pass, Recorder
 
 FEW_GROUPS = 8
 """Groups up to which one pass per group is faster than all of them under ``vmap``."""
@@ -32,50 +32,62 @@ class Fallback(Layer):
     examples or draws random numbers is an error.
     """
 
-    verified = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
+        super().__init__(module, name, watched, recorder)
+        recorder.compared.update(watched.values())
         self._vectorised = True
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
+        own = [self.module.get_parameter(name) for name in self.watched]
+        if any(here is not mine for here, mine in zip(own, self.parameters, strict=True)):
+            return self.original(*args, **kwargs)
         current = self.recorder.enter(self)
-        output = self.original(*args, **kwargs)
-        leaves, structure = tree_flatten(output)
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not places:
-            return output
-        arguments, call = tree_flatten((args, kwargs))
-        watched = Listener.apply(self, current, (arguments, call, places), *[leaves[place] for place in places])
-        for place, leaf in zip(places, watched, strict=True):
-            leaves[place] = leaf
-        return tree_unflatten(leaves, structure)
+        outputs, structure = tree_flatten(self.original(*args, **kwargs))
+        places = [place for place, leaf in enumerate(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if places:
+            call = Call(args, kwargs, places, self.parameters[0].device.type)
+            watched = Listener.apply(self, current, call, *[outputs[place] for place in places])
+            for place, leaf in zip(places, watched, strict=True):
+                outputs[place] = leaf
+        return tree_unflatten(outputs, structure)
 
-    def listen(self, current: Pass, call: Call, gradients: list[Tensor | None]) -> None:
+    def listen(self, current: Pass, call: Call, leaves: list[Any], gradients: list[Tensor | None]) -> None:
         """Record the contributions of all groups.
 
         Args:
             current: the forward pass.
-            call: arguments of the call.
+            call: of the module.
+            leaves: its flattened arguments.
             gradients: of the outputs; ``None`` where one was not used.
         """
-        splits = {tensor.shape[0] for tensor in gradients if tensor is not None and tensor.ndim}
-        if not splits or any(rows % current.examples for rows in splits):
+        examples = current.examples
+        splits = {examples} | {tensor.shape[0] if tensor.ndim else 0 for tensor in gradients if tensor is not None}
+        if min(splits) == 0 or any(rows % examples for rows in splits):
             raise ConfigError(
-                f"cannot tell the examples in layer {self.name!r} apart: its output has {min(splits, default=0)} rows "
-                f"for {current.examples} examples; examples come first in watched layers, or use the source "
-                "'accumulation'"
+                f"cannot tell the examples in layer {self.name!r} apart: an output has {min(splits)} rows for "
+                f"{examples} examples; examples come first in watched layers, or use the source 'accumulation'"
             )
-        first = next((leaf for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
-        if first is not None and first.shape[0] % current.examples == 0:
+        first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
+        if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])
-        splits.add(current.examples)
-        found = [self._groups(current, run, call, gradients, splits) for run in current.runs]
+        self.recorder.paused = True
+        devices = {parameter.device.index for parameter in self.parameters if parameter.device.type == "cuda"}
+        try:
+            with torch.random.fork_rng(devices=devices), call.autocast():
+                found = [self._groups(current, run, call, leaves, gradients, splits) for run in current.runs]
+        finally:
+            self.recorder.paused = False
         for place, index in enumerate(self.watched.values()):
             self.recorder.take(current, index, [Dense(values[place]) for values in found])
 
     def _groups(
-        self, current: Pass, run: Run, call: Call, gradients: list[Tensor | None], splits: set[int]
+        self,
+        current: Pass,
+        run: Run,
+        call: Call,
+        leaves: list[Any],
+        gradients: list[Tensor | None],
+        splits: set[int],
     ) -> list[Tensor]:
         """Contributions of the groups of one run to every watched parameter, shape ``[groups, *parameter.shape]``."""
 
@@ -85,47 +97,43 @@ class Fallback(Layer):
             rows = leaf.shape[0] // current.examples
             return leaf[run.start * rows : run.stop * rows].unflatten(0, (run.groups, run.size * rows))
 
-        leaves = [split(leaf) for leaf in call.leaves]
-        dims = [0 if new is not old else None for new, old in zip(leaves, call.leaves, strict=True)]
+        arguments = [split(leaf) for leaf in leaves]
+        dims = [None if new is old else 0 for new, old in zip(arguments, leaves, strict=True)]
         seen = [place for place, gradient in zip(call.places, gradients, strict=True) if gradient is not None]
-        pulled = [split(gradient) for gradient in gradients if gradient is not None]
-        names = list(self.watched)
+        pulled = [
+            split(gradient).sum(1, keepdim=True) if repeated else split(gradient)
+            for gradient, repeated in zip(gradients, call.repeated, strict=True)
+            if gradient is not None
+        ]
         module = _Original(self)
         buffers = {f"module.{name}": buffer for name, buffer in self.module.named_buffers()}
+        names = [f"module.{name}" for name in self.watched]
         parameters = [parameter.detach() for parameter in self.parameters]
 
-        def run_module(values: list[Tensor], arguments: list[Any]) -> list[Tensor]:
-            given = {f"module.{name}": value for name, value in zip(names, values, strict=True)}
-            given |= {name: buffer.clone() for name, buffer in buffers.items()}
-            args, kwargs = tree_unflatten(arguments, call.structure)
-            outputs, _ = tree_flatten(functional_call(module, given, args, kwargs))
+        def run_module(values: list[Tensor], leaves: list[Any]) -> list[Tensor]:
+            state = {name: buffer.clone() for name, buffer in buffers.items()} | dict(zip(names, values, strict=True))
+            args, kwargs = tree_unflatten(leaves, call.structure)
+            outputs, _ = tree_flatten(functional_call(module, state, args, kwargs))
             return [outputs[place] for place in seen]
 
-        def pull(arguments: list[Any], cotangents: list[Tensor]) -> list[Tensor]:
-            _, pullback = vjp(lambda values: run_module(values, arguments), parameters)
-            return pullback(cotangents)[0]
+        def pull(leaves: list[Any], cotangents: list[Tensor]) -> list[Tensor]:
+            return vjp(lambda values: run_module(values, leaves), parameters)[1](cotangents)[0]
+
+        def together() -> list[Tensor]:
+            return vmap(pull, (dims, 0))(arguments, pulled)
 
         def one_by_one() -> list[Tensor]:
             found = []
             for group in range(run.groups):
-                arguments = [leaf[group] if dim == 0 else leaf for leaf, dim in zip(leaves, dims, strict=True)]
+                leaves = [leaf if dim is None else leaf[group] for leaf, dim in zip(arguments, dims, strict=True)]
                 with torch.enable_grad():
                     values = [parameter.clone().requires_grad_() for parameter in parameters]
-                    outputs = run_module(values, arguments)
-                    found.append(
-                        torch.autograd.grad(
-                            outputs, values, [gradient[group] for gradient in pulled], materialize_grads=True
-                        )
-                    )
+                    outputs = run_module(values, leaves)
+                cotangents = [gradient[group] for gradient in pulled]
+                found.append(torch.autograd.grad(outputs, values, cotangents, materialize_grads=True))
             return [torch.stack(values) for values in zip(*found, strict=True)]
 
-        self.recorder.paused = True
-        devices = {parameter.device.index for parameter in parameters if parameter.device.type == "cuda"}
-        try:
-            with torch.random.fork_rng(devices=devices):
-                return self._attempt(run.groups, lambda: vmap(pull, (dims, 0))(leaves, pulled), one_by_one)
-        finally:
-            self.recorder.paused = False
+        return self._attempt(run.groups, together, one_by_one)
 
     def _attempt(
         self, groups: int, together: Callable[[], list[Tensor]], one_by_one: Callable[[], list[Tensor]]
@@ -146,18 +154,36 @@ class Fallback(Layer):
 
 
 class Call:
-    """Arguments of a call.
+    """One call of a module, without the tensors among its arguments.
 
     Attributes:
-        leaves: flattened arguments.
-        structure: how to unflatten them.
-        places: of the outputs that are differentiated, among the flattened outputs.
+        tensors: the tensors; autograd saves them.
+        places: which of the flattened outputs are differentiated.
+        repeated: whether they are the same for all examples.
+        structure: how to unflatten the arguments.
     """
 
-    def __init__(self, leaves: list[Any], structure: Any, places: list[int]) -> None:
-        self.leaves = leaves
-        self.structure = structure
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[int], device: str) -> None:
+        leaves, self.structure = tree_flatten((args, kwargs))
+        self.tensors: tuple[Tensor, ...] = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
         self.places = places
+        self.repeated = [False] * len(places)
+        self._leaves = [_Hole if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+
+    def leaves(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The flattened arguments."""
+        rest = iter(tensors)
+        return [next(rest).detach() if leaf is _Hole else leaf for leaf in self._leaves]
+
+    def autocast(self) -> torch.autocast:
+        """The state of autocast at the call."""
+        device, dtype, enabled = self._autocast
+        return torch.autocast(device, dtype, enabled)
+
+
+class _Hole:
+    """Stands for a tensor."""
 
 
 class _Original(nn.Module):
@@ -166,10 +192,10 @@ class _Original(nn.Module):
     def __init__(self, layer: Fallback) -> None:
         super().__init__()
         self.module = layer.module
-        self._call = [layer.original]
+        self._layer = layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call[0](*args, **kwargs)
+        return self._layer.original(*args, **kwargs)
 
 
 class Listener(torch.autograd.Function):
@@ -177,24 +203,26 @@ class Listener(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, layer: Fallback, current: Pass, call: tuple[list[Any], Any, list[int]], *outputs: Tensor
+        ctx: Any, layer: Fallback, current: Pass, call: Call, *outputs: Tensor
     ) -> tuple[Tensor, ...]:
-        leaves, structure, places = call
-        ctx.layer, ctx.current, ctx.structure, ctx.places = layer, current, structure, places
-        ctx.tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        ctx.leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        ctx.layer, ctx.current, ctx.call = layer, current, call
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[leaves[place] for place in ctx.tensors])
-        return tuple(output.detach() for output in outputs)
+        ctx.save_for_backward(*call.tensors)
+        call.tensors = ()
+        call.repeated = [output.shape[:1] == (1,) and current.examples > 1 for output in outputs]
+        return tuple(
+            output.detach().expand(current.examples, *output.shape[1:]) if repeated else output.detach()
+            for output, repeated in zip(outputs, call.repeated, strict=True)
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        layer = ctx.layer
-        if torch.is_grad_enabled():
-            raise layer.twice()
-        leaves = list(ctx.leaves)
-        for place, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
-            leaves[place] = tensor.detach()
+        layer, call = ctx.layer, ctx.call
+        layer.refuse_second_derivatives()
         if any(gradient is not None for gradient in gradients):
-            layer.listen(ctx.current, Call(leaves, ctx.structure, ctx.places), list(gradients))
-        return None, None, None, *gradients
+            layer.listen(ctx.current, call, call.leaves(ctx.saved_tensors), list(gradients))
+        passed = [
+            gradient.sum(0, keepdim=True) if repeated and gradient is not None else gradient
+            for gradient, repeated in zip(gradients, call.repeated, strict=True)
+        ]
+        return None, None, None, *passed

@@ -41,12 +41,12 @@ class Layer:
     whole: ClassVar[bool] = False
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
-        self.module = module
+        self.module: Any = module
         self.name = name
         self.watched = watched
         self.recorder = recorder
         self.original = module.forward
-        self.parameters = [module._parameters[attribute] for attribute in watched]
+        self.parameters = [module.get_parameter(attribute) for attribute in watched]
 
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:
@@ -76,6 +76,18 @@ class Layer:
         """A parameter for use in :meth:`run`."""
         parameter = self.module._parameters[attribute]
         return parameter.detach() if attribute in self.watched else parameter  # type: ignore[union-attr]
+
+    def refuse_second_derivatives(self) -> None:
+        """Called in a backward pass, where only ``create_graph=True`` enables gradients.
+
+        Raises:
+            ConfigError: if they are enabled.
+        """
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                f"layer {self.name!r} is differentiated twice (create_graph=True), which only the source "
+                "'accumulation' can watch"
+            )
 
     def install(self) -> None:
         """Take the place of the module's ``forward``."""
@@ -197,11 +209,7 @@ class Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer = ctx.layer
-        if torch.is_grad_enabled():
-            raise ConfigError(
-                f"layer {layer.name!r} is differentiated twice (create_graph=True), which only the source "
-                "'accumulation' can watch"
-            )
+        layer.refuse_second_derivatives()
         if torch.is_autocast_enabled(gradient.device.type):
             with torch.autocast(gradient.device.type, enabled=False):
                 return layer.backward(ctx.current, ctx.saved_tensors, gradient)

@@ -28,10 +28,55 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise _refusal(name, module, "mixes the examples of a batch, so that a group has no gradient of its own")
-    layers = []
-    for name, module in model.named_modules():
-        ...
+    layers: list[Layer] = []
+    seen: set[int] = set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        watched = {attribute: indices[key] for attribute, key in _owned(module) if key in indices}
+        if watched and _is_called(module):
+            kind = _kind(module, watched)
+            why = kind.refuse(module)
+            if why is not None:
+                raise _refusal(name, module, why)
+            layers.append(kind(module, name, watched, recorder))
+        if not isinstance(module, _WITH_DESCENDANTS):
+            for child_name, child in module.named_children():
+                visit(f"{name}.{child_name}" if name else child_name, child)
+
+    visit("", model)
     return layers
+
+
+_WITH_DESCENDANTS = (nn.MultiheadAttention, ParametrizationList)
+"""Modules that use the parameters of their descendants instead of calling them."""
+
+
+def _is_called(module: nn.Module) -> bool:
+    """Whether a module takes part in a forward pass itself; one that only holds parameters does not."""
+    return type(module).forward is not nn.Module.forward and not isinstance(module, ParametrizationList)
+
+
+def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """Name within the module and ``id`` of the parameters that the module itself uses."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield name, id(parameter)
+    for child_name, child in module.named_children():
+        if isinstance(module, _WITH_DESCENDANTS) or not _is_called(child):
+            for name, key in _owned(child):
+                yield f"{child_name}.{name}", key
+
+
+def _kind(module: nn.Module, watched: dict[str, int]) -> type[Layer]:
+    """The kind that knows the ``forward`` of a module and all its parameters; the fallback where there is none."""
+    for kind in (LAYERS[name] for name in LAYERS):
+        known = any(type(module).forward is type_.forward for type_ in kind.types)
+        if known and "forward" not in vars(module) and {*watched} <= {*kind.names} <= module._parameters.keys():
+            return kind
+    return LAYERS["fallback"]
 
 
 def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:

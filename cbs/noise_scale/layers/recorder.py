@@ -24,6 +24,7 @@ BLOCK_BYTES = 2**20
 HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
 
+
 class Pass:
     """One forward pass.
 
@@ -58,6 +59,7 @@ class Recorder:
 
     Attributes:
         paused: whether watched layers should behave as if they were not.
+        compared: indices whose gradients are compared with the contributions in every backward pass, not once.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Recorder:
         groups: int | None,
     ) -> None:
         self.paused = False
+        self.compared: set[int] = set()
         self._passes = passes
         self._parameters = parameters
         self._names = names
@@ -135,7 +138,7 @@ class Recorder:
                 f"two backward passes through {self._names[index]!r} after one forward pass: the noise scale cannot "
                 "tell them apart; run the model once for each, or add the losses"
             )
-        if uses > 1:
+        if uses > 1 and (self._by_norm[index] or self._by_value[index]):
             parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
             totals = [part.total() for part in parts]
@@ -173,7 +176,7 @@ class Recorder:
         """Compare the gradient that a backward pass found for a parameter tensor with what layers contributed to it.
 
         Raises:
-            ConfigError: if they differ, because the parameter is used outside its layers or a hook changes its gradient.
+            ConfigError: if they differ, because the parameter is used elsewhere, too, or a hook changes its gradient.
         """
         returned = self._returned.pop(index, [])
         if len(returned) == 1 and index in self._complete and returned[0] == gradient.data_ptr():
@@ -184,10 +187,11 @@ class Recorder:
         if not tensors or not _agree(gradient, torch.stack(tensors).sum(0)):
             raise ConfigError(
                 f"the gradient of {self._names[index]!r} is not what its layer contributes to it: it is used outside "
-                "the layer's forward, the layer mixes examples or draws random numbers, or a hook changes its gradient; "
-                "use the source 'accumulation'"
+                "the layer, the layer mixes examples or draws random numbers, or a hook changes its gradient; use the "
+                "source 'accumulation'"
             )
-        self._complete.add(index)
+        if index not in self.compared:
+            self._complete.add(index)
 
     def _keep(self, part: Contribution) -> Contribution:
         """A form that can wait until the last use of a parameter was seen."""
@@ -257,9 +261,7 @@ class Recorder:
         for entries, power in ((self._norms, 2), (self._squares, 1)):
             if entries:
                 indices, weights, values = zip(*entries, strict=True)
-                if any(value.device != device for value in values):
-                    values = [value.to(device) for value in values]
-                squares = torch.stack(values).double() ** power
+                squares = torch.stack([value.to(device) for value in values]).double() ** power
                 scaled = squares.mul_(torch.tensor(weights, dtype=torch.float64, device=device))
                 sums.index_add_(0, torch.tensor(indices, device=device), scaled)
         return sums

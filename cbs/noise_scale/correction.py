@@ -1,0 +1,67 @@
+r"""Products of estimates, and the correction of a noise scale for the batch size it was measured at.
+
+The interval of a product of independent positive estimates reaches, on the log axis, as far from the value as the root
+of the summed squares of its factors' distances (Zou and Donner 2008, "method of variance estimates recovery").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cbs.noise_scale.estimate import Estimate
+
+Ends = tuple[float | None, float | None]
+"""Ends of an interval; ``None`` where open."""
+
+
+def product_ends(*factors: tuple[float, Ends]) -> Ends:
+    """Interval of a product of positive values with their intervals; an end is open where that of a factor is."""
+    value = math.prod(value for value, _ in factors)
+
+    def end(which: int) -> float | None:
+        distances = []
+        for own, ends in factors:
+            limit = ends[which]
+            if not limit:
+                return None
+            distances.append(math.log(limit / own))
+        return value * math.exp((1.0 if which else -1.0) * math.hypot(*distances))
+
+    return end(0), end(1)
+
+
+def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, Ends]:
+    r""":math:`1 + B_{simple}/B` with its interval, see :func:`cbs.noise_scale.rules.correct_for_batch_size`."""
+    low, high = ends
+    return 1.0 + simple / batch_size, (
+        1.0 + (low or 0.0) / batch_size,
+        None if high is None else 1.0 + high / batch_size,
+    )
+
+
+def corrected(noise_scale: Estimate, simple: Estimate, batch_size: float) -> Estimate:
+    r"""A noise scale of exponent 2 times :math:`1 + B_{simple}/B`.
+
+    The two are taken as independent. Without a simple noise scale the result is undefined, and says so.
+
+    Args:
+        noise_scale: as measured, in a geometry of exponent 2.
+        simple: in geometry ``l2``, of the same steps.
+        batch_size: of these steps, in examples.
+    """
+    if noise_scale.value is None:
+        return noise_scale
+    if simple.value is None:
+        return replace(
+            noise_scale,
+            value=None,
+            low=None,
+            high=None,
+            note=f"its correction needs the simple noise scale: {simple.note}",
+        )
+    factor = correction(simple.value, simple.interval, batch_size)
+    low, high = product_ends((noise_scale.value, noise_scale.interval), factor)
+    return replace(
+        noise_scale, value=noise_scale.value * factor[0], low=low, high=high, note=noise_scale.note or simple.note
+    )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale.layers.linear import LinearWeight
+from tests.references.per_example import Elementwise, Euclidean, assert_exact
+
+# Double precision leaves rounding of sums of some thousand products.
+RTOL = 1e-12
+
+
+@pytest.mark.parametrize("geometry", [Euclidean(), Elementwise()], ids=["norms", "values"])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (20, 5)])
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_examples_first_with_any_further_dimensions(
+    shape: tuple[int, ...], source: str, geometry: Euclidean
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).double()
+    x, weights = torch.randn(9, *shape).double(), torch.randn(9, *shape[:-1], 2).double()
+
+    def losses(model: nn.Module) -> Tensor:
+        return (model(x) * weights).flatten(1).sum(1)
+
+    assert_exact(model, losses, source=source, groups=4, rtol=RTOL, geometries=(geometry,))
+
+
+def test_rows_of_an_example_may_follow_one_another() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 4, 5).double()
+
+    class Flattening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.flatten(0, 1)).view(*x.shape[:2], -1)
+
+    assert_exact(
+        Flattening().double(), lambda model: model(x).square().sum((1, 2)), source="split", groups=4, rtol=RTOL
+    )
+
+
+def test_an_input_that_is_the_same_for_all_examples() -> None:
+    torch.manual_seed(0)
+    x, query = torch.randn(6, 4, 5).double(), torch.randn(1, 2, 5).double()
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5), nn.Linear(5, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.query(query) @ x.mT).softmax(-1) @ x
+
+    for source in ("split", "per_example"):
+        assert_exact(
+            Attention().double(), lambda model: model(x).square().sum((1, 2)), source=source, groups=4, rtol=RTOL
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 3, 50])
+def test_gram_form_is_the_norm_of_what_is_written_out(rows: int) -> None:
+    torch.manual_seed(0)
+    part = LinearWeight(torch.randn(4, rows, 6).double(), torch.randn(4, rows, 5).double())
+    torch.testing.assert_close(part.inner(part), part.dense(0, 4).square().sum())
+    torch.testing.assert_close(part.total(), part.dense(0, 4).sum(0))
+
+
+def test_short_sequences_use_the_gram_form_and_long_ones_do_not() -> None:
+    assert LinearWeight(torch.ones(2, 1, 64), torch.ones(2, 1, 64)).squared_norm() is not None
+    assert LinearWeight(torch.ones(2, 500, 64), torch.ones(2, 500, 64)).squared_norm() is None
+
+
+def test_rows_that_cannot_belong_to_examples_are_an_error() -> None:
+    from cbs.errors import ConfigError
+    from cbs.noise_scale.probe import Probe
+
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x[:4])
+
+    model = Mean()
+    with Probe(model, source="split"), pytest.raises(ConfigError, match=r"'inner'.*4 rows for 6 examples.*accumulation"):
+        model(torch.randn(6, 5)).sum().backward()
