@@ -25,8 +25,8 @@ SYMBOLS = {
     "nuclear": r"$B_{S_1}$",
     "preconditioned": r"$B_{\mathrm{pre}}$",
     "hessian": r"$B_{\mathrm{noise}}$",
-    "l1_corrected": r"$B_{\ell_1}$ corrected",
-    "nuclear_corrected": r"$B_{S_1}$ corrected",
+    "l1_corrected": r"$B_{\ell_1}^{\mathrm{corr}}$",
+    "nuclear_corrected": r"$B_{S_1}^{\mathrm{corr}}$",
 }
 
 
@@ -140,7 +140,9 @@ def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
             estimate = phase["noise_scales"][geometry]
             cells.append(escape(with_interval(estimate["value"], (estimate["low"], estimate["high"]), between="\n")))
             if estimate["note"]:
-                note = re.sub("the steps are as good as [0-9]+", "there are few", estimate["note"])
+                note = re.sub(
+                    "the steps are as good as [0-9]+ independent ones", "few independent steps", estimate["note"]
+                )
                 notes.setdefault((phase["last_examples"], note), []).append(name)
         about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * (geometry == _matched(run)))
         table.add_row(f"{name} ({about})" if about else name, *cells)

@@ -213,7 +213,11 @@ class TrainingLoop:
         choice = self.config.probe
         if self.config.compile and choice.name == AUTO:
             choice = dataclasses.replace(choice, name="accumulation")
-        return ProbeColumns(build_probe(choice, self.trained, self.optimizer, lambda args, kwargs: self.examples))
+        return ProbeColumns(
+            build_probe(
+                choice, self.trained, self.optimizer, self.config.batch_size, count=lambda args, kwargs: self.examples
+            )
+        )
 
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""

@@ -47,7 +47,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     for choice in sweep.optimizers:
         optimizer = build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
         if sweep.probe is not None:
-            build_probe(sweep.probe, model, optimizer).detach()
+            build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
     for study in sweep.studies():
         check_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
     return sweep

@@ -20,8 +20,8 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the workload (``workload.size``), of the probe (``probe.groups``) and of an optimizer (``merit.eps``). Values are JSON; anything that is
-    not valid JSON is taken as a string, and ``none`` as null.
+    options of the workload (``workload.size``), of the probe (``probe.groups``) and of an optimizer (``merit.eps``).
+    Values are JSON; anything that is not valid JSON is taken as a string, and ``none`` as null.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -55,7 +55,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         current = getattr(sweep, head)
         if current is not None and not _same_kind(current, value) and not (head == "prune_factor" and value is None):
             raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
-        elif head == "micro_batch_size" and value is not None and not isinstance(value, int):
+        if head == "micro_batch_size" and value is not None and not isinstance(value, int):
             raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
         return sweep.replace(**{head: value})
     if head in _NESTED:
@@ -98,4 +98,5 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{field.name}" for part in _NESTED for field in dataclasses.fields(getattr(sweep, part))]
     optimizers = [f"{choice.name}.OPTION" for choice in sweep.optimizers]
-    return f"--set: unknown key {key!r}; known keys are {', '.join([*_PLAIN, 'probe', *nested, 'workload.OPTION', 'probe.OPTION', *optimizers])}"
+    known = [*_PLAIN, "probe", *nested, "workload.OPTION", "probe.OPTION", *optimizers]
+    return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

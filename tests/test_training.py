@@ -108,7 +108,12 @@ def test_the_matched_geometry_is_measured_beside_the_plain_one() -> None:
     adam = config_with(optimizer=Choice(name="adamw"), lr=0.02, max_steps=20)
     steps = run_trial(adam).steps
     assert set(steps) == {"step", "examples", "train_loss", *L2_COLUMNS, "l1_signal", "l1_noise"}
-    assert np.isfinite(steps["l1_noise"]).all()
+    # 12 examples a step: the first step, and every second one after it
+    assert np.isfinite(steps["l1_noise"]).tolist() == [True, False] * 10
+    assert np.isfinite(steps["noise_trace"]).all()
+    often = dataclasses.replace(adam, probe=Choice(name="auto", options={"every": 1}))
+    assert np.isfinite(run_trial(often).steps["l1_noise"]).all()
+    assert np.isfinite(run_trial(dataclasses.replace(adam, batch_size=32)).steps["l1_noise"]).all()
     plain = run_trial(dataclasses.replace(adam, probe=Choice(name="auto", options={"geometry": "l2"}))).steps
     assert set(plain) == set(steps) - {"l1_signal", "l1_noise"}
 
@@ -295,7 +300,8 @@ def test_facts_of_the_workload_travel_with_the_result() -> None:
         ({"target": Target(metric="accuracy", value=0.5)}, "accuracy"),
         ({"schedule": Schedule(name="linear")}, "decay_examples"),
         ({"probe": Choice(name="splt")}, "did you mean split"),
-        ({"probe": Choice(name="split", options={"group": 3})}, "groups=2"),
+        ({"probe": Choice(name="split", options={"group": 3})}, "groups=2, every=None"),
+        ({"probe": Choice(name="split", options={"every": 0})}, "at least 1"),
         ({"probe": Choice(name="split", options={"groups": 1})}, "at least 2"),
         ({"probe": Choice(name="split", options={"geometry": "l3"})}, "did you mean"),
     ],

@@ -52,12 +52,19 @@ class ProbeColumns:
             small, whole = signal + noise / plain.sizes.small, signal + noise / plain.sizes.big
         values = [small_size, small, whole, signal, noise]
         for name in self._others:
-            values += [moments[name].signal.sum(), moments[name].noise.sum()]
+            if name in moments:
+                values += [moments[name].signal.sum(), moments[name].noise.sum()]
+            else:
+                values += [torch.full_like(signal, float("nan"))] * 2
         return values
 
 
 def build_probe(
-    choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, count: CountExamples = first_dimension
+    choice: Choice,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch_size: int,
+    count: CountExamples = first_dimension,
 ) -> Probe:
     """The probe a configuration names; ``l2`` is always measured, the geometries of its options besides.
 
@@ -71,5 +78,6 @@ def build_probe(
         source=options.source,
         geometries=["l2", *options.geometry],
         groups=options.groups,
+        every=options.interval(batch_size),
         count=count,
     )

@@ -50,6 +50,7 @@ class NoiseScale:
         geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
             the optimizer, or several of them.
         groups: groups a backward pass is split into by ``split``.
+        every: geometries that take more than norms, all but ``l2``, are measured on every that many steps.
         window: average over the latest ``window`` examples.
         half_life: weigh a step that lies ``half_life`` examples back half as much as the latest.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
@@ -70,6 +71,7 @@ class NoiseScale:
         source: str = AUTO,
         geometry: str | Sequence[str] = "l2",
         groups: int = 2,
+        every: int = 1,
         window: int | None = None,
         half_life: float | None = None,
         count: CountExamples = first_dimension,
@@ -80,7 +82,7 @@ class NoiseScale:
         new_averages = partial(MomentAverages, window=window, half_life=half_life)
         new_averages()  # refuses a bad window before anything is attached
         self._optimizer = optimizer
-        self.probe = Probe(model, optimizer, source=source, geometries=names, groups=groups, count=count)
+        self.probe = Probe(model, optimizer, source=source, geometries=names, groups=groups, every=every, count=count)
         self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
         self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
@@ -207,9 +209,12 @@ class NoiseScale:
         if not pending:
             return
         for name, averages in self._averages.items():
-            table = torch.stack([torch.stack((step[name].signal, step[name].noise)) for step in pending])
-            for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
-                averages.add(round(step[name].sizes.big), signal, noise)
+            measured = [step[name] for step in pending if name in step]
+            if not measured:
+                continue
+            table = torch.stack([torch.stack((moments.signal, moments.noise)) for moments in measured])
+            for moments, (signal, noise) in zip(measured, table.cpu().numpy().astype(np.float64), strict=True):
+                averages.add(round(moments.sizes.big), signal, noise)
 
     def _parts(self, by: str, geometry: str) -> dict[str, list[int]]:
         """Positions in the moments' vectors of every part."""

@@ -8,6 +8,8 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.probe import MATCHED
 
+EXAMPLES_PER_MEASUREMENT = 32
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
@@ -16,27 +18,43 @@ class ProbeOptions:
     Attributes:
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"``.
         groups: groups a backward pass is split into.
+        every: steps between measurements in geometries that take more than norms; ``None`` leaves it to the batch size,
+            see :meth:`interval`.
         geometry: what is measured: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or ``"all"``.
     """
 
     source: str
     groups: int = 2
+    every: int | None = None
     geometry: tuple[str, ...] = (MATCHED,)
 
     @classmethod
     def of(cls, choice: Choice) -> ProbeOptions:
-        """The options of a source: ``groups``, and ``geometry`` as a name or a list of names.
+        """The options of a source: ``groups``, ``every``, and ``geometry`` as a name or a list of names.
 
         Raises:
             ConfigError: if an option is unknown or not of its kind.
         """
-        unknown = sorted(set(choice.options) - {"groups", "geometry"})
+        unknown = sorted(set(choice.options) - {"groups", "every", "geometry"})
         if unknown:
             raise ConfigError(
-                f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: groups=2, geometry={MATCHED}"
+                f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: "
+                f"groups=2, every=None, geometry={MATCHED}"
             )
         geometry = choice.options.get("geometry", MATCHED)
         names = geometry if isinstance(geometry, list) else [geometry]
         if not names or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"probe geometry must be a name or a list of names, got {geometry!r}")
-        return cls(source=choice.name, groups=choice.options.get("groups", 2), geometry=tuple(names))
+        return cls(
+            source=choice.name,
+            groups=choice.options.get("groups", 2),
+            every=choice.options.get("every"),
+            geometry=tuple(names),
+        )
+
+    def interval(self, batch_size: int) -> int:
+        """Steps from one measurement to the next: all from 32 examples on, below that one step in every 32 examples.
+
+        Small steps are many and cheap, and what a geometry costs does not depend on the batch size.
+        """
+        return max(1, EXAMPLES_PER_MEASUREMENT // batch_size) if self.every is None else self.every

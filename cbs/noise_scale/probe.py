@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.geometries.sampled import Sampled
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -37,6 +38,7 @@ class Probe:
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer,
             ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
+        every: geometries that take more than norms are measured on every that many steps, beginning with the first.
         count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
             default.
 
@@ -59,6 +61,7 @@ class Probe:
         source: str = AUTO,
         geometries: Sequence[str] = ("l2",),
         groups: int = 2,
+        every: int = 1,
         count: CountExamples = first_dimension,
     ) -> None:
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -66,9 +69,13 @@ class Probe:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         if isinstance(groups, bool) or not isinstance(groups, int) or groups < 2:
             raise ConfigError(f"groups must be a whole number of at least 2, got {groups}")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ConfigError(f"every must be a whole number of steps of at least 1, got {every}")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
         self.parameters = list(trainable.values())
-        self.geometries = [GEOMETRIES[name]() for name in _resolve(geometries, self.parameters, optimizer)]
+        names = _resolve(geometries, self.parameters, optimizer)
+        self.geometries = [Sampled(GEOMETRIES[name]()) for name in names]
+        self._every, self._step = every, 0
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
 
@@ -100,7 +107,9 @@ class Probe:
         ]
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
-        """The moments of the step whose gradients are in ``.grad``, per geometry; ``None`` without a backward pass.
+        """The moments of the step whose gradients are in ``.grad``, per geometry that was measured in it.
+
+        ``None`` without a backward pass.
 
         Args:
             loss_scale: factor the loss was multiplied with before the backward passes, as a GradScaler does.
@@ -115,6 +124,8 @@ class Probe:
         small_scale = loss_scale**-2 * small.examples**2 / small.groups
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
+            if not geometry.active:
+                continue
             if sizes.groups < 2:
                 signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             else:
@@ -123,6 +134,9 @@ class Probe:
                 torch._foreach_mul_(whole, big_scale)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
+        self._step += 1
+        for geometry in self.geometries:
+            geometry.active = geometry.norms_suffice or self._step % self._every == 0
         return moments
 
     def indices(self, geometry: str) -> tuple[int, ...]:

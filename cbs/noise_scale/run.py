@@ -149,6 +149,7 @@ def measure_run(
         source=options.source,
         geometry=options.geometry,
         groups=options.groups,
+        every=options.interval(config.batch_size),
         count=lambda args, kwargs: loop.examples,
     )
     loop.micro_sizes = micro_sizes(config, noise_scale.probe.micro_batches)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.moments import Sizes, solve_moments
+from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
 
@@ -36,6 +39,8 @@ TINY_BUCKET = 1e-4
 """Megabytes: every parameter tensor of the network gets its own bucket."""
 SIZES = (3, 5, 2, 7)
 """Examples of a micro-batch, by rank, where ranks differ."""
+STEPS = 3
+"""Of a training loop."""
 
 
 class Squares(L2):
@@ -71,6 +76,16 @@ class Network(nn.Module):
         return self.head(self.branch(hidden) if branch else hidden)
 
 
+class SmallNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor, branch: bool = False) -> Tensor:
+        return self.last(torch.tanh(self.first(inputs)))
+
+
 def network() -> Network:
     torch.manual_seed(0)
     return Network().double()
@@ -88,12 +103,24 @@ def loss(model: nn.Module, rank: int, micro: int, micros: int, size: int, branch
     return (model(inputs, branch=branch) - targets).square().mean() / micros
 
 
-def backward(model: nn.Module, micros: int, size: int, *, synchronize: bool = False, branch: bool = False) -> None:
+def backward(
+    model: nn.Module, micros: int, size: int, *, synchronize: bool = False, branch: bool = False, first: int = 0
+) -> None:
     """The backward passes of a step, synchronised in the last one alone unless told otherwise."""
     rank = dist.get_rank()
     for micro in range(micros):
         with contextlib.nullcontext() if synchronize or micro == micros - 1 else _no_sync(model):
-            loss(model, rank, micro, micros, size, branch).backward()
+            loss(model, rank, first + micro, micros, size, branch).backward()
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return SmallNetwork().double()
+
+
+def shard_small(model: SmallNetwork) -> nn.Module:
+    fully_shard(model.first)
+    return fully_shard(model)
 
 
 def shard(**options: Any) -> nn.Module:
@@ -176,14 +203,83 @@ def with_communication_hook() -> dict:
     return watch(model, "replicas", lambda: backward(model, 1, 4), (L2(), Squares()))
 
 
-def steps_of_a_probe() -> list[dict]:
+def transposed() -> dict:
+    """A weight whose memory runs the other way, in a geometry that looks at single entries."""
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        plain = nn.Linear(6, 3).double()
+        plain.weight = nn.Parameter(plain.weight.detach().t().contiguous().t())
+        return plain
+
+    def step() -> None:
+        inputs, targets = batch(dist.get_rank(), 0, 4)
+        (watched(inputs) - targets).square().mean().backward()
+
+    watched = DistributedDataParallel(model())
+    return {**watch(watched, "communication_hook", step, (L2(), Squares())), "model": model()}
+
+
+def some_ranks() -> dict | None:
+    """Three ranks of four, or all of two, in a process group of their own."""
+    members = list(range(min(3, dist.get_world_size())))
+    group = dist.new_group(members)
+    if dist.get_rank() not in members:
+        return None
+    options = {"process_group": group}
+    found = {source: ddp(2, source, **options) for source in ("communication_hook", "replicas")}
+    dist.destroy_process_group(group)
+    return found
+
+
+def attached_again() -> dict:
+    """Gradients and what sources see while one watches, none, two, and one that was built in between."""
+    plain, model = (DistributedDataParallel(network(), find_unused_parameters=True) for _ in range(2))
+    build = SOURCES["communication_hook"]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    first, second = (build(model, parameters, (L2(),)) for _ in range(2))
+    result: dict[str, Any] = {"seen": [], "equal": []}
+    for watching in [first], [], [first, second], [second]:
+        for source in watching:
+            source.attach()
+        for each in plain, model:
+            each.zero_grad()
+            backward(each, 1, 4, branch=True)
+        result["seen"].append([None if small is None else vars(small) for small in (first.collect(), second.collect())])
+        pairs = zip(plain.parameters(), model.parameters(), strict=True)
+        result["equal"].append(all(a.grad is None or torch.equal(a.grad, b.grad) for a, b in pairs))
+        for source in watching:
+            source.detach()
+    result["hooks"] = _module_hooks(plain), _module_hooks(model), sum(len(p._backward_hooks or ()) for p in parameters)
+    return {**result, "copied": type(copy.deepcopy(model)).__name__, "saved": len(pickle.dumps(model)) > 0}
+
+
+def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -> dict:
+    """A training loop with the drop-in: what it says at the end, and where the weights went."""
+    model = wrap(small_network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with NoiseScale(model, optimizer, source=source) as noise_scale:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            backward(model, micros, 4, first=step * micros)
+            noise_scale.step()
+            optimizer.step()
+    return {
+        "estimate": noise_scale.estimate(),
+        "parts": list(noise_scale.estimate("parameter").values()),
+        "source": noise_scale.probe.source,
+        "weights": [_whole(parameter) for parameter in model.parameters()],
+    }
+
+
+def steps_of_a_probe(source: str) -> list[dict]:
     """Three steps with an optimizer in between, as a training loop makes them."""
     model = network()
     model.branch.requires_grad_(False)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = []
-    with Probe(model, source="replicas") as probe:
+    with Probe(model, source=source) as probe:
         for _ in range(3):
             optimizer.zero_grad()
             backward(model, 1, 4)
@@ -239,10 +335,19 @@ def refusals() -> dict[str, str]:
     evaluated = shard()
     with torch.no_grad():
         evaluated(batch(0, 0, 2)[0])
+    hooked, compressed = (DistributedDataParallel(network()) for _ in range(2))
+    hooked.register_comm_hook(None, allreduce_hook)
+    compressed._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    alone = DistributedDataParallel(network(), process_group=dist.new_subgroups(1)[0])
     cases = {
         "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
         "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
         "whole": lambda: watch(evaluated, "replicas", int),
+        "hook": lambda: watch(hooked, "communication_hook", int),
+        "built-in hook": lambda: watch(compressed, "communication_hook", int),
+        "no ddp": lambda: watch(network(), "communication_hook", int),
+        "one rank": lambda: watch(alone, "communication_hook", int),
+        "synchronised twice": lambda: ddp(2, "communication_hook", synchronize=True),
         "big": lambda: whole_statistics(Squares(), dict(enumerate(shard().parameters()))),
     }
     said = {}
@@ -264,7 +369,22 @@ CASES: dict[str, Callable[[], Any]] = {
     "ddp, accumulation": lambda: ddp(1, "accumulation"),
     "ddp, accumulation, two micro-batches": lambda: ddp(2, "accumulation"),
     "ddp, communication hook": with_communication_hook,
-    "probe": steps_of_a_probe,
+    "hook": lambda: ddp(1, "communication_hook"),
+    "hook, two micro-batches": lambda: ddp(2, "communication_hook"),
+    "hook, bucket views": lambda: ddp(2, "communication_hook", gradient_as_bucket_view=True),
+    "hook, static graph": lambda: ddp(1, "communication_hook", static_graph=True),
+    "hook, unequal ranks": lambda: ddp(2, "communication_hook", sizes=SIZES),
+    "hook, unused parameters": lambda: ddp(1, "communication_hook", find_unused_parameters=True),
+    "hook, transposed": transposed,
+    "hook, attached again": attached_again,
+    "some ranks": some_ranks,
+    "probe": lambda: {source: steps_of_a_probe(source) for source in ("replicas", "communication_hook")},
+    **{
+        f"training, {source}, {micros}": partial(training, source, micros, DistributedDataParallel)
+        for source in ("communication_hook", "replicas", "accumulation", "split")
+        for micros in (1, 2)
+    },
+    **{f"training, fsdp, {source}": partial(training, source, 2, shard_small) for source in ("auto", "replicas")},
     "fsdp": lambda: fsdp(1),
     "fsdp, two micro-batches": lambda: fsdp(2),
     "fsdp, kept after forward": lambda: fsdp(2, reshard_after_forward=False),

@@ -90,7 +90,7 @@ def test_the_report_is_plain_json() -> None:
     again = json.loads(json.dumps(run.to_json(), allow_nan=False))
     assert TrialConfig.from_dict(again["config"]) == run.config
     assert [phase["last_examples"] for phase in again["phases"]] == [32, 64]
-    assert set(again["phases"][0]["noise_scales"]) == {"l2", "l1"}
+    assert set(again["phases"][0]["noise_scales"]) == {"l2", "l1", "l1_corrected"}
 
 
 def test_phases_double() -> None:

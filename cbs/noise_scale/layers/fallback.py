@@ -62,11 +62,9 @@ class Fallback(Layer):
         """
         examples = current.examples
         splits = {examples} | {tensor.shape[0] if tensor.ndim else 0 for tensor in gradients if tensor is not None}
-        if min(splits) == 0 or any(rows % examples for rows in splits):
-            raise ConfigError(
-                f"cannot tell the examples in layer {self.name!r} apart: an output has {min(splits)} rows for "
-                f"{examples} examples; examples come first in watched layers, or use the source 'accumulation'"
-            )
+        wrong = [rows for rows in splits if rows == 0 or rows % examples]
+        if wrong:
+            raise self.mixed_up(wrong[0], examples)
         first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
         if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])

@@ -89,6 +89,13 @@ class Layer:
                 "'accumulation' can watch"
             )
 
+    def mixed_up(self, rows: int, examples: int) -> ConfigError:
+        """The error for an output of which it is not clear what belongs to which example."""
+        return ConfigError(
+            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for {examples} examples; "
+            "put examples first (batch_first=True), or use the source 'accumulation'"
+        )
+
     def install(self) -> None:
         """Take the place of the module's ``forward``."""
         self._had_forward = "forward" in self.module.__dict__
@@ -132,11 +139,10 @@ class Layer:
             Gradient of the input where the kind computes it (of the output where not), gradients of the parameters.
         """
         rows = gradient.shape[0] if gradient.ndim else 0
-        if rows == 0 or rows % current.examples:
-            raise ConfigError(
-                f"cannot tell the examples in layer {self.name!r} apart: its output has {rows} rows for "
-                f"{current.examples} examples; examples come first in watched layers, or use the source 'accumulation'"
-            )
+        if rows != current.examples:
+            time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
+            if rows == 0 or rows % current.examples or time_first:
+                raise self.mixed_up(rows, current.examples)
         repeated = rows > 1 and saved[0].shape[0] == 1
         if repeated or len(current.runs) > 1:
             found, inputs = self._by_run(current, saved, gradient, repeated)

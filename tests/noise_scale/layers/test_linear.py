@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cbs.errors import ConfigError
 from cbs.noise_scale.layers.linear import LinearWeight
+from cbs.noise_scale.probe import Probe
 from tests.references.per_example import Elementwise, Euclidean, assert_exact
 
 # Double precision leaves rounding of sums of some thousand products.
@@ -14,9 +18,7 @@ RTOL = 1e-12
 @pytest.mark.parametrize("geometry", [Euclidean(), Elementwise()], ids=["norms", "values"])
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (20, 5)])
 @pytest.mark.parametrize("source", ["split", "per_example"])
-def test_examples_first_with_any_further_dimensions(
-    shape: tuple[int, ...], source: str, geometry: Euclidean
-) -> None:
+def test_examples_first_with_any_further_dimensions(shape: tuple[int, ...], source: str, geometry: Euclidean) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).double()
     x, weights = torch.randn(9, *shape).double(), torch.randn(9, *shape[:-1], 2).double()
@@ -75,18 +77,23 @@ def test_short_sequences_use_the_gram_form_and_long_ones_do_not() -> None:
     assert LinearWeight(torch.ones(2, 500, 64), torch.ones(2, 500, 64)).squared_norm() is None
 
 
-def test_rows_that_cannot_belong_to_examples_are_an_error() -> None:
-    from cbs.errors import ConfigError
-    from cbs.noise_scale.probe import Probe
+class Apart(nn.Module):
+    """Passes something else than the examples to its layer."""
 
-    class Mean(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(5, 3)
+    def __init__(self, rearrange: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 3)
+        self.rearrange = rearrange
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x[:4])
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.rearrange(x))
 
-    model = Mean()
-    with Probe(model, source="split"), pytest.raises(ConfigError, match=r"'inner'.*4 rows for 6 examples.*accumulation"):
-        model(torch.randn(6, 5)).sum().backward()
+
+@pytest.mark.parametrize(
+    ("rearrange", "rows"), [(lambda x: x[:4], 4), (lambda x: x.transpose(0, 1), 12), (lambda x: x.sum((0, 1)), 3)]
+)
+def test_rows_that_cannot_belong_to_examples_are_an_error(rearrange: Callable[[Tensor], Tensor], rows: int) -> None:
+    model = Apart(rearrange)
+    error = rf"layer 'inner'.*{rows} rows for 6 examples.*batch_first.*accumulation"
+    with Probe(model, source="split"), pytest.raises(ConfigError, match=error):
+        model(torch.randn(6, 12, 5)).sum().backward()

@@ -35,6 +35,4 @@ def test_gains_and_biases(name: str, source: str, fused: int, monkeypatch: pytes
         nn.init.normal_(parameter)
     x, weights = 3 + torch.randn(7, *shape).double(), torch.randn(7, *shape).double()
     model = nn.Sequential(nn.Linear(shape[-1], shape[-1]).double(), layer)
-    assert_exact(
-        model, lambda model: (model(x).sin() * weights).flatten(1).sum(1), source=source, groups=3, rtol=RTOL
-    )
+    assert_exact(model, lambda model: (model(x).sin() * weights).flatten(1).sum(1), source=source, groups=3, rtol=RTOL)

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.passes import first_dimension
+from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources.base import Small
+from cbs.text.gpt import GPT, GPTShape
+from tests.references.per_example import (
+    Elementwise,
+    Euclidean,
+    assert_exact,
+    assert_near,
+    group_gradients,
+    neighbours,
+    small_statistics,
+)
+
+# Double precision leaves rounding of sums of some thousand products.
+RTOL = 1e-11
+SHAPE = GPTShape(width=8, layers=2, heads=2, context=6)
+Loss = Callable[[nn.Module], Tensor]
+
+
+def gpt(dtype: torch.dtype = torch.float64) -> GPT:
+    torch.manual_seed(0)
+    return GPT(SHAPE, 11).to(dtype)
+
+
+def batch(examples: int = 7) -> Tensor:
+    return torch.randint(11, (examples, SHAPE.context + 1), generator=torch.Generator().manual_seed(1))
+
+
+def losses(model: nn.Module, ids: Tensor) -> Tensor:
+    """Contribution of every sequence to the mean over sequences."""
+    logits = model(ids[:, :-1])
+    return nn.functional.cross_entropy(logits.mT.float(), ids[:, 1:], reduction="none").mean(1) / len(ids)
+
+
+def watch(model: nn.Module, source: str = "split", **options: object) -> object:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    options = {"groups": 2, "count": first_dimension} | options
+    watcher = SOURCES[source](model, parameters, [Euclidean()], **options)
+    watcher.attach()
+    return watcher
+
+
+def norms(small: Small) -> Tensor:
+    return torch.stack(small.statistics[0]).double()
+
+
+def slow_norms(model: nn.Module, ids: Tensor, groups: list[list[int]], of: Loss | None = None) -> Tensor:
+    slow = group_gradients(model, lambda: of(model) if of else losses(model, ids), groups)
+    return torch.stack(small_statistics(slow, groups, lambda gradient: gradient.double().square().sum()))
+
+
+def assert_close(found: Tensor, wanted: Tensor, rtol: float) -> None:
+    torch.testing.assert_close(found, wanted, rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 7])
+@pytest.mark.parametrize("geometries", [(Euclidean(),), (Euclidean(), Elementwise())], ids=["norms", "values"])
+def test_a_transformer_in_even_and_uneven_groups(groups: int, geometries: tuple[Euclidean, ...]) -> None:
+    ids = batch()
+
+    def of(model: nn.Module) -> Tensor:
+        logits = model(ids[:, :-1])
+        return nn.functional.cross_entropy(logits.mT, ids[:, 1:], reduction="none").mean(1) / len(ids)
+
+    assert_exact(gpt(), of, source="split", groups=groups, rtol=RTOL, geometries=geometries)
+
+
+def test_no_more_groups_than_examples() -> None:
+    model = gpt()
+    watcher = watch(model, groups=5)
+    losses(model, batch(3)).sum().backward()
+    small = watcher.collect()
+    assert (small.groups, small.examples, small.inverse_sizes) == (3, 3, 3.0)
+
+
+def test_one_example_is_one_group() -> None:
+    model = gpt()
+    watcher = watch(model)
+    losses(model, batch(1)).sum().backward()
+    assert watcher.collect().groups == 1
+
+
+def test_groups_of_several_passes_add_up() -> None:
+    model, plain = gpt(), gpt()
+    first, second = batch(7), batch(11)[7:]
+    watcher = watch(model)
+    for ids in (first, second):
+        (losses(model, ids).sum() / 2).backward()
+    small = watcher.collect()
+    wanted = sum(
+        slow_norms(plain, ids, neighbours(len(ids), 2), lambda model, ids=ids: losses(model, ids) / 2)
+        for ids in (first, second)
+    )
+    assert_close(norms(small), wanted, 1e-6)
+    assert (small.groups, small.examples) == (4, 11)
+    assert small.inverse_sizes == pytest.approx(1 / 4 + 1 / 3 + 1 / 2 + 1 / 2)
+    assert watcher.collect() is None
+
+
+def test_two_forward_passes_before_one_backward_pass() -> None:
+    model, plain = gpt(), gpt()
+    watcher = watch(model)
+    (losses(model, batch(4)) + losses(model, batch(4).flip(1))).sum().backward()
+    small = watcher.collect()
+    wanted = slow_norms(plain, batch(4), neighbours(4, 2)) + slow_norms(plain, batch(4).flip(1), neighbours(4, 2))
+    assert_close(norms(small), wanted, 1e-6)
+    assert small.groups == 4
+
+
+def test_many_steps_after_the_first_are_right_too() -> None:
+    model, plain = gpt(), gpt()
+    watcher = watch(model)
+    for _ in range(3):
+        model.zero_grad()
+        losses(model, batch()).sum().backward()
+        found = norms(watcher.collect())
+        assert_close(found, slow_norms(plain, batch(), neighbours(7, 2)), 1e-6)
+        with torch.no_grad():
+            for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+                mine.sub_(mine.grad)
+                other.copy_(mine)
+
+
+def test_passes_without_gradients_leave_no_trace() -> None:
+    model = gpt()
+    watcher = watch(model)
+    with torch.no_grad():
+        quiet = losses(model, batch())
+    losses(model, batch(5))
+    assert watcher.collect() is None
+    losses(model, batch(4)).sum().backward()
+    assert watcher.collect().examples == 4
+    watcher.detach()
+    assert torch.equal(quiet, losses(model, batch()))
+
+
+def test_outputs_and_gradients_are_those_of_the_model() -> None:
+    model, plain = gpt(torch.float32), gpt(torch.float32)
+    watch(model)
+    ours, theirs = losses(model, batch()), losses(plain, batch())
+    assert torch.equal(ours, theirs)
+    ours.sum().backward()
+    theirs.sum().backward()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        # One rounding per group in another order.
+        assert_near(mine.grad, other.grad, 1e-6)
+
+
+def test_gradients_by_autograd_grad() -> None:
+    model = gpt()
+    watcher = watch(model)
+    gradients = torch.autograd.grad(losses(model, batch()).sum(), list(model.parameters()))
+    assert len(gradients) == len(list(model.parameters()))
+    assert_close(norms(watcher.collect()), slow_norms(gpt(), batch(), neighbours(7, 2)), 1e-6)
+
+
+def test_activation_checkpointing() -> None:
+    class Checkpointed(GPT):
+        def forward(self, ids: Tensor) -> Tensor:
+            x = (self.tokens(ids) + self.positions(torch.arange(ids.shape[1])[None])).flatten(0, 1)
+            for block in self.blocks:
+                x = checkpoint(block, x, len(ids), use_reentrant=False)
+            return self.head(self.norm(x)).view(*ids.shape, -1)
+
+    torch.manual_seed(0)
+    model = Checkpointed(SHAPE, 11).double()
+    watcher = watch(model)
+    first, second = losses(model, batch(5)), losses(model, batch(4))
+    first.sum().backward()
+    second.sum().backward()
+    wanted = slow_norms(gpt(), batch(5), neighbours(5, 2)) + slow_norms(gpt(), batch(4), neighbours(4, 2))
+    assert_close(norms(watcher.collect()), wanted, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype: torch.dtype) -> None:
+    model, plain = gpt(torch.float32), gpt(torch.float32)
+    watcher = watch(model)
+
+    def of(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype):
+            return losses(model, batch(6))
+
+    of(model).sum().backward()
+    of(plain).sum().backward()
+    # Activations and their gradients are rounded at other places: some ten roundings.
+    rounding = 10 * torch.finfo(dtype).eps
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert mine.grad.dtype is torch.float32
+        assert_near(mine.grad, other.grad, rounding)
+    found = norms(watcher.collect())
+    assert_close(found, slow_norms(plain, batch(6), neighbours(6, 2), of), 2 * rounding)
+
+
+def test_backward_within_autocast_keeps_single_precision_where_the_forward_pass_did() -> None:
+    model, plain = nn.LayerNorm(4), nn.LayerNorm(4)
+    watcher = watch(model)
+    x = torch.randn(6, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x).square().sum().backward()
+    wanted = slow_norms(plain, x, neighbours(6, 2), lambda model: model(x).square().sum((1, 2)))
+    assert_close(norms(watcher.collect()), wanted, 1e-5)
+
+
+def test_parameters_in_bfloat16() -> None:
+    model, plain = gpt(torch.bfloat16), gpt(torch.bfloat16)
+    watcher = watch(model)
+    losses(model, batch(6)).sum().backward()
+    losses(plain, batch(6)).sum().backward()
+    rounding = 10 * torch.finfo(torch.bfloat16).eps
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert mine.grad.dtype is torch.bfloat16
+        assert_near(mine.grad, other.grad, rounding)
+    assert_close(norms(watcher.collect()), slow_norms(plain, batch(6), neighbours(6, 2)), 2 * rounding)
+
+
+def test_copies_and_checkpoints_of_a_watched_model_are_not_watched() -> None:
+    model = gpt()
+    keys = list(model.state_dict())
+    watcher = watch(model)
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copies = [
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        torch.load(file, weights_only=False),
+    ]
+    wanted = losses(model, batch()).detach()
+    for other in copies:
+        assert torch.equal(losses(other, batch()), wanted)
+        with torch.no_grad():
+            other.tokens.weight.zero_()
+            other.blocks[0].mlp_in.weight.zero_()
+        changed = losses(other, batch())
+        assert not torch.allclose(changed, wanted)
+        changed.sum().backward()
+        assert other.blocks[0].mlp_in.weight.grad is not None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert watcher.collect() is None
+
+
+def test_detaching_leaves_the_model_as_it_was() -> None:
+    model = gpt()
+
+    def patched(ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, model.tokens.weight)
+
+    before = [dict(vars(module)) for module in model.modules()]
+    watcher = watch(model)
+    watcher.detach()
+    assert [dict(vars(module)) for module in model.modules()] == before
+    model.tokens.forward = patched
+    watch(model).detach()
+    assert model.tokens.forward is patched
+    losses(model, batch()).sum().backward()
+
+
+def test_other_parameters_in_the_place_of_the_watched_ones() -> None:
+    model = gpt()
+    watcher = watch(model)
+    others = {name: (2 * value.detach()).requires_grad_() for name, value in model.named_parameters()}
+    output = torch.func.functional_call(model, others, (batch()[:, :-1],))
+    output.square().sum().backward()
+    assert all(value.grad is not None for value in others.values())
+    assert watcher.collect() is None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_models(backend: str) -> None:
+    torch._dynamo.reset()
+    model = gpt()
+    compiled = torch.compile(model, backend=backend)
+    watcher = watch(compiled)
+    for _ in range(2):
+        losses(compiled, batch()).sum().backward()
+        found = norms(watcher.collect())
+        assert_close(found, slow_norms(gpt(), batch(), neighbours(7, 2)), 1e-6)
+
+
+class Functional(nn.Module):
+    """Uses a weight of a layer that it also calls, or does not."""
+
+    def __init__(self, *, calls: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3, bias=False)
+        self.calls = calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.inner(x) if self.calls else x, self.inner.weight)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_parameter_used_outside_its_layer_is_an_error(calls: bool) -> None:
+    torch.manual_seed(0)
+    model = Functional(calls=calls)
+    watch(model)
+    with pytest.raises(ConfigError, match=r"'inner.weight' is not what its layer contributes.*'accumulation'"):
+        model(torch.randn(4, 3)).square().sum().backward()
+
+
+def test_a_parameter_used_outside_its_layer_in_a_later_step_is_an_error() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3))
+    watch(model)
+    x = torch.randn(4, 3)
+    model(x).square().sum().backward()
+    with pytest.raises(ConfigError, match=r"'0.weight' is not what its layer contributes"):
+        (model(x).square().sum() + model[0].weight.square().sum()).backward()
+
+
+def test_two_backward_passes_after_one_forward_pass_are_an_error() -> None:
+    model = gpt()
+    watch(model)
+    loss = losses(model, batch()).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(ConfigError, match="two backward passes"):
+        loss.backward()
+
+
+def test_second_derivatives_are_an_error() -> None:
+    model = gpt()
+    watch(model)
+    with pytest.raises(ConfigError, match=r"create_graph=True.*'accumulation'"):
+        losses(model, batch()).sum().backward(create_graph=True)
+
+
+def test_a_layer_called_outside_the_forward_pass_is_an_error() -> None:
+    model = gpt()
+    watch(model)
+    with pytest.raises(ConfigError, match=r"layer 'norm' is called outside the model's forward pass"):
+        model.norm(torch.randn(3, 8).double())
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.SyncBatchNorm])
+def test_batch_normalisation_is_refused(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(kind(3)))
+    with pytest.raises(ConfigError, match=rf"layer '1.0' \({kind.__name__}\) mixes the examples.*'accumulation'"):
+        watch(model)
+    assert "forward" not in vars(model[0])
+
+
+def test_activations_that_change_in_place() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 8, 8).double()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2)).double()
+    assert_exact(model, lambda model: model(x).square().sum(1), source="split", groups=4, rtol=RTOL)
