@@ -94,8 +94,14 @@ def measure(
         ]
         for name in stored
     }
+    tracked = any(key.endswith(f"_{_COLUMNS[PLAIN][1]}") for found in columns for key in found)
+    nothing = (
+        "only a part of the model was watched, see docs/noise-scale.md"
+        if tracked
+        else "no gradient moments were recorded"
+    )
     summaries = {
-        name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence)
+        name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence, nothing)
         for name in {PLAIN, geometry}
     }
     matched = summaries[geometry]
@@ -204,10 +210,15 @@ def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScal
 
 
 def _summary(
-    moments: Sequence[Array], steps_to_target: Sequence[float], batch_size: int, exponent: int, confidence: float
+    moments: Sequence[Array],
+    steps_to_target: Sequence[float],
+    batch_size: int,
+    exponent: int,
+    confidence: float,
+    nothing: str,
 ) -> NoiseScale:
     if not moments:
-        return NoiseScale(None, note="no gradient moments were recorded", measured=False)
+        return NoiseScale(None, note=nothing, measured=False)
     windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
     windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
     if not any(window.shape[1] for window in windows):

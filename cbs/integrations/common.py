@@ -11,7 +11,9 @@ from torch import nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScale
-from cbs.noise_scale.distributed import initialized
+from cbs.noise_scale.distributed import data_parallel_groups, initialized
+
+REPLICAS = "replicas"
 
 
 def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str) -> NoiseScale:
@@ -25,10 +27,17 @@ def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_ba
         setting: what a person calls that number in the library at hand.
 
     Raises:
-        ConfigError: if NoiseScale raises one, or the source needs more micro-batches than the run has.
+        ConfigError: if NoiseScale raises one, the source needs more micro-batches than the run has, or the model does
+            not show which ranks average its gradients, as one that DDP wraps elsewhere.
     """
-    ranks = dist.get_world_size() if initialized() else 1
-    noise_scale = NoiseScale(model, optimizer, **({"source": "replicas"} if ranks > 1 else {}) | options)
+    if initialized() and dist.get_world_size() > 1:
+        options = {"source": REPLICAS} | options
+        if options["source"] != REPLICAS and not data_parallel_groups(model):
+            raise ConfigError(
+                f"source {options['source']!r} needs the module that averages gradients over ranks, and this library "
+                "shows its callbacks the one inside; use source 'replicas'"
+            )
+    noise_scale = NoiseScale(model, optimizer, **options)
     needed = noise_scale.probe.micro_batches
     if micro_batches < needed:
         noise_scale.detach()

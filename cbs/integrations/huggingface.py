@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod, finalize
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     it. Gradient accumulation, mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages, and
     a run that resumes from one goes on with them if the callback has the same arguments.
 
+    The model is left as it was when training ends. The Trainer tells no callback that training raised: the model is
+    then left when the callback is gone together with its Trainer, when it trains again, or with :meth:`detach`.
+
     Args:
         options: arguments of :class:`~cbs.noise_scale.NoiseScale` other than the model and the optimizer. Without a
             source, ``replicas`` is taken on several ranks and ``"auto"`` on one.
@@ -55,7 +59,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self.options = options
         self.averages: str | None = None
         self.noise_scale: NoiseScale | None = None
-        self._handle: RemovableHandle | None = None
+        self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
 
@@ -64,14 +68,14 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     ) -> None:
         if args.n_gpu > 1:
             raise ConfigError("the noise scale cannot look into DataParallel: start one process per GPU with torchrun")
-        if getattr(args, "deepspeed", None):
+        if args.deepspeed_plugin is not None:
             raise ConfigError("the noise scale cannot look into DeepSpeed: use DDP or FSDP2")
         if isinstance(self.options.get("count"), str):
             raise ConfigError(
                 "a checkpoint cannot hold the function given as count=: leave restore_callback_states_from_checkpoint "
                 "off, the averages are restored without it"
             )
-        self._detach()
+        self.detach()
         self._queued = self._measured = False
         model, self._optimizer = kwargs["model"], kwargs["optimizer"]
         self.noise_scale = build(
@@ -81,10 +85,12 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             micro_batches=args.gradient_accumulation_steps,
             setting="gradient_accumulation_steps",
         )
+        handle = model.register_forward_hook(_while_alive(self._watch))
+        self._leave = finalize(self, _remove, handle, self.noise_scale)
+        self._leave.atexit = False
         averages = _saved(state, self._arguments()) if state.global_step else None
         if averages is not None:
             from_text(self.noise_scale, averages)
-        self._handle = model.register_forward_hook(self._watch)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -112,7 +118,12 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._detach()
+        self.detach()
+
+    def detach(self) -> None:
+        """Leave the model as it was; what was measured can still be read."""
+        if self._leave is not None:
+            self._leave()
 
     def state(self) -> dict[str, Any]:
         """Arguments and averages, for ``trainer_state.json``."""
@@ -144,13 +155,6 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self.noise_scale.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
         self._measured = True
 
-    def _detach(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-        if self.noise_scale is not None:
-            self.noise_scale.detach()
-
 
 def _saved(state: TrainerState, arguments: dict[str, Any]) -> str | None:
     """The averages that a checkpoint holds for a callback with these arguments."""
@@ -161,6 +165,23 @@ def _saved(state: TrainerState, arguments: dict[str, Any]) -> str | None:
             averages: str | None = entry["attributes"]["averages"]
             return averages
     return None
+
+
+def _while_alive(method: Callable[[nn.Module, Any, Any], None]) -> Callable[[nn.Module, Any, Any], None]:
+    """A forward hook that does not keep the callback alive, so that it can go when its Trainer does."""
+    reference = WeakMethod(method)
+
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(module, args, output)
+
+    return hook
+
+
+def _remove(handle: RemovableHandle, noise_scale: NoiseScale) -> None:
+    handle.remove()
+    noise_scale.detach()
 
 
 def _at_end_of_backward(action: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -59,8 +60,10 @@ class NoiseScaleCallback(Callback):
                 "the callback does not know when a manual optimization clips and steps: "
                 "use cbs.noise_scale.NoiseScale in training_step, after manual_backward"
             )
+        if getattr(trainer.strategy, "strategy_name", None) == "deepspeed":
+            raise ConfigError("the noise scale cannot look into DeepSpeed: use strategy 'ddp' or ModelParallelStrategy")
         self._detach()
-        self._batches = _Batches(pl_module)
+        self._batches = _Batches(trainer.strategy.model, pl_module)
         self.noise_scale = build(
             self._batches,
             trainer.optimizers[0],
@@ -115,11 +118,19 @@ class _Batches(nn.Module):
 
     ``training_step`` may run any part of the LightningModule any number of times. What makes a pass is the batch, so
     this module is called with every batch, before ``training_step``.
+
+    Args:
+        module: the LightningModule in whatever the strategy wraps it.
+        named: the LightningModule, by whose names parameters go.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, named: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.named = named
 
     def forward(self, batch: Any) -> None:
         pass
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.named.named_parameters(*args, **kwargs)

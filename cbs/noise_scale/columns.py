@@ -26,6 +26,9 @@ class ProbeColumns:
             negative.
         <geometry>_signal, <geometry>_noise: of every geometry besides ``l2``.
 
+    Where the source sees only part of the model, its name stands in front of every name, as in
+    ``norm_layers_noise_trace``, because these are not the moments of the gradient.
+
     Args:
         probe: what to read; its first geometry is ``l2``.
     """
@@ -34,7 +37,9 @@ class ProbeColumns:
         self._probe = probe
         self.micro_batches = probe.micro_batches
         self._others = [geometry.name for geometry in probe.geometries if geometry.name != "l2"]
-        self.names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
+        prefix = f"{probe.source}_" if probe.caveat else ""
+        names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
+        self.names = tuple(prefix + name for name in names)
 
     def step(self) -> list[Tensor]:
         """Zero-dimensional tensors on the gradients' device, one per column."""

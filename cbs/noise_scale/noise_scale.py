@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -152,7 +153,9 @@ class NoiseScale:
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)
         averages = self._averages[name]
         if by is None:
-            return averages.estimate(exponent=exponent, confidence=confidence)
+            found = averages.estimate(exponent=exponent, confidence=confidence)
+            note = "; ".join(filter(None, (found.note, self.probe.caveat)))
+            return replace(found, note=note)
         return {
             part: averages.estimate(select, exponent=exponent, confidence=confidence)
             for part, select in self._parts(by, name).items()

@@ -47,7 +47,8 @@ class Probe:
         names: theirs.
         geometries: what is measured.
         source: name of the source.
-        micro_batches: micro-batches a step must at least have.
+        micro_batches: micro-batches a training loop should at least make of a step.
+        caveat: what to say beside every number; empty unless the source sees only part of the model.
 
     Raises:
         ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
@@ -99,6 +100,13 @@ class Probe:
             self._source = build(source)
         self._ranks = [] if self._source.over_ranks else data_parallel_groups(model)
         self.micro_batches = self._source.micro_batches
+        seen = sum(map(self._source.watched, range(len(self.parameters))))
+        self.caveat = (
+            f"a tracker: source {self.source!r} sees {seen} of {len(self.parameters)} parameter tensors; "
+            "calibrate it against another source"
+            if seen < len(self.parameters)
+            else ""
+        )
         self._indices = [
             tuple(
                 index for index in range(len(self.parameters)) if geometry.covers(index) and self._source.watched(index)

@@ -7,12 +7,15 @@ import sys
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from cbs.errors import ConfigError
 
 RANKS = 2
 
@@ -28,18 +31,35 @@ def huggingface(folder: Path) -> dict[str, Any]:
     return {"steps": witness.steps(2), "called": called, **_found(callback)}
 
 
-def lightning(folder: Path) -> dict[str, Any]:
+def refused(folder: Path) -> str:
+    """The Trainer shows its callbacks the model inside DDP."""
+    from cbs.integrations.huggingface import NoiseScaleCallback
+    from tests.integrations import test_huggingface as single
+
+    try:
+        single.trainer(folder, [NoiseScaleCallback(source="split")]).train()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def lightning(_folder: Path, **source: str) -> dict[str, Any]:
     from cbs.integrations.lightning import NoiseScaleCallback
     from tests.integrations import test_lightning as single
 
-    module, callback = single.regression(), NoiseScaleCallback()
+    module, callback = single.regression(), NoiseScaleCallback(**source)
     options = {"strategy": "ddp", "devices": RANKS, "use_distributed_sampler": False}
     single.fit(module, [callback], steps=5, seed=dist.get_rank(), **options)
     return {"steps": single.steps_of(module), "called": module.called, **_found(callback)}
 
 
 def _found(callback: Any) -> dict[str, Any]:
-    return {"source": callback.noise_scale.probe.source, "estimate": callback.noise_scale.estimate()}
+    noise_scale = callback.noise_scale
+    return {
+        "source": noise_scale.probe.source,
+        "estimate": noise_scale.estimate(),
+        "layers": list(noise_scale.estimate("layer")),
+    }
 
 
 def _rank(folder: Path, rank: int, cases: dict[str, Callable[[Path], Any]]) -> None:
@@ -65,8 +85,14 @@ if __name__ == "__main__":
     from lightning.pytorch import Trainer  # noqa: F401
 
     context = get_context("fork")
-    arguments = Path(sys.argv[1]), {"huggingface": huggingface, "lightning": lightning}
-    ranks = [context.Process(target=_rank, args=(arguments[0], rank, arguments[1])) for rank in range(RANKS)]
+    cases = {
+        "huggingface": huggingface,
+        "huggingface, refused": refused,
+        "lightning": lightning,
+        "lightning, split": partial(lightning, source="split"),
+        "lightning, communication_hook": partial(lightning, source="communication_hook"),
+    }
+    ranks = [context.Process(target=_rank, args=(Path(sys.argv[1]), rank, cases)) for rank in range(RANKS)]
     for process in ranks:
         process.start()
     for process in ranks:

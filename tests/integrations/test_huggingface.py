@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,11 @@ def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return model(**batch).loss
 
 
+def watched(model: nn.Module) -> bool:
+    hooks = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return hooks or any(parameter._backward_hooks for parameter in model.parameters())
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, NoiseScaleCallback, Witness]:
     """Steps of two micro-batches, each of them clipped."""
@@ -147,10 +153,53 @@ def test_a_reporter_behind_the_callback_sees_the_noise_scale(tmp_path: Path) -> 
     assert "noise_scale/simple" in witness.reported[0]
 
 
+def test_one_process_needs_no_source_and_no_accumulation(tmp_path: Path) -> None:
+    """The halves of every batch are the groups."""
+    witness, callback = Witness(), NoiseScaleCallback()
+    trainer(tmp_path, [witness, callback], gradient_accumulation_steps=1, max_steps=5).train()
+    halves = [
+        (weights, [{name: rows[part] for name, rows in batch.items()} for part in (slice(2), slice(2, 4))])
+        for weights, (batch,) in witness.steps(1)
+    ]
+    signal, noise = mean_moments(language_model(), halves, loss)
+    estimate = callback.noise_scale.estimate()
+    assert callback.noise_scale.probe.source == "split"
+    assert estimate.examples == 4 * 5
+    assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
+    assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
+
+
 def test_nothing_is_left_on_the_model(run: tuple[Any, NoiseScaleCallback, Witness]) -> None:
-    model = run[0].model
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert not any(parameter._backward_hooks for parameter in model.parameters())
+    assert not watched(run[0].model)
+
+
+def test_after_training_that_raised_the_model_is_left_on_request_or_with_the_callback(tmp_path: Path) -> None:
+    class Interrupts(transformers.TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    for leave in ("on request", "with the callback"):
+        trained = trainer(tmp_path, [NoiseScaleCallback(), Interrupts()])
+        with pytest.raises(KeyboardInterrupt):
+            trained.train()
+        model = trained.model
+        assert watched(model)
+        if leave == "on request":
+            callback = trained.pop_callback(NoiseScaleCallback)
+            callback.detach()
+            assert callback.noise_scale.estimate().steps == 1
+        del trained
+        gc.collect()
+        assert not watched(model), leave
+
+
+def test_what_hides_the_model_is_refused(tmp_path: Path) -> None:
+    for setting, match in ("_n_gpu", "torchrun"), ("deepspeed_plugin", "DDP or FSDP2"):
+        trained = trainer(tmp_path, [NoiseScaleCallback()])
+        setattr(trained.args, setting, 2)
+        with pytest.raises(ConfigError, match=match):
+            trained.train()
+        assert not watched(trained.model)
 
 
 def test_a_step_of_one_micro_batch_at_the_end_of_an_epoch_is_left_out(tmp_path: Path) -> None:
@@ -211,7 +260,7 @@ def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> No
     trained = trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], gradient_accumulation_steps=1)
     with pytest.raises(ConfigError, match="gradient_accumulation_steps=1"):
         trained.train()
-    assert not any(parameter._backward_hooks for parameter in trained.model.parameters())
+    assert not watched(trained.model)
 
 
 def test_the_install_command_is_named_where_transformers_is_missing() -> None:

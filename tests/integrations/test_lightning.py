@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ lightning = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
+from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402
 
 from cbs.integrations.lightning import NoiseScaleCallback  # noqa: E402
 
@@ -129,6 +131,11 @@ def fit(
     return trainer
 
 
+def watched(module: nn.Module) -> bool:
+    hooks = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    return hooks or any(parameter._backward_hooks for parameter in module.parameters())
+
+
 @pytest.fixture(scope="module")
 def run() -> tuple[Any, NoiseScaleCallback, Memory]:
     """Steps of two micro-batches, each of them clipped."""
@@ -164,9 +171,43 @@ def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(run: tuple[Any, N
     assert found == pytest.approx([estimate.value, estimate.low, estimate.high], rel=1e-6)  # Lightning logs float32
 
 
+def test_one_process_needs_no_source_and_no_accumulation() -> None:
+    """The halves of every batch are the groups."""
+    module, callback = regression(), NoiseScaleCallback()
+    fit(module, [callback], steps=5, accumulate_grad_batches=1)
+    halves = [
+        (weights, [(inputs[part], targets[part]) for part in (slice(2), slice(2, 4))])
+        for weights, (inputs, targets) in zip(module.weights, module.batches, strict=True)
+    ]
+    signal, noise = mean_moments(regression(), halves, loss)
+    estimate = callback.noise_scale.estimate()
+    assert callback.noise_scale.probe.source == "split"
+    assert estimate.steps == len(halves)
+    assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
+    assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
+
+
+def test_parts_go_by_the_names_of_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+    assert list(run[1].noise_scale.estimate("layer")) == ["network.0", "network.2"]
+
+
 def test_nothing_is_left_on_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in run[0].modules())
-    assert not any(parameter._backward_hooks for parameter in run[0].parameters())
+    assert not watched(run[0])
+
+
+def test_nothing_is_left_on_the_module_when_training_raises() -> None:
+    module, callback, during = regression(), NoiseScaleCallback(), []
+
+    class Raises(lightning.Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            during.append(watched(module))
+            raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        fit(module, [callback, Raises()], accumulate_grad_batches=1)
+    assert during == [True]
+    assert not watched(module)
+    assert callback.noise_scale.estimate().steps == 1
 
 
 def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
@@ -208,11 +249,18 @@ def test_manual_optimization_is_refused() -> None:
         fit(regression(manual=True), [NoiseScaleCallback()], gradient_clip_val=None, accumulate_grad_batches=1)
 
 
+def test_deepspeed_is_refused() -> None:
+    """The strategy itself cannot be built without the package, and is not looked into."""
+    strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
+    with pytest.raises(ConfigError, match="DeepSpeed"):
+        NoiseScaleCallback().on_train_start(SimpleNamespace(strategy=strategy), regression())
+
+
 def test_too_few_micro_batches_are_refused_before_training() -> None:
     module = regression()
     with pytest.raises(ConfigError, match="accumulate_grad_batches=1"):
         fit(module, [NoiseScaleCallback(source="accumulation")], accumulate_grad_batches=1)
-    assert not any(parameter._backward_hooks for parameter in module.parameters())
+    assert not watched(module)
 
 
 def test_the_install_command_is_named_where_lightning_is_missing() -> None:

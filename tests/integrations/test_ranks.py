@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.integrations.twin import mean_moments
 
@@ -37,9 +38,29 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
-@pytest.mark.parametrize(("library", "rounding"), [("huggingface", 1e-4), ("lightning", 1e-10)])
-def test_micro_batches_of_both_ranks_are_groups(ranks: list[dict[str, Any]], library: str, rounding: float) -> None:
-    if library == "huggingface":
+def halves(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(batch[0][part], batch[1][part]) for part in (slice(2), slice(2, 4))]
+
+
+GROUPS = {
+    "replicas": lambda own: own,
+    "split": lambda own: [half for batch in own for half in halves(batch)],
+    "communication_hook": lambda own: [tuple(torch.cat(parts) for parts in zip(*own, strict=True))],
+}
+"""What a source compares, from the micro-batches of a rank."""
+
+
+@pytest.mark.parametrize(
+    ("case", "source", "rounding"),
+    [
+        ("huggingface", "replicas", 1e-4),
+        ("lightning", "replicas", 1e-10),
+        ("lightning, split", "split", 1e-10),
+        ("lightning, communication_hook", "communication_hook", 1e-10),
+    ],
+)
+def test_estimates_are_those_of_all_ranks(ranks: list[dict[str, Any]], case: str, source: str, rounding: float) -> None:
+    if case == "huggingface":
         from tests.integrations import test_huggingface as single
 
         model = single.language_model()
@@ -47,13 +68,23 @@ def test_micro_batches_of_both_ranks_are_groups(ranks: list[dict[str, Any]], lib
         from tests.integrations import test_lightning as single
 
         model = single.regression()
-    first, second = (rank[library] for rank in ranks)
+        assert ranks[0][case]["layers"] == ["network.0", "network.2"]
+    first, second = (rank[case] for rank in ranks)
     assert first["called"] == "DistributedDataParallel"
-    assert first["source"] == "replicas"
+    assert first["source"] == source
     assert first["estimate"] == second["estimate"]
-    steps = [(weights, own + other) for (weights, own), (_, other) in zip(first["steps"], second["steps"], strict=True)]
+    groups = GROUPS[source]
+    steps = [
+        (weights, groups(own) + groups(other))
+        for (weights, own), (_, other) in zip(first["steps"], second["steps"], strict=True)
+    ]
     signal_, noise = mean_moments(model, steps, single.loss)
     assert first["estimate"].steps == 5
     assert first["estimate"].examples == 5 * 2 * 2 * 4
     assert first["estimate"].signal == pytest.approx(signal_, rel=rounding)
     assert first["estimate"].noise == pytest.approx(noise, rel=rounding)
+
+
+def test_a_source_that_needs_the_wrapper_is_refused_where_it_is_hidden(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert "use source 'replicas'" in rank["huggingface, refused"]

@@ -233,23 +233,24 @@ def some_ranks() -> dict | None:
 
 
 def attached_again() -> dict:
-    """Gradients and what sources see while one watches, none, two, and one that was built in between."""
+    """Gradients and what two sources see while one watches, none, both, and the other."""
     plain, model = (DistributedDataParallel(network(), find_unused_parameters=True) for _ in range(2))
     build = SOURCES["communication_hook"]
     parameters = [p for p in model.parameters() if p.requires_grad]
     first, second = (build(model, parameters, (L2(),)) for _ in range(2))
     result: dict[str, Any] = {"seen": [], "equal": []}
-    for watching in [first], [], [first, second], [second]:
-        for source in watching:
+    for begins, ends in ([first], []), ([], [first]), ([first, second], []), ([], [first]):
+        for source in begins:
             source.attach()
+        for source in ends:
+            source.detach()
         for each in plain, model:
             each.zero_grad()
             backward(each, 1, 4, branch=True)
         result["seen"].append([None if small is None else vars(small) for small in (first.collect(), second.collect())])
-        pairs = zip(plain.parameters(), model.parameters(), strict=True)
-        result["equal"].append(all(a.grad is None or torch.equal(a.grad, b.grad) for a, b in pairs))
-        for source in watching:
-            source.detach()
+        expected = [p for p in plain.parameters() if p.requires_grad]
+        result["equal"].append(all(torch.equal(p.grad, e.grad) for p, e in zip(parameters, expected, strict=True)))
+    second.detach()
     result["hooks"] = _module_hooks(plain), _module_hooks(model), sum(len(p._backward_hooks or ()) for p in parameters)
     return {**result, "copied": type(copy.deepcopy(model)).__name__, "saved": len(pickle.dumps(model)) > 0}
 
@@ -280,7 +281,7 @@ def steps_of_a_probe(source: str) -> list[dict]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = []
     with Probe(model, source=source) as probe:
-        for _ in range(3):
+        for _ in range(STEPS):
             optimizer.zero_grad()
             backward(model, 1, 4)
             weights = copy.deepcopy(model.module.state_dict())

@@ -313,3 +313,13 @@ def test_a_costly_geometry_now_and_then(source: str) -> None:
     often.reset()
     train(often, model, data[::3])
     assert rarely.estimate(geometry="l1").noise == pytest.approx(often.estimate(geometry="l1").noise, rel=1e-9)
+
+
+def test_a_tracker_says_that_it_is_one() -> None:
+    with seeding.seeded(0, "init"):
+        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+    noise_scale = NoiseScale(model, source="norm_layers")
+    train(noise_scale, model, batches(30))
+    assert "tracker" in str(noise_scale.estimate())
+    assert "2 of 6" in noise_scale.estimate().note
+    assert set(noise_scale.estimate("layer")) == {"1"}

@@ -11,6 +11,7 @@ from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.plan import plan
 from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.separation import FirstOutput
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.sources.base import Small
 
@@ -59,6 +60,7 @@ class InsideBackward:
             layer.install()
         self._passes.attach()
         self._handles = [self._parameters[index].register_hook(self._check(index)) for index in watched]
+        self._handles.append(FirstOutput(self._model, self._recorder, [self._parameters[i] for i in watched]).handle)
 
     def detach(self) -> None:
         self._passes.detach()

@@ -51,10 +51,12 @@ class Dense(Contribution):
 
     Args:
         values: shape ``[groups, *parameter.shape]``.
+        sum: over groups, if known.
     """
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, sum: Tensor | None = None) -> None:
         self.values = values
+        self.sum = sum
         self.groups = values.shape[0]
         self.nbytes = values[0].numel() * values.element_size()
 
@@ -62,7 +64,7 @@ class Dense(Contribution):
         return self.values[start:stop]
 
     def total(self) -> Tensor:
-        return sum_of_groups(self.values)
+        return sum_of_groups(self.values) if self.sum is None else self.sum
 
 
 def sum_of_groups(values: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from cbs.errors import ConfigError, reason
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.layers.separation import check_separation
 
 if TYPE_CHECKING:
     from cbs.noise_scale.layers.groups import Run
@@ -65,6 +66,11 @@ class Fallback(Layer):
         wrong = [rows for rows in splits if rows == 0 or rows % examples]
         if wrong:
             raise self.mixed_up(wrong[0], examples)
+        if self.recorder.checking:
+            for gradient in gradients:
+                if gradient is not None:
+                    check_separation(self.name, gradient, examples)
+            return
         first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
         if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])
@@ -111,7 +117,7 @@ class Fallback(Layer):
         def run_module(values: list[Tensor], leaves: list[Any]) -> list[Tensor]:
             state = {name: buffer.clone() for name, buffer in buffers.items()} | dict(zip(names, values, strict=True))
             args, kwargs = tree_unflatten(leaves, call.structure)
-            outputs, _ = tree_flatten(functional_call(module, state, args, kwargs))
+            outputs, _ = tree_flatten(functional_call(module, state, args, kwargs, tie_weights=False))
             return [outputs[place] for place in seen]
 
         def pull(leaves: list[Any], cotangents: list[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
+from cbs.noise_scale.layers.separation import check_separation
 
 if TYPE_CHECKING:
     from cbs.noise_scale.layers.recorder import Pass, Recorder
@@ -92,8 +93,8 @@ class Layer:
     def mixed_up(self, rows: int, examples: int) -> ConfigError:
         """The error for an output of which it is not clear what belongs to which example."""
         return ConfigError(
-            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for {examples} examples; "
-            "put examples first (batch_first=True), or use the source 'accumulation'"
+            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for {examples} "
+            "examples; put examples first (batch_first=True), or use the source 'accumulation'"
         )
 
     def install(self) -> None:
@@ -143,6 +144,8 @@ class Layer:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
                 raise self.mixed_up(rows, current.examples)
+        if self.recorder.checking:
+            check_separation(self.name, gradient, current.examples)
         repeated = rows > 1 and saved[0].shape[0] == 1
         if repeated or len(current.runs) > 1:
             found, inputs = self._by_run(current, saved, gradient, repeated)
@@ -151,6 +154,8 @@ class Layer:
             found = [first]
         if inputs is None:
             inputs = gradient.sum(0, keepdim=True) if repeated else gradient
+        if self.recorder.checking:
+            return inputs, None, None, None, *[None] * len(self.watched)
         take = self.recorder.take
         gradients = [
             take(current, index, [contributions[attribute] for contributions in found])
@@ -191,6 +196,7 @@ class Layer:
 
 @torch.compiler.disable
 def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+    layer.recorder.compiled = True
     return layer.watch(*args, **kwargs)
 
 

@@ -45,12 +45,15 @@ class LayerNorm(Layer):
             _, *values = self._native(gradient.narrow(0, start, step), here, [False, *mask])
             for part, value in zip(parts, values, strict=True):
                 part.append(value)
-        # The last group has what the others leave over.
-        return {
-            name: Dense(torch.stack([*part, total - sum(part)] if part else [total]))
-            for name, part, total in zip(self.names, parts, totals, strict=True)
-            if name in self.watched
-        }, inputs
+        found: dict[str, Contribution] = {}
+        for name, part, total in zip(self.names, parts, totals, strict=True):
+            if name in self.watched:
+                # The last group has what the others leave over.
+                last = total
+                for value in part:
+                    last = last - value
+                found[name] = Dense(torch.stack([*part, last]), total)
+        return found, inputs
 
     def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved

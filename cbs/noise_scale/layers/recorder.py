@@ -59,6 +59,8 @@ class Recorder:
 
     Attributes:
         paused: whether watched layers should behave as if they were not.
+        checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
+        compiled: whether a layer was called from compiled code.
         compared: indices whose gradients are compared with the contributions in every backward pass, not once.
     """
 
@@ -72,6 +74,8 @@ class Recorder:
         groups: int | None,
     ) -> None:
         self.paused = False
+        self.checking = False
+        self.compiled = False
         self.compared: set[int] = set()
         self._passes = passes
         self._parameters = parameters
@@ -91,6 +95,11 @@ class Recorder:
             for index in range(len(parameters))
         ]
         self.forget()
+
+    @property
+    def examples(self) -> int:
+        """Examples of the latest forward pass."""
+        return self._passes.examples
 
     def forget(self) -> None:
         """Start a new step."""
@@ -178,6 +187,8 @@ class Recorder:
         Raises:
             ConfigError: if they differ, because the parameter is used elsewhere, too, or a hook changes its gradient.
         """
+        if self.checking:
+            return
         returned = self._returned.pop(index, [])
         if len(returned) == 1 and index in self._complete and returned[0] == gradient.data_ptr():
             return
@@ -221,8 +232,12 @@ class Recorder:
             if square is not None:
                 self._squares.append((index, run.size**-2, square))
                 return part.total()
+        blocks = _blocks(run.groups, part.nbytes)
+        if isinstance(part, Dense) and len(blocks) == 1:
+            self._add(index, run, part.values)
+            return part.total()
         total = None
-        for start, stop in _blocks(run.groups, part.nbytes):
+        for start, stop in blocks:
             values = part.dense(start, stop)
             self._add(index, run, values)
             if total is None:

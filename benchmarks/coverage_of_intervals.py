@@ -1,0 +1,175 @@
+"""Which interval for a ratio of means of correlated steps: coverage of nominal 95 % intervals, method by method.
+
+Signal and noise are AR(1) series around means whose ratio is known: normal or lognormal, the signal with a given
+coefficient of variation, the noise with at most 1. Series are blocked like those of ``MomentAverages`` before the
+shipped interval sees them. Intervals that a method does not give are not counted. One core, minutes; not run by
+``make bench``: ``python benchmarks/coverage_of_intervals.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+from scipy import stats
+from scipy.signal import lfilter
+
+from cbs.noise_scale.averages import MOST_BLOCKS
+from cbs.noise_scale.interval import ratio_interval
+
+REPLICATIONS = 1000
+RESAMPLES = 400
+RATIO = 20.0
+STEPS = (100, 400, 2000)
+CORRELATIONS = (0.0, 0.5, 0.9)
+VARIATIONS = (0.5, 3.0)
+KINDS = ("normal", "lognormal")
+Ends = tuple[np.ndarray, np.ndarray]
+"""Lower and upper ends, each ``[replications]``; 0 and infinity where open, NaN where no interval is given."""
+
+
+def streams(rng: np.random.Generator, steps: int, rho: float, variation: float, kind: str) -> np.ndarray:
+    """Signal and noise, shape ``[2, replications, steps]``."""
+    shocks = rng.standard_normal((2, REPLICATIONS, steps))
+    shocks[..., 1:] *= math.sqrt(1 - rho**2)
+    series = lfilter([1.0], [1.0, -rho], shocks, axis=-1)
+    if kind == "lognormal":
+        series = (np.exp(series) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+    size = np.array([variation, min(variation, 1.0)])[:, None, None]
+    return np.array([1.0, RATIO])[:, None, None] * (1 + size * series)
+
+
+def shipped(moments: np.ndarray, rng: np.random.Generator) -> Ends:
+    """Fieller with the slowest cosines. None is given where the steps are too correlated."""
+    found = [ratio_interval(*pair) for pair in in_blocks(moments, shortest_block(moments)).swapaxes(0, 1)]
+    ends = np.array([(0.0 if end.low is None else end.low, end.high or math.inf) for end in found])
+    ends[[end.note.startswith("no interval: the steps") for end in found]] = math.nan
+    ends[["no positive value" in end.note for end in found]] = 0.0  # given, and wrong
+    return ends[:, 0], ends[:, 1]
+
+
+def batch_means(moments: np.ndarray, rng: np.random.Generator) -> Ends:
+    """Fieller with the covariance of the means of blocks."""
+    return fieller(in_blocks(moments, root_block(moments)))
+
+
+def jackknife(moments: np.ndarray, rng: np.random.Generator) -> Ends:
+    """Delete one block: the log ratio and its error. None is given where a mean is not positive."""
+    blocks = in_blocks(moments, root_block(moments))
+    count = blocks.shape[2]
+    without = (blocks.sum(axis=2, keepdims=True) - blocks) / (count - 1)
+    without = np.where((without > 0).all(axis=(0, 2))[:, None], without, math.nan)
+    logs = np.log(without[1] / without[0])
+    reach = stats.t.ppf(0.975, count - 1) * np.sqrt((count - 1) * logs.var(axis=1))
+    signal, noise = blocks.mean(axis=2)
+    return noise / signal * np.exp(-reach), noise / signal * np.exp(reach)
+
+
+def bootstrap(moments: np.ndarray, rng: np.random.Generator) -> Ends:
+    """Percentiles of the ratio over resamples of moving blocks; a signal that is not positive makes it infinite."""
+    length = root_block(moments)
+    sums = np.cumsum(np.pad(moments, ((0, 0), (0, 0), (1, 0))), axis=2)
+    moving = sums[..., length:] - sums[..., :-length]
+    ends = np.empty((2, REPLICATIONS))
+    for index in range(REPLICATIONS):
+        starts = rng.integers(moving.shape[2], size=(RESAMPLES, moments.shape[2] // length))
+        signal, noise = moving[:, index, starts].sum(axis=2)
+        ratio = np.where(signal > 0, np.maximum(noise, 0.0) / signal, math.inf)
+        ends[:, index] = np.quantile(ratio, [0.025, 0.975], method="nearest")
+    return ends[0], ends[1]
+
+
+def uncorrelated(moments: np.ndarray, rng: np.random.Generator) -> Ends:
+    """Fieller as if steps were independent."""
+    return fieller(moments)
+
+
+METHODS: dict[str, Callable[[np.ndarray, np.random.Generator], Ends]] = {
+    "shipped": shipped,
+    "batch means": batch_means,
+    "jackknife": jackknife,
+    "bootstrap": bootstrap,
+    "iid": uncorrelated,
+}
+
+
+def fieller(samples: np.ndarray) -> Ends:
+    """Positive ratios that Student's t of independent ``samples`` ``[2, replications, samples]`` does not reject."""
+    count = samples.shape[2]
+    means = samples.mean(axis=2)
+    rest = samples - means[..., None]
+    covariance = np.einsum("irt,jrt->ijr", rest, rest) / (count - 1) / count
+    products = means[:, None] * means[None] - stats.t.ppf(0.975, count - 1) ** 2 * covariance
+    a, b, c = products[0, 0], products[0, 1], products[1, 1]
+    root = np.sqrt(np.maximum(b * b - a * c, 0.0))
+    # a r^2 - 2 b r + c <= 0, whose larger root is infinite where a <= 0; where c <= 0 zero is not excluded
+    low = np.where(c <= 0, 0.0, c / (b + root))
+    high = np.where(a <= 0, math.inf, (b + root) / a)
+    return low, high
+
+
+def in_blocks(moments: np.ndarray, length: int) -> np.ndarray:
+    """Means of blocks of ``length`` steps, shape ``[2, replications, blocks]``."""
+    return moments.reshape(*moments.shape[:2], -1, length).mean(axis=3)
+
+
+def root_block(moments: np.ndarray) -> int:
+    """The largest divisor of the number of steps that is at most its root."""
+    steps = moments.shape[2]
+    return max(length for length in range(1, math.isqrt(steps) + 1) if steps % length == 0)
+
+
+def shortest_block(moments: np.ndarray) -> int:
+    """The shortest block, doubling from one step, that ``MomentAverages`` would use."""
+    return 2 ** max(0, math.ceil(math.log2(moments.shape[2] / MOST_BLOCKS)))
+
+
+def measure(moments: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Shape ``[methods, 3]``: share of streams with an interval, share of these that hold the ratio, and the median
+    width relative to the shipped one where both are bounded."""
+    ends = [method(moments, rng) for method in METHODS.values()]
+    rows = []
+    for low, high in ends:
+        given = np.isfinite(low)
+        bounded = given & np.isfinite(high) & np.isfinite(ends[0][0]) & np.isfinite(ends[0][1])
+        widths = (high - low)[bounded] / np.subtract(*ends[0][::-1])[bounded]
+        covered = (low <= RATIO) & (RATIO <= high)
+        rows.append((given.mean(), share(covered[given]), np.median(widths) if bounded.any() else math.nan))
+    return np.array(rows)
+
+
+def share(hits: np.ndarray) -> float:
+    return float(hits.mean()) if len(hits) else math.nan
+
+
+def percent(values: np.ndarray) -> str:
+    """Smallest and largest of some shares."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    return f"{100 * low:.0f}" if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f}-{100 * high:.0f}"
+
+
+def main() -> None:
+    print(f"Coverage in % of nominal 95 % intervals (standard error 0.7 at 95), {REPLICATIONS} streams a cell.")
+    print("given: share of streams with a shipped interval; (w): median width relative to the shipped interval.\n")
+    print("| rho | steps | variation | kind | given | " + " | ".join(METHODS) + " |\n" + "|---" * 10 + "|")
+    found = {}
+    for cell, key in enumerate(product(CORRELATIONS, STEPS, VARIATIONS, KINDS)):
+        rho, steps, variation, kind = key
+        rng = np.random.default_rng([0, cell])
+        found[key] = rows = measure(streams(rng, steps, rho, variation, kind), rng)
+        cells = [f"{100 * covered:.1f} ({width:.2f})" for _, covered, width in rows]
+        print("| " + " | ".join([*map(str, key), f"{100 * rows[0, 0]:.0f}", *cells]) + " |", flush=True)
+    print("\nLowest and highest over the variations and kinds; (w): the median.\n")
+    print("| rho | steps | given | " + " | ".join(METHODS) + " |\n" + "|---" * 8 + "|")
+    for rho, steps in product(CORRELATIONS, STEPS):
+        rows = np.stack([rows for key, rows in found.items() if key[:2] == (rho, steps)])
+        cells = [
+            f"{percent(rows[:, index, 1])} ({np.nanmedian(rows[:, index, 2]):.2f})" for index in range(len(METHODS))
+        ]
+        print("| " + " | ".join([str(rho), str(steps), percent(rows[:, 0, 0]), *cells]) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Probe and the drop-in under DDP and FSDP2, against one process on the union of the batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.noise_scale.distributed_worker import STEPS, network
+from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
+
+pytestmark = pytest.mark.parametrize("world", [2, 4])
+
+
+@pytest.mark.parametrize("source", ["replicas", "communication_hook"])
+def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int, source: str) -> None:
+    for rank in range(world):
+        assert len(ranks[world][rank]["probe"][source]) == STEPS
+        for step in ranks[world][rank]["probe"][source]:
+            model = network()
+            model.load_state_dict(step["weights"])
+            gradients = group_gradients(world, 1, EVEN, model=model)
+            moments = step["moments"]
+            assert (moments.sizes.small, moments.sizes.big, moments.sizes.groups) == (4, 4 * world, world)
+            flat = torch.stack([torch.cat([g.flatten() for g in gradient]) for gradient in gradients])
+            noise = 4 * flat.var(0).sum()
+            torch.testing.assert_close(moments.noise.sum(), noise, **EXACT)
+            torch.testing.assert_close(moments.signal.sum(), flat.mean(0).square().sum() - noise / (4 * world), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("case", "source", "micros"),
+    [
+        *[
+            (f"training, {source}, {micros}", source, micros)
+            for source in ("communication_hook", "replicas", "accumulation", "split")
+            for micros in (1, 2)
+        ],
+        *[(f"training, fsdp, {source}", "replicas", 2) for source in ("auto", "replicas")],
+    ],
+)
+def test_a_training_loop_on_ranks_is_one_on_the_union(
+    ranks: dict[int, list[dict]], world: int, case: str, source: str, micros: int
+) -> None:
+    """Rounding moves the weights by about 1e-16 a step, and moments are differences within a factor of ten."""
+    noise_scale, model = training(world, micros, source)
+    expected = noise_scale.estimate()
+    assert expected.value is not None
+    assert expected.examples == STEPS * world * micros * 4
+    for rank in range(world):
+        found = ranks[world][rank][case]
+        assert found["source"] == source
+        torch.testing.assert_close(found["weights"], list(model.parameters()), **EXACT)
+        for one, other in zip(
+            [found["estimate"], *found["parts"]], [expected, *noise_scale.estimate("parameter").values()], strict=True
+        ):
+            assert (one.signal, one.noise) == pytest.approx((other.signal, other.noise), rel=1e-9)
+            assert (one.steps, one.examples) == (other.steps, other.examples)
+        assert found["estimate"].value == pytest.approx(expected.value, rel=1e-9)
+        assert found["estimate"] == ranks[world][0][case]["estimate"]
