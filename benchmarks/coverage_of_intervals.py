@@ -46,7 +46,7 @@ def shipped(moments: np.ndarray, rng: np.random.Generator) -> Ends:
     found = [ratio_interval(*pair) for pair in in_blocks(moments, shortest_block(moments)).swapaxes(0, 1)]
     ends = np.array([(0.0 if end.low is None else end.low, end.high or math.inf) for end in found])
     ends[[end.note.startswith("no interval: the steps") for end in found]] = math.nan
-    ends[["no positive value" in end.note for end in found]] = 0.0  # given, and wrong
+    ends[["no positive value" in end.note for end in found]] = math.inf  # given, and empty
     return ends[:, 0], ends[:, 1]
 
 
@@ -129,25 +129,21 @@ def shortest_block(moments: np.ndarray) -> int:
 def measure(moments: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Shape ``[methods, 3]``: share of streams with an interval, share of these that hold the ratio, and the median
     width relative to the shipped one where both are bounded."""
-    ends = [method(moments, rng) for method in METHODS.values()]
+    ends = np.array([method(moments, rng) for method in METHODS.values()])
     rows = []
     for low, high in ends:
-        given = np.isfinite(low)
-        bounded = given & np.isfinite(high) & np.isfinite(ends[0][0]) & np.isfinite(ends[0][1])
-        widths = (high - low)[bounded] / np.subtract(*ends[0][::-1])[bounded]
-        covered = (low <= RATIO) & (RATIO <= high)
-        rows.append((given.mean(), share(covered[given]), np.median(widths) if bounded.any() else math.nan))
+        given = ~np.isnan(low)
+        bounded = np.isfinite(low + high + ends[0].sum(axis=0))
+        widths = (high[bounded] - low[bounded]) / np.diff(ends[0][:, bounded], axis=0)[0]
+        covered = (low <= RATIO) & (high >= RATIO)
+        rows.append((given.mean(), covered[given].mean(), np.median(widths) if bounded.any() else math.nan))
     return np.array(rows)
 
 
-def share(hits: np.ndarray) -> float:
-    return float(hits.mean()) if len(hits) else math.nan
-
-
-def percent(values: np.ndarray) -> str:
-    """Smallest and largest of some shares."""
-    low, high = np.nanmin(values), np.nanmax(values)
-    return f"{100 * low:.0f}" if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f}-{100 * high:.0f}"
+def percent(shares: np.ndarray) -> str:
+    """The smallest and the largest."""
+    low, high = (f"{100 * end:.0f}" for end in (shares.min(), shares.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def main() -> None:
@@ -165,9 +161,7 @@ def main() -> None:
     print("| rho | steps | given | " + " | ".join(METHODS) + " |\n" + "|---" * 8 + "|")
     for rho, steps in product(CORRELATIONS, STEPS):
         rows = np.stack([rows for key, rows in found.items() if key[:2] == (rho, steps)])
-        cells = [
-            f"{percent(rows[:, index, 1])} ({np.nanmedian(rows[:, index, 2]):.2f})" for index in range(len(METHODS))
-        ]
+        cells = [f"{percent(part[:, 1])} ({np.nanmedian(part[:, 2]):.2f})" for part in rows.swapaxes(0, 1)]
         print("| " + " | ".join([str(rho), str(steps), percent(rows[:, 0, 0]), *cells]) + " |")
 
 

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
+from cbs.noise_scale.distributed import (
+    combine,
+    data_parallel_groups,
+    is_sharded,
+    refuse_hidden_wrapper,
+    whole_statistics,
+)
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.geometries.sampled import Sampled
 from cbs.noise_scale.matched import matched
@@ -99,6 +105,7 @@ class Probe:
         else:
             self._source = build(source)
         self._ranks = [] if self._source.over_ranks else data_parallel_groups(model)
+        self._guard = None if self._ranks or self._source.over_ranks else refuse_hidden_wrapper(model)
         self.micro_batches = self._source.micro_batches
         seen = sum(map(self._source.watched, range(len(self.parameters))))
         self.caveat = (
@@ -154,6 +161,9 @@ class Probe:
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
         self._source.detach()
+        if self._guard is not None:
+            self._guard.remove()
+            self._guard = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP imports it: once, before the ranks are forked
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -340,7 +341,11 @@ def refusals() -> dict[str, str]:
     hooked.register_comm_hook(None, allreduce_hook)
     compressed._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
     alone = DistributedDataParallel(network(), process_group=dist.new_subgroups(1)[0])
+    inside = network()
+    wrapper = DistributedDataParallel(inside)
+    hidden = Probe(inside, source="accumulation")
     cases = {
+        "hidden wrapper": lambda: wrapper(batch(0, 0, 2)[0]),
         "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
         "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
         "whole": lambda: watch(evaluated, "replicas", int),
@@ -357,6 +362,8 @@ def refusals() -> dict[str, str]:
             case()
         except ConfigError as error:
             said[name] = str(error)
+    hidden.detach()
+    wrapper(batch(0, 0, 2)[0])
     return said
 
 

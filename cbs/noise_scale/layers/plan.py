@@ -37,6 +37,8 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
         seen.add(id(module))
         watched = {attribute: indices[key] for attribute, key in _owned(module) if key in indices}
         if watched and _is_called(module):
+            if isinstance(vars(module).get("forward"), Layer):
+                raise ConfigError(f"layer {name!r} is watched already; detach the other probe first")
             kind = _kind(module, watched)
             why = kind.refuse(module)
             if why is not None:

@@ -94,6 +94,9 @@ class Recorder:
             [place for place in places if not geometries[place].norms_suffice and geometries[place].covers(index)]
             for index in range(len(parameters))
         ]
+        self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
+        nothing = torch.empty(0)
+        self._layouts = [(((), ()), nothing, nothing)] * 2
         self.forget()
 
     @property
@@ -259,10 +262,10 @@ class Recorder:
 
     def _statistics(self) -> list[list[Tensor]]:
         statistics = []
-        for geometry, table in zip(self._geometries, self._values, strict=True):
-            covered = [index for index in self._watched if geometry.covers(index)]
+        for geometry, covered, table in zip(self._geometries, self._covered, self._values, strict=True):
             if geometry.norms_suffice:
-                statistics.append(list(self._sum_squares()[covered].unbind()))
+                squares = self._sum_squares().unbind()
+                statistics.append([squares[index] for index in covered])
             else:
                 statistics.append(
                     [table[index] if index in table else self._zero(geometry, index) for index in covered]
@@ -270,15 +273,23 @@ class Recorder:
         return statistics
 
     def _sum_squares(self) -> Tensor:
-        """Sum over groups of squared norms over squared sizes, per parameter tensor."""
+        """Sum over groups of squared norms over squared sizes, per parameter tensor; fresh."""
         device = self._parameters[0].device
+        spread = any(parameter.device != device for parameter in self._parameters)
         sums = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
-        for entries, power in ((self._norms, 2), (self._squares, 1)):
+        for place, entries in enumerate((self._norms, self._squares)):
             if entries:
                 indices, weights, values = zip(*entries, strict=True)
-                squares = torch.stack([value.to(device) for value in values]).double() ** power
-                scaled = squares.mul_(torch.tensor(weights, dtype=torch.float64, device=device))
-                sums.index_add_(0, torch.tensor(indices, device=device), scaled)
+                # From one step to the next, the layout seldom changes.
+                if self._layouts[place][0] != (indices, weights):
+                    targets = torch.tensor(indices, device=device)
+                    factors = torch.tensor(weights, dtype=torch.float64, device=device)
+                    self._layouts[place] = ((indices, weights), targets, factors)
+                _, targets, factors = self._layouts[place]
+                if spread:
+                    values = tuple(value.to(device) for value in values)
+                found = torch.stack(values).double()
+                sums.index_add_(0, targets, factors * (found if entries is self._squares else found.square()))
         return sums
 
     def _zero(self, geometry: Geometry, index: int) -> Tensor:

@@ -88,6 +88,7 @@ def test_nothing_is_left_on_the_model(ranks: dict[int, list[dict]], world: int) 
 def test_refusals_say_what_works(ranks: dict[int, list[dict]], world: int) -> None:
     for rank in range(world):
         said = ranks[world][rank]["refusals"]
+        assert "give the noise scale the wrapper" in said["hidden wrapper"]
         assert "geometry 'l2'" in said["geometry"]
         assert "fully_shard" in said["fsdp1"]
         assert "reshard()" in said["whole"]

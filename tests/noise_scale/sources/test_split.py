@@ -356,6 +356,15 @@ def test_batch_normalisation_is_refused(kind: type[nn.Module]) -> None:
     assert "forward" not in vars(model[0])
 
 
+def test_a_model_has_one_probe_inside_its_layers_at_a_time() -> None:
+    model = gpt()
+    first = watch(model)
+    with pytest.raises(ConfigError, match="watched already; detach the other probe first"):
+        watch(model, "per_example")
+    first.detach()
+    watch(model, "per_example").detach()
+
+
 def test_activations_that_change_in_place() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 3, 8, 8).double()
