@@ -74,6 +74,8 @@ class Fallback(Layer):
         first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
         if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])
+        sizes = [torch.linalg.vector_norm(gradient).item() for gradient in gradients if gradient is not None]
+        self.recorder.largest = max(self.recorder.largest, *sizes)
         self.recorder.paused = True
         devices = {parameter.device.index for parameter in self.parameters if parameter.device.type == "cuda"}
         try:

@@ -25,6 +25,10 @@ HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
 
 
+ROUNDINGS = 64
+"""Rounding errors of the largest gradient that another one may differ by from what it is compared with."""
+
+
 class Pass:
     """One forward pass.
 
@@ -61,6 +65,7 @@ class Recorder:
         paused: whether watched layers should behave as if they were not.
         checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
         compiled: whether a layer was called from compiled code.
+        largest: norm of the largest gradient met in a comparison.
         compared: indices whose gradients are compared with the contributions in every backward pass, not once.
     """
 
@@ -111,6 +116,7 @@ class Recorder:
         self._norms: list[tuple[int, float, Tensor]] = []
         self._squares: list[tuple[int, float, Tensor]] = []
         self._returned: dict[int, list[Tensor | int]] = {}
+        self.largest = 0.0
 
     def enter(self, layer: Layer) -> Pass:
         """The current forward pass, in which a layer is called."""
@@ -198,7 +204,9 @@ class Recorder:
         tensors = [tensor for tensor in returned if isinstance(tensor, Tensor)]
         if len(returned) > 1 and not tensors:
             return
-        if not tensors or not _agree(gradient, torch.stack(tensors).sum(0)):
+        if not bool(gradient.isfinite().all()):
+            return
+        if not tensors or not self._agree(gradient, tensors):
             raise ConfigError(
                 f"the gradient of {self._names[index]!r} is not what its layer contributes to it: it is used outside "
                 "the layer, the layer mixes examples or draws random numbers, or a hook changes its gradient; use the "
@@ -206,6 +214,19 @@ class Recorder:
             )
         if index not in self.compared:
             self._complete.add(index)
+
+    def _agree(self, gradient: Tensor, tensors: Sequence[Tensor]) -> bool:
+        """Whether a gradient is the sum of some tensors, up to rounding.
+
+        A gradient that is zero but for rounding, as that of a bias before a normalisation, has no digits to compare;
+        what matters is that it is small beside other gradients.
+        """
+        rounding = torch.finfo(gradient.dtype).eps
+        stacked = torch.stack(list(tensors)).to(accumulator(gradient.dtype))
+        difference = torch.linalg.vector_norm(gradient - stacked.sum(0)).item()
+        size = torch.linalg.vector_norm(stacked).item()
+        self.largest = max(self.largest, size)
+        return difference <= rounding**0.5 * size + ROUNDINGS * rounding * self.largest
 
     def _keep(self, part: Contribution) -> Contribution:
         """A form that can wait until the last use of a parameter was seen."""
@@ -302,14 +323,6 @@ def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
     if groups <= step:
         return ((0, groups),)
     return [(start, min(start + step, groups)) for start in range(0, groups, step)]
-
-
-def _agree(gradient: Tensor, total: Tensor) -> bool:
-    """Whether two sums of the same contributions agree up to rounding."""
-    dtype = accumulator(gradient.dtype)
-    gradient, total = gradient.to(dtype), total.to(dtype)
-    tolerance = torch.finfo(gradient.dtype).eps ** 0.5
-    return bool((gradient - total).norm() <= tolerance * total.norm())
 
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:

@@ -325,6 +325,39 @@ def test_a_parameter_used_outside_its_layer_in_a_later_step_is_an_error() -> Non
         (model(x).square().sum() + model[0].weight.square().sum()).backward()
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_gradients_that_are_not_finite_are_no_error_of_the_model(calls: int) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.gain
+
+    model = nn.Sequential(*[nn.Linear(3, 3)] * calls, Own())
+    watcher = watch(model)
+    (model(torch.ones(4, 3)) * float("inf")).sum().backward()
+    assert not torch.isfinite(norms(watcher.collect())).any()
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_error_of_the_model() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + self.shift).softmax(-1)
+
+    torch.manual_seed(0)
+    x, weights = torch.randn(2, 64, 50)
+    model = nn.Sequential(nn.Linear(50, 50), Shifted())
+    watch(model)
+    (model(x) * weights).sum().backward()
+    assert model[1].shift.grad.abs() < 1e-5
+
+
 def test_two_backward_passes_after_one_forward_pass_are_an_error() -> None:
     model = gpt()
     watch(model)
