@@ -175,7 +175,10 @@ class TrainingLoop:
         self.columns.restore(state["columns"].numpy())
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
-        for _ in range(self.evaluations[-1].step):
+        done = self.evaluations[-1].step
+        if self.probe is not None:
+            self.probe.start_at(done)
+        for _ in range(done):
             self.stream.next(self.config.batch_size)
         torch.set_rng_state(state["random"])
         if state["cuda_random"]:

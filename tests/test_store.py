@@ -240,7 +240,10 @@ def test_damaged_files_are_named_with_the_remedy(store: Store, name: str, damage
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema_version": SCHEMA_VERSION + 1}, f"schema version {SCHEMA_VERSION + 1}, this cbs reads version {SCHEMA_VERSION}"),
+        (
+            {"schema_version": SCHEMA_VERSION + 1},
+            f"schema version {SCHEMA_VERSION + 1}, this cbs reads version {SCHEMA_VERSION}",
+        ),
         ({"schema_version": None}, "schema version None"),
         ({"status": "EXPLODED"}, "EXPLODED"),
         ({"config": {"colour": 1}}, "not a trial configuration"),

@@ -18,8 +18,8 @@ class ProbeColumns:
     """A probe that sums its moments over parameter tensors and gives every sum a column.
 
     Columns (one value per step, NaN where undefined):
-        small_batch_size: harmonic mean of the group sizes, examples.
-        small_grad_sq_norm: mean over groups of the squared gradient norm.
+        small_batch_size: mean size of the groups, examples.
+        small_grad_sq_norm: mean over groups of the squared gradient norm, weighted by their sizes.
         big_grad_sq_norm: squared norm of the whole batch's gradient.
         grad_sq_norm: unbiased estimate of |G|^2; may be negative.
         noise_trace: unbiased estimate of tr(Sigma), the trace of the per-example gradient covariance; may be
@@ -40,6 +40,10 @@ class ProbeColumns:
         prefix = f"{probe.source}_" if probe.caveat else ""
         names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
         self.names = tuple(prefix + name for name in names)
+
+    def start_at(self, step: int) -> None:
+        """Go on as after ``step`` steps."""
+        self._probe.start_at(step)
 
     def step(self) -> list[Tensor]:
         """Zero-dimensional tensors on the gradients' device, one per column."""

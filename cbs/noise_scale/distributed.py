@@ -88,19 +88,19 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
     """
     if not groups:
         return small
-    entries = [entry.mul_(float(small.examples) ** 2) for statistics in small.statistics for entry in statistics]
+    entries = [entry for statistics in small.statistics for entry in statistics]
     device = entries[0].device if entries else torch.device("cpu")
-    counts = [1.0, small.examples, 1.0 / small.examples, small.groups, small.inverse_sizes]
+    counts = [1.0, small.examples, 1.0 / small.examples, small.groups, 1.0 / small.size]
     total, *entries = sum_over_ranks([torch.tensor(counts, dtype=torch.float64, device=device), *entries], groups)
-    ranks, examples, inverse, number, inverse_sizes = total.tolist()
+    ranks, examples, inverse, number, inverse_size = total.tolist()
     effective = ranks**2 / inverse
     if math.isclose(effective, examples, rel_tol=1e-12):
         effective = int(examples)
     remaining = iter(entries)
     return Small(
-        statistics=[[next(remaining).div_(effective**2) for _ in statistics] for statistics in small.statistics],
+        statistics=[[next(remaining).div_(ranks) for _ in statistics] for statistics in small.statistics],
         groups=int(number),
-        inverse_sizes=inverse_sizes,
+        size=ranks / inverse_size,
         examples=effective,
     )
 

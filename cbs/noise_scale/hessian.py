@@ -70,10 +70,10 @@ def hessian_moments(
     with _undisturbed(model):
         gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
         products = _hessian_products(loss, curvature, parameters, gradients)
-    small = torch.stack([_inner(g, h) for g, h in zip(gradients, products, strict=True)]).mean(0)
     shares = [count / total for count in counts]
+    small = sum(share * _inner(g, h) for share, g, h in zip(shares, gradients, products, strict=True))
     big = _inner(_mean(gradients, shares), _mean(products, shares))
-    effective = Sizes(small=len(counts) / sum(1.0 / count for count in counts), big=total, groups=len(counts))
+    effective = Sizes(small=total / len(counts), big=total, groups=len(counts))
     signal, noise = solve_moments(small, effective.small, big, effective.big)
     return Moments(indices=tuple(range(len(parameters))), signal=signal, noise=noise, sizes=effective)
 

@@ -21,7 +21,7 @@ class Sizes:
     """Batch sizes behind one step, in examples.
 
     Attributes:
-        small: harmonic mean of the sizes of the groups, the effective small batch size.
+        small: effective size of the groups, their mean size.
         big: examples of the whole step.
         groups: number of groups.
     """

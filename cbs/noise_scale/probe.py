@@ -134,9 +134,8 @@ class Probe:
         if small is None:
             return None
         small = combine(small, self._ranks)
-        sizes = Sizes(small=small.groups / small.inverse_sizes, big=small.examples, groups=small.groups)
+        sizes = Sizes(small=small.size, big=small.examples, groups=small.groups)
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
-        small_scale = loss_scale**-2 * small.examples**2 / small.groups
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
             if not geometry.active:
@@ -145,14 +144,19 @@ class Probe:
                 signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             else:
                 whole = self._whole(geometry, indices)
-                torch._foreach_mul_(statistics, small_scale)
-                torch._foreach_mul_(whole, big_scale)
+                if loss_scale != 1.0:
+                    torch._foreach_mul_(statistics, loss_scale**-2)
+                    torch._foreach_mul_(whole, big_scale)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
-        self._step += 1
-        for geometry in self.geometries:
-            geometry.active = geometry.norms_suffice or self._step % self._every == 0
+        self.start_at(self._step + 1)
         return moments
+
+    def start_at(self, step: int) -> None:
+        """Go on as after ``step`` steps: it decides which of the following are measured in costly geometries."""
+        self._step = step
+        for geometry in self.geometries:
+            geometry.active = geometry.norms_suffice or step % self._every == 0
 
     def indices(self, geometry: str) -> tuple[int, ...]:
         """Parameter tensors measured in a geometry, as positions in :attr:`parameters`."""

@@ -26,6 +26,9 @@ from cbs.training import TrainingLoop, micro_sizes, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
 
 HESSIAN = "hessian"
+_GROUPS = 4
+"""Groups of a batch spent on the Hessian: with two, the noise is so skew that 95 % intervals hold in 93 %."""
+
 CORRECTED = "_corrected"
 """Added to the name of a geometry whose noise scale is corrected for the batch size."""
 
@@ -208,11 +211,11 @@ def _hessian(loop: TrainingLoop, stream: TrainingStream, draws: int, confidence:
         return loop.workload.example_losses(loop.model, batch).mean()
 
     averages = MomentAverages()
-    size = max(2, loop.config.batch_size)
-    halves = [size - size // 2, size // 2]
+    size = max(_GROUPS, loop.config.batch_size)
+    sizes = [size // _GROUPS + (place < size % _GROUPS) for place in range(_GROUPS)]
     for _ in range(draws):
         batch, curvature = (loop.to_device(stream.next(size)) for _ in range(2))
-        groups = [part for _, part in split_batch(batch, halves)]
-        moments = hessian_moments(loop.model, loss, groups, curvature, halves)
+        groups = [part for _, part in split_batch(batch, sizes)]
+        moments = hessian_moments(loop.model, loss, groups, curvature, sizes)
         averages.add(size, moments.signal.cpu().numpy(), moments.noise.cpu().numpy())
     return averages.estimate(confidence=confidence)

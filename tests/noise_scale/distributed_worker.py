@@ -312,14 +312,11 @@ def unequal_ranks() -> dict:
     rank, world, steps = dist.get_rank(), dist.get_world_size(), 2000
     generator = torch.Generator().manual_seed(rank)
     own = 0.5 + torch.randn(steps, SIZES[rank], 20, dtype=torch.float64, generator=generator).mean(1)
-    squared = own.square().sum(1) / SIZES[rank] ** 2
+    squared = own.square().sum(1)
     groups = [dist.group.WORLD]
-    small = combine(
-        Small(statistics=[[squared]], groups=1, inverse_sizes=1 / SIZES[rank], examples=SIZES[rank]), groups
-    )
+    small = combine(Small(statistics=[[squared]], groups=1, size=SIZES[rank], examples=SIZES[rank]), groups)
     big = (sum_over_ranks([own], groups)[0] / world).square().sum(1)
-    mean = small.statistics[0][0] * small.examples**2 / small.groups
-    return {"moments": solve_moments(mean, small.groups / small.inverse_sizes, big, small.examples)}
+    return {"moments": solve_moments(small.statistics[0][0], small.size, big, small.examples)}
 
 
 def sums() -> dict:

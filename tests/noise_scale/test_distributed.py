@@ -48,7 +48,7 @@ def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: dict[int, l
 
 def test_without_ranks_nothing_changes() -> None:
     model = nn.Linear(3, 2)
-    small = Small(statistics=[[torch.tensor(2.0)]], groups=2, inverse_sizes=0.5, examples=8)
+    small = Small(statistics=[[torch.tensor(2.0)]], groups=2, size=4.0, examples=8)
     assert data_parallel_groups(model) == []
     assert combine(small, []) is small
     assert not is_sharded(model.weight)

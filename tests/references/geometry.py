@@ -52,9 +52,15 @@ def nuclear(groups: Groups, sizes: Sequence[int], metric: np.ndarray) -> tuple[f
 
 
 def two_sizes(small: Sequence[float], big: float, sizes: Sequence[int]) -> tuple[float, float]:
-    """``(T(G), T(Sigma))`` from ``E T(g) = T(G) + T(Sigma)/size`` for the groups, on average, and for all together."""
-    inverse_small, inverse_big = sum(1 / size for size in sizes) / len(sizes), 1 / sum(sizes)
-    slope = (sum(small) / len(small) - big) / (inverse_small - inverse_big)
+    """``(T(G), T(Sigma))`` from ``E T(g) = T(G) + T(Sigma)/size`` for the groups, on average, and for all together.
+
+    A group counts as much in the average as in the gradient of all: by its share of the examples.
+    """
+    shares = [size / sum(sizes) for size in sizes]
+    inverse_small = sum(share / size for share, size in zip(shares, sizes, strict=True))
+    inverse_big = 1 / sum(sizes)
+    average = sum(share * value for share, value in zip(shares, small, strict=True))
+    slope = (average - big) / (inverse_small - inverse_big)
     return big - slope * inverse_big, slope
 
 

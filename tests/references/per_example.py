@@ -30,9 +30,10 @@ def group_gradients(model: nn.Module, losses: Callable[[], Tensor], groups: list
 def small_statistics(
     gradients: list[list[Tensor]], groups: list[list[int]], statistic: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    r""":math:`\sum_j T(c_j)/b_j^2` of every parameter tensor."""
+    r""":math:`\sum_j T(c_j)/w_j` of every parameter tensor, :math:`w_j` the share of the examples."""
+    examples = sum(map(len, groups))
     return [
-        sum(statistic(gradient) / len(group) ** 2 for gradient, group in zip(column, groups, strict=True))
+        sum(statistic(gradient) * examples / len(group) for gradient, group in zip(column, groups, strict=True))
         for column in zip(*gradients, strict=True)
     ]
 
@@ -104,7 +105,7 @@ def assert_exact(
     slow = group_gradients(copy, lambda: losses(copy), members)
     assert small.groups == len(members)
     assert small.examples == examples
-    assert abs(small.inverse_sizes - sum(1 / len(group) for group in members)) < 1e-12
+    assert small.size == examples / len(members)
     for geometry, found in zip(geometries, small.statistics, strict=True):
         wanted = small_statistics(slow, members, lambda gradient, of=geometry: of.statistic(0, gradient[None]))
         wanted = [value for index, value in enumerate(wanted) if geometry.covers(index) and watcher.watched(index)]

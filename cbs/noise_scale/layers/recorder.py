@@ -181,12 +181,12 @@ class Recorder:
         for current in self._differentiated.values():
             for index in list(current.held):
                 self._finish(current, index)
-        small = Small(
-            statistics=self._statistics(),
-            groups=sum(run.groups for run in runs),
-            inverse_sizes=sum(run.groups / run.size for run in runs),
-            examples=sum(current.examples for current in self._differentiated.values()),
-        )
+        groups = sum(run.groups for run in runs)
+        examples = sum(current.examples for current in self._differentiated.values())
+        statistics = self._statistics()
+        for entries in statistics:
+            torch._foreach_mul_(entries, float(examples))
+        small = Small(statistics=statistics, groups=groups, size=examples / groups, examples=examples)
         self.forget()
         return small
 
@@ -239,7 +239,7 @@ class Recorder:
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
             square = None if self._by_value[index] else _square_of_sum(calls)
             if square is not None:
-                self._squares.append((index, run.size**-2, square))
+                self._squares.append((index, 1.0 / run.size, square))
                 continue
             for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
@@ -254,7 +254,7 @@ class Recorder:
                 return part.total()
             square = part.squared_norm()
             if square is not None:
-                self._squares.append((index, run.size**-2, square))
+                self._squares.append((index, 1.0 / run.size, square))
                 return part.total()
         blocks = _blocks(run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
@@ -272,7 +272,7 @@ class Recorder:
 
     def _add(self, index: int, run: Run, values: Tensor) -> None:
         """Add the statistics of some groups of a run."""
-        weight = run.size**-2
+        weight = 1.0 / run.size
         if self._by_norm[index]:
             norm = torch.linalg.vector_norm(values, dtype=accumulator(values.dtype))
             self._norms.append((index, weight, norm))
@@ -294,7 +294,7 @@ class Recorder:
         return statistics
 
     def _sum_squares(self) -> Tensor:
-        """Sum over groups of squared norms over squared sizes, per parameter tensor; fresh."""
+        """Sum over groups of squared norms over sizes, per parameter tensor; fresh."""
         device = self._parameters[0].device
         spread = any(parameter.device != device for parameter in self._parameters)
         sums = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -64,6 +65,7 @@ class Accumulation:
     def collect(self) -> Small | None:
         if not self._sizes:
             return None
+        examples = sum(self._sizes.values())
         small = Small(
             statistics=[
                 [
@@ -74,9 +76,11 @@ class Accumulation:
                 for geometry, table in zip(self._geometries, self._statistics, strict=True)
             ],
             groups=len(self._sizes),
-            inverse_sizes=sum(1.0 / size for size in self._sizes.values()),
-            examples=sum(self._sizes.values()),
+            size=examples / len(self._sizes),
+            examples=examples,
         )
+        for statistics in small.statistics:
+            torch._foreach_mul_(statistics, float(examples))
         self._forget()
         return small
 
@@ -98,7 +102,7 @@ class Accumulation:
             self._seen[index] = number
             self._sizes[number] = examples
             for geometry, place in served:
-                value = geometry.statistic(index, gradient.detach()[None]).mul_(1.0 / examples**2)
+                value = geometry.statistic(index, gradient.detach()[None]).mul_(1.0 / examples)
                 table = self._statistics[place]
                 table[index] = table[index].add_(value) if index in table else value
 

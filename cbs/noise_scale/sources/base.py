@@ -22,17 +22,21 @@ from cbs.noise_scale.geometries.base import Geometry
 class Small:
     r"""The small-batch side of one step.
 
+    A group of :math:`b_j` out of B examples has the weight :math:`w_j = b_j/B` that it has in the step's mean gradient,
+    so that the weighted mean of :math:`T(g_j)` exceeds :math:`T(g)` by a variance, which is never negative.
+
     Attributes:
-        statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor:
-            :math:`\sum_j T(c_j)/b_j^2`; zeros where no group reached the parameter tensor.
+        statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor: the
+            weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
+            zeros where no group reached the parameter tensor.
         groups: number of groups.
-        inverse_sizes: :math:`\sum_j 1/b_j`.
-        examples: :math:`\sum_j b_j`, or the effective number over ranks of unequal batches.
+        size: effective size of the groups in examples, :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
+        examples: of the step, or their effective number over ranks of unequal batches.
     """
 
     statistics: list[list[Tensor]]
     groups: int
-    inverse_sizes: float
+    size: float
     examples: float
 
 

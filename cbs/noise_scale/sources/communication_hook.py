@@ -122,14 +122,14 @@ class CommunicationHook:
         small = Small(
             statistics=[
                 [
-                    (table[index] if index in table else self._zero(geometry, index)).mul_(1.0 / examples**2)
+                    table[index] if index in table else self._zero(geometry, index)
                     for index in self._places.values()
                     if geometry.covers(index)
                 ]
                 for geometry, table in zip(self._geometries, statistics, strict=True)
             ],
             groups=1,
-            inverse_sizes=1.0 / examples,
+            size=examples,
             examples=examples,
         )
         return combine(small, self._ranks)

@@ -56,9 +56,11 @@ def draw(
     for _ in range(draws):
         groups = center + spread * torch.randn(spread.shape, generator=generator, dtype=torch.float64)
         big = geometry.statistic(0, (size * groups).sum(0, keepdim=True) / size.sum())
-        small = geometry.statistic(0, groups) / len(sizes)
-        harmonic = len(sizes) / sum(1 / count for count in sizes)
-        signal, noise = geometry.read([small], [big], Sizes(small=harmonic, big=sum(sizes), groups=len(sizes)))
+        # T is quadratic: the root of a weight goes into the gradient
+        small = geometry.statistic(0, (size / size.sum()).sqrt() * groups)
+        signal, noise = geometry.read(
+            [small], [big], Sizes(small=sum(sizes) / len(sizes), big=sum(sizes), groups=len(sizes))
+        )
         found.append((signal.item(), noise.item()))
     return np.array(found)
 

@@ -57,11 +57,13 @@ class Setting:
     def read(self, groups: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Moments per covered tensor of a step whose groups have these mean gradients."""
         weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-        small = [self.geometry.statistic(index, groups[index]) / len(sizes) for index in self.covered]
+        small = [
+            sum(w.to(g) * self.geometry.statistic(index, g[None]) for w, g in zip(weights, groups[index], strict=True))
+            for index in self.covered
+        ]
         whole = [torch.tensordot(weights.to(groups[index]), groups[index], dims=1) for index in self.covered]
         big = [self.geometry.statistic(index, g[None]) for index, g in zip(self.covered, whole, strict=True)]
-        harmonic = len(sizes) / sum(1 / size for size in sizes)
-        return self.geometry.read(small, big, Sizes(small=harmonic, big=sum(sizes), groups=len(sizes)))
+        return self.geometry.read(small, big, Sizes(small=sum(sizes) / len(sizes), big=sum(sizes), groups=len(sizes)))
 
     def noise_scale(self, groups: Sequence[Tensor], sizes: Sequence[int]) -> float:
         signal, noise = self.read(groups, sizes)

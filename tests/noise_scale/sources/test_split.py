@@ -64,6 +64,12 @@ def slow_norms(model: nn.Module, ids: Tensor, groups: list[list[int]], of: Loss 
     return torch.stack(small_statistics(slow, groups, lambda gradient: gradient.double().square().sum()))
 
 
+def of_passes(*passes: Tensor, examples: int) -> Tensor:
+    """Statistics of a step from those of its passes, each over the examples of the pass: groups weigh by their share of
+    the step's examples."""
+    return sum(passes) * examples
+
+
 def assert_close(found: Tensor, wanted: Tensor, rtol: float) -> None:
     torch.testing.assert_close(found, wanted, rtol=rtol, atol=0)
 
@@ -85,7 +91,7 @@ def test_no_more_groups_than_examples() -> None:
     watcher = watch(model, groups=5)
     losses(model, batch(3)).sum().backward()
     small = watcher.collect()
-    assert (small.groups, small.examples, small.inverse_sizes) == (3, 3, 3.0)
+    assert (small.groups, small.examples, small.size) == (3, 3, 1.0)
 
 
 def test_one_example_is_one_group() -> None:
@@ -102,13 +108,16 @@ def test_groups_of_several_passes_add_up() -> None:
     for ids in (first, second):
         (losses(model, ids).sum() / 2).backward()
     small = watcher.collect()
-    wanted = sum(
-        slow_norms(plain, ids, neighbours(len(ids), 2), lambda model, ids=ids: losses(model, ids) / 2)
-        for ids in (first, second)
+    wanted = of_passes(
+        *(
+            slow_norms(plain, ids, neighbours(len(ids), 2), lambda model, ids=ids: losses(model, ids) / 2) / len(ids)
+            for ids in (first, second)
+        ),
+        examples=11,
     )
     assert_close(norms(small), wanted, 1e-6)
     assert (small.groups, small.examples) == (4, 11)
-    assert small.inverse_sizes == pytest.approx(1 / 4 + 1 / 3 + 1 / 2 + 1 / 2)
+    assert small.size == 11 / 4
     assert watcher.collect() is None
 
 
@@ -117,7 +126,8 @@ def test_two_forward_passes_before_one_backward_pass() -> None:
     watcher = watch(model)
     (losses(model, batch(4)) + losses(model, batch(4).flip(1))).sum().backward()
     small = watcher.collect()
-    wanted = slow_norms(plain, batch(4), neighbours(4, 2)) + slow_norms(plain, batch(4).flip(1), neighbours(4, 2))
+    both = (slow_norms(plain, ids, neighbours(4, 2)) / 4 for ids in (batch(4), batch(4).flip(1)))
+    wanted = of_passes(*both, examples=8)
     assert_close(norms(small), wanted, 1e-6)
     assert small.groups == 4
 
@@ -183,7 +193,7 @@ def test_activation_checkpointing() -> None:
     first, second = losses(model, batch(5)), losses(model, batch(4))
     first.sum().backward()
     second.sum().backward()
-    wanted = slow_norms(gpt(), batch(5), neighbours(5, 2)) + slow_norms(gpt(), batch(4), neighbours(4, 2))
+    wanted = of_passes(*(slow_norms(gpt(), batch(size), neighbours(size, 2)) / size for size in (5, 4)), examples=9)
     assert_close(norms(watcher.collect()), wanted, 1e-6)
 
 
