@@ -71,7 +71,8 @@ def hessian_moments(
         gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
         products = _hessian_products(loss, curvature, parameters, gradients)
     shares = [count / total for count in counts]
-    small = sum(share * _inner(g, h) for share, g, h in zip(shares, gradients, products, strict=True))
+    forms = torch.stack([_inner(g, h) for g, h in zip(gradients, products, strict=True)])
+    small = torch.tensordot(torch.tensor(shares).to(forms), forms, dims=1)
     big = _inner(_mean(gradients, shares), _mean(products, shares))
     effective = Sizes(small=total / len(counts), big=total, groups=len(counts))
     signal, noise = solve_moments(small, effective.small, big, effective.big)

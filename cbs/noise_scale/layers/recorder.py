@@ -12,6 +12,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, sum_of_groups
 from cbs.noise_scale.layers.groups import Run, split_examples
+from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.sources.base import Small
 
@@ -100,8 +101,7 @@ class Recorder:
             for index in range(len(parameters))
         ]
         self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
-        nothing = torch.empty(0)
-        self._layouts = [(((), ()), nothing, nothing)] * 2
+        self._norms = NormSums(len(parameters), parameters[0].device)
         self.forget()
 
     @property
@@ -113,8 +113,7 @@ class Recorder:
         """Start a new step."""
         self._differentiated: dict[int, Pass] = {}
         self._values: list[dict[int, Tensor]] = [{} for _ in self._geometries]
-        self._norms: list[tuple[int, float, Tensor]] = []
-        self._squares: list[tuple[int, float, Tensor]] = []
+        self._norms.forget()
         self._returned: dict[int, list[Tensor | int]] = {}
         self.largest = 0.0
 
@@ -239,7 +238,7 @@ class Recorder:
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
             square = None if self._by_value[index] else _square_of_sum(calls)
             if square is not None:
-                self._squares.append((index, 1.0 / run.size, square))
+                self._norms.add_square(index, 1.0 / run.size, square)
                 continue
             for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
@@ -254,7 +253,7 @@ class Recorder:
                 return part.total()
             square = part.squared_norm()
             if square is not None:
-                self._squares.append((index, 1.0 / run.size, square))
+                self._norms.add_square(index, 1.0 / run.size, square)
                 return part.total()
         blocks = _blocks(run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
@@ -275,7 +274,7 @@ class Recorder:
         weight = 1.0 / run.size
         if self._by_norm[index]:
             norm = torch.linalg.vector_norm(values, dtype=accumulator(values.dtype))
-            self._norms.append((index, weight, norm))
+            self._norms.add_norm(index, weight, norm)
         for place in self._by_value[index]:
             value = self._geometries[place].statistic(index, values).mul_(weight)
             table = self._values[place]
@@ -285,33 +284,13 @@ class Recorder:
         statistics = []
         for geometry, covered, table in zip(self._geometries, self._covered, self._values, strict=True):
             if geometry.norms_suffice:
-                squares = self._sum_squares().unbind()
+                squares = self._norms.total().unbind()
                 statistics.append([squares[index] for index in covered])
             else:
                 statistics.append(
                     [table[index] if index in table else self._zero(geometry, index) for index in covered]
                 )
         return statistics
-
-    def _sum_squares(self) -> Tensor:
-        """Sum over groups of squared norms over sizes, per parameter tensor; fresh."""
-        device = self._parameters[0].device
-        spread = any(parameter.device != device for parameter in self._parameters)
-        sums = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
-        for place, entries in enumerate((self._norms, self._squares)):
-            if entries:
-                indices, weights, values = zip(*entries, strict=True)
-                # From one step to the next, the layout seldom changes.
-                if self._layouts[place][0] != (indices, weights):
-                    targets = torch.tensor(indices, device=device)
-                    factors = torch.tensor(weights, dtype=torch.float64, device=device)
-                    self._layouts[place] = ((indices, weights), targets, factors)
-                _, targets, factors = self._layouts[place]
-                if spread:
-                    values = tuple(value.to(device) for value in values)
-                found = torch.stack(values).double()
-                sums.index_add_(0, targets, factors * (found if entries is self._squares else found.square()))
-        return sums
 
     def _zero(self, geometry: Geometry, index: int) -> Tensor:
         return geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])

@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Small
@@ -47,6 +48,7 @@ class Accumulation:
         self._geometries = geometries
         self._passes = ForwardPasses(model, count)
         self._handles: list[RemovableHandle] = []
+        self._norms = NormSums(len(parameters), parameters[0].device)
         self._forget()
 
     def watched(self, index: int) -> bool:
@@ -68,12 +70,7 @@ class Accumulation:
         examples = sum(self._sizes.values())
         small = Small(
             statistics=[
-                [
-                    table[index] if index in table else self._zero(geometry, index)
-                    for index in range(len(self._parameters))
-                    if geometry.covers(index)
-                ]
-                for geometry, table in zip(self._geometries, self._statistics, strict=True)
+                self._of(geometry, table) for geometry, table in zip(self._geometries, self._statistics, strict=True)
             ],
             groups=len(self._sizes),
             size=examples / len(self._sizes),
@@ -88,9 +85,12 @@ class Accumulation:
         self._sizes: dict[int, int] = {}
         self._statistics: list[dict[int, Tensor]] = [{} for _ in self._geometries]
         self._seen: dict[int, int] = {}
+        self._norms.forget()
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        served = [(geometry, place) for place, geometry in enumerate(self._geometries) if geometry.covers(index)]
+        covering = [(geometry, place) for place, geometry in enumerate(self._geometries) if geometry.covers(index)]
+        by_norm = any(geometry.norms_suffice for geometry, _ in covering)
+        by_value = [(geometry, place) for geometry, place in covering if not geometry.norms_suffice]
 
         def take(gradient: Tensor) -> None:
             number, examples = self._passes.number, self._passes.examples
@@ -101,12 +101,22 @@ class Accumulation:
                 )
             self._seen[index] = number
             self._sizes[number] = examples
-            for geometry, place in served:
+            if by_norm:
+                dtype = torch.promote_types(gradient.dtype, torch.float32)
+                self._norms.add_norm(index, 1.0 / examples, torch.linalg.vector_norm(gradient.detach(), dtype=dtype))
+            for geometry, place in by_value:
                 value = geometry.statistic(index, gradient.detach()[None]).mul_(1.0 / examples)
                 table = self._statistics[place]
                 table[index] = table[index].add_(value) if index in table else value
 
         return take
+
+    def _of(self, geometry: Geometry, table: dict[int, Tensor]) -> list[Tensor]:
+        covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
+        if geometry.norms_suffice:
+            norms = self._norms.total().unbind()
+            return [norms[index] for index in covered]
+        return [table[index] if index in table else self._zero(geometry, index) for index in covered]
 
     def _zero(self, geometry: Geometry, index: int) -> Tensor:
         return geometry.statistic(

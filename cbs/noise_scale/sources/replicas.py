@@ -113,12 +113,6 @@ class Replicas(Accumulation):
 
         return follow
 
-    def _zero(self, geometry: Geometry, index: int) -> Tensor:
-        parameter = self._parameters[index]
-        if is_sharded(parameter):
-            return geometry.statistic(index, parameter.to_local().detach().new_zeros(1)[None])
-        return super()._zero(geometry, index)
-
 
 def _managed(module: nn.Module, boundary: type) -> Iterator[nn.Module]:
     """A module and all below it that no nested ``boundary`` module takes care of."""
