@@ -101,9 +101,9 @@ class TrainingLoop:
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.probe = self.build_probe() if config.probe is not None else None
-        self.micro_sizes = micro_sizes(config, self.probe.micro_batches if self.probe else 1)
         self.columns = StepColumns(config.batch_size, self.probe.names if self.probe else ())
         self.examples = config.batch_size
+        self.micro_batches = 1
         self.evaluations: list[Measurement] = []
         self.training_seconds = self.evaluation_seconds = 0.0
 
@@ -200,7 +200,8 @@ class TrainingLoop:
         """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for examples, part in split_batch(batch, self.micro_sizes):
+        sizes = micro_sizes(self.config, self.probe.micro_batches if self.probe else self.micro_batches)
+        for examples, part in split_batch(batch, sizes):
             self.examples = examples
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
                 loss = self.workload.example_losses(self.trained, part).mean()

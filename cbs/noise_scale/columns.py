@@ -17,7 +17,7 @@ L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "gra
 class ProbeColumns:
     """A probe that sums its moments over parameter tensors and gives every sum a column.
 
-    Columns (one value per step, NaN where undefined):
+    Columns (one value per step; NaN where undefined or not measured, all but ``big_grad_sq_norm``):
         small_batch_size: mean size of the groups, examples.
         small_grad_sq_norm: mean over groups of the squared gradient norm, weighted by their sizes.
         big_grad_sq_norm: squared norm of the whole batch's gradient.
@@ -35,7 +35,6 @@ class ProbeColumns:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self.micro_batches = probe.micro_batches
         self._others = [geometry.name for geometry in probe.geometries if geometry.name != "l2"]
         prefix = f"{probe.source}_" if probe.caveat else ""
         names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
@@ -50,22 +49,25 @@ class ProbeColumns:
         moments = self._probe.step()
         if moments is None:
             raise RuntimeError("the probe saw no backward pass in this step")
-        plain = moments["l2"]
-        signal, noise = plain.signal.sum(), plain.noise.sum()
-        if plain.sizes.groups < 2:
-            gradients = [self._probe.parameters[index].grad for index in plain.indices]
-            whole = get_total_norm([entry for entry in gradients if entry is not None]).square().double()
-            small = small_size = torch.full_like(signal, float("nan"))
-        else:
-            small_size = torch.full_like(signal, plain.sizes.small)
+        plain = moments.get("l2")
+        if plain is not None and plain.sizes.groups > 1:
+            signal, noise = plain.signal.sum(), plain.noise.sum()
             small, whole = signal + noise / plain.sizes.small, signal + noise / plain.sizes.big
-        values = [small_size, small, whole, signal, noise]
+            values = [torch.full_like(signal, plain.sizes.small), small, whole, signal, noise]
+        else:
+            gradients = [self._probe.parameters[index].grad for index in self._probe.indices("l2")]
+            whole = get_total_norm([entry for entry in gradients if entry is not None]).square().double()
+            undefined = torch.full_like(whole, float("nan"))
+            values = [undefined, undefined, whole, undefined, undefined]
         for name in self._others:
-            if name in moments:
-                values += [moments[name].signal.sum(), moments[name].noise.sum()]
-            else:
-                values += [torch.full_like(signal, float("nan"))] * 2
+            found = moments.get(name)
+            values += [values[0] * float("nan")] * 2 if found is None else [found.signal.sum(), found.noise.sum()]
         return values
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that the coming step must at least have."""
+        return self._probe.micro_batches if self._probe.watching else 1
 
 
 def build_probe(

@@ -51,7 +51,7 @@ class NoiseScale:
         geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
             the optimizer, or several of them.
         groups: groups a backward pass is split into by ``split``.
-        every: geometries that take more than norms, all but ``l2``, are measured on every that many steps.
+        every: measure one step in that many; the others run as if nothing was attached.
         window: average over the latest ``window`` examples.
         half_life: weigh a step that lies ``half_life`` examples back half as much as the latest.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
@@ -111,7 +111,8 @@ class NoiseScale:
                 "the noise scale saw no backward pass in this step; build NoiseScale before the forward pass, "
                 "on the module that is called in the training loop"
             )
-        self._pending.append(moments)
+        if moments:
+            self._pending.append(moments)
         if len(self._pending) >= _FLUSH:
             self._flush()
 
@@ -212,12 +213,9 @@ class NoiseScale:
         if not pending:
             return
         for name, averages in self._averages.items():
-            measured = [step[name] for step in pending if name in step]
-            if not measured:
-                continue
-            table = torch.stack([torch.stack((moments.signal, moments.noise)) for moments in measured])
-            for moments, (signal, noise) in zip(measured, table.cpu().numpy().astype(np.float64), strict=True):
-                averages.add(round(moments.sizes.big), signal, noise)
+            table = torch.stack([torch.stack((step[name].signal, step[name].noise)) for step in pending])
+            for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
+                averages.add(round(step[name].sizes.big), signal, noise)
 
     def _parts(self, by: str, geometry: str) -> dict[str, list[int]]:
         """Positions in the moments' vectors of every part."""

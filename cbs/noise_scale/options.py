@@ -8,7 +8,7 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.probe import MATCHED
 
-EXAMPLES_PER_MEASUREMENT = 32
+EXAMPLES_PER_MEASUREMENT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,7 @@ class ProbeOptions:
     Attributes:
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"``.
         groups: groups a backward pass is split into.
-        every: steps between measurements in geometries that take more than norms; ``None`` leaves it to the batch size,
-            see :meth:`interval`.
+        every: one step in that many is measured; ``None`` leaves it to the batch size, see :meth:`interval`.
         geometry: what is measured: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or ``"all"``.
     """
 
@@ -53,8 +52,8 @@ class ProbeOptions:
         )
 
     def interval(self, batch_size: int) -> int:
-        """Steps from one measurement to the next: all from 32 examples on, below that one step in every 32 examples.
+        """Steps from one measurement to the next: every step from 64 examples on, below that one step in 64 examples.
 
-        Small steps are many and cheap, and what a geometry costs does not depend on the batch size.
+        Small steps are many and cheap, and what a measurement costs hardly depends on the batch size.
         """
         return max(1, EXAMPLES_PER_MEASUREMENT // batch_size) if self.every is None else self.every

@@ -18,7 +18,6 @@ from cbs.noise_scale.distributed import (
     whole_statistics,
 )
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
-from cbs.noise_scale.geometries.sampled import Sampled
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -44,7 +43,7 @@ class Probe:
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer,
             ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
-        every: geometries that take more than norms are measured on every that many steps, beginning with the first.
+        every: measure one step in that many, beginning with the first; the others run as if nothing was attached.
         count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
             default.
 
@@ -81,7 +80,7 @@ class Probe:
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
         self.parameters = list(trainable.values())
         names = _resolve(geometries, self.parameters, optimizer)
-        self.geometries = [Sampled(GEOMETRIES[name]()) for name in names]
+        self.geometries = [GEOMETRIES[name]() for name in names]
         self._every, self._step = every, 0
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
@@ -122,15 +121,18 @@ class Probe:
         ]
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
-        """The moments of the step whose gradients are in ``.grad``, per geometry that was measured in it.
+        """The moments of the step whose gradients are in ``.grad``, per geometry.
 
-        ``None`` without a backward pass.
+        Nothing if it was not this step's turn, ``None`` if it was and there was no backward pass.
 
         Args:
             loss_scale: factor the loss was multiplied with before the backward passes, as a GradScaler does.
             gradients_unscaled: whether ``.grad`` was divided by it again already.
         """
-        small = self._source.collect()
+        watching, small = self.watching, self._source.collect()
+        self.start_at(self._step + 1)
+        if not watching:
+            return {}
         if small is None:
             return None
         small = combine(small, self._ranks)
@@ -138,8 +140,6 @@ class Probe:
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
-            if not geometry.active:
-                continue
             if sizes.groups < 2:
                 signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             else:
@@ -149,14 +149,17 @@ class Probe:
                     torch._foreach_mul_(whole, big_scale)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
-        self.start_at(self._step + 1)
         return moments
 
+    @property
+    def watching(self) -> bool:
+        """Whether the coming step is measured."""
+        return self._source.active
+
     def start_at(self, step: int) -> None:
-        """Go on as after ``step`` steps: it decides which of the following are measured in costly geometries."""
+        """Go on as after ``step`` steps: it decides which of the following are measured."""
         self._step = step
-        for geometry in self.geometries:
-            geometry.active = geometry.norms_suffice or step % self._every == 0
+        self._source.active = step % self._every == 0
 
     def indices(self, geometry: str) -> tuple[int, ...]:
         """Parameter tensors measured in a geometry, as positions in :attr:`parameters`."""

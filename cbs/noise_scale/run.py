@@ -22,7 +22,7 @@ from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.options import ProbeOptions
-from cbs.training import TrainingLoop, micro_sizes, pick_device, split_batch
+from cbs.training import TrainingLoop, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
 
 HESSIAN = "hessian"
@@ -152,10 +152,10 @@ def measure_run(
         source=options.source,
         geometry=options.geometry,
         groups=options.groups,
-        every=options.interval(config.batch_size),
+        every=options.every or 1,
         count=lambda args, kwargs: loop.examples,
     )
-    loop.micro_sizes = micro_sizes(config, noise_scale.probe.micro_batches)
+    loop.micro_batches = noise_scale.probe.micro_batches
     handle = loop.optimizer.register_step_pre_hook(lambda *_: noise_scale.step())
     fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
     step = 0

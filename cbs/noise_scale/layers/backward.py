@@ -46,6 +46,7 @@ class InsideBackward:
         self._model = model
         self._geometries = geometries
         self._groups = groups
+        self.active = True
         self._layers: list[Layer] = []
         self._handles: list[RemovableHandle] = []
 
@@ -57,7 +58,7 @@ class InsideBackward:
         self._recorder = Recorder(self._passes, self._parameters, self._names, watched, self._geometries, self._groups)
         self._layers = plan(self._model, {id(self._parameters[index]): index for index in watched}, self._recorder)
         for layer in self._layers:
-            layer.install()
+            layer.install(lambda: self.active)
         self._passes.attach()
         self._handles = [self._parameters[index].register_hook(self._check(index)) for index in watched]
         self._handles.append(FirstOutput(self._model, self._recorder, [self._parameters[i] for i in watched]).handle)
@@ -74,4 +75,4 @@ class InsideBackward:
         return self._recorder.collect()
 
     def _check(self, index: int) -> Callable[[Tensor], None]:
-        return lambda gradient: self._recorder.check(index, gradient)
+        return lambda gradient: self._recorder.check(index, gradient) if self.active else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -97,8 +98,9 @@ class Layer:
             "examples; put examples first (batch_first=True), or use the source 'accumulation'"
         )
 
-    def install(self) -> None:
-        """Take the place of the module's ``forward``."""
+    def install(self, active: Callable[[], bool] = lambda: True) -> None:
+        """Take the place of the module's ``forward``, for forward passes that begin while ``active()``."""
+        self.active = active
         self._had_forward = "forward" in self.module.__dict__
         self.module.forward = self  # type: ignore[method-assign,assignment]
 
@@ -110,7 +112,7 @@ class Layer:
             del self.module.forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or self.recorder.paused:
+        if not (self.active() and torch.is_grad_enabled()) or self.recorder.paused:
             return self.original(*args, **kwargs)
         if torch.compiler.is_compiling():
             return _outside_compiler(self, *args, **kwargs)

@@ -37,7 +37,7 @@ class FirstOutput:
         self.handle = model.register_forward_hook(self)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and self._recorder.examples):
             return
         self.handle.remove()
         examples = self._recorder.examples

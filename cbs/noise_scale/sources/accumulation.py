@@ -44,6 +44,7 @@ class Accumulation:
         count: CountExamples = first_dimension,
     ) -> None:
         self.micro_batches = groups
+        self.active = True
         self._parameters = parameters
         self._geometries = geometries
         self._passes = ForwardPasses(model, count)
@@ -93,6 +94,8 @@ class Accumulation:
         by_value = [(geometry, place) for geometry, place in covering if not geometry.norms_suffice]
 
         def take(gradient: Tensor) -> None:
+            if not self.active:
+                return
             number, examples = self._passes.number, self._passes.examples
             if self._seen.get(index) == number:
                 raise ConfigError(

@@ -48,11 +48,14 @@ class Source(Protocol):
 
     Attributes:
         micro_batches: micro-batches a training loop should at least make of a step.
+        active: whether the passes of this step are watched; while it is off, the model runs as if nothing was attached.
+            Changed between steps only.
         over_ranks: whether :meth:`collect` speaks for all data-parallel ranks, not for this process alone.
     """
 
     micro_batches: int
     over_ranks: bool
+    active: bool
 
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2

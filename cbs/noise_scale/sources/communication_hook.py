@@ -82,6 +82,7 @@ class CommunicationHook:
         self._places = {id(parameter): index for index, parameter in enumerate(parameters) if id(parameter) in averaged}
         self._geometries = geometries
         self._count = count
+        self.active = True
         self._passes = ForwardPasses(model, self._add_examples)
         self._forget()
 
@@ -136,6 +137,8 @@ class CommunicationHook:
 
     def read(self, bucket: dist.GradBucket) -> None:
         """Take the statistics of a bucket that holds this rank's own gradients."""
+        if not self.active:
+            return
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             index = self._places.get(id(parameter))
             if index is None:
