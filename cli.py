@@ -170,9 +170,7 @@ def analyze(
 def noise_scale(
     workload: Annotated[str, typer.Option(help="Workload: a name, or package.module:function.")] = "text",
     optim: Annotated[str, typer.Option("--optim", help="Optimizer that trains.")] = "adamw",
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")
-    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,
     steps: Annotated[int, typer.Option(help="Length of the run, in steps.")] = 256,
     phases: Annotated[int, typer.Option(help="Phases, each as long as all before it.")] = 4,
