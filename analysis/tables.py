@@ -176,15 +176,20 @@ def _percent(confidence: float) -> str:
 
 
 def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Table:
-    """The short table for :mod:`rich`, advice below; the intervals of S_min and E_min are left to the files."""
+    """The short table for :mod:`rich`, advice below; the intervals of S_min and E_min are left to the files, and learning
+    rates are only mentioned where one is not interior."""
     from rich import box
     from rich.table import Table
 
     headings, rows = _cells(answers, "\n")
-    for name in ("S_min", "E_min"):
-        column = headings.index(name)
-        for row in rows:
-            row[column] = row[column].split("\n")[0]
+    steps, examples = headings.index("S_min"), headings.index("E_min")
+    for row in rows:
+        row[steps] = "\n".join(row[column].split("\n")[0] for column in (steps, examples))
+    headings, rows = _without("E_min", headings, rows)
+    headings[steps] = "S_min E_min"
+    edge = headings.index("LR interior")
+    if all(row[edge] == "yes" for row in rows):
+        headings, rows = _without("LR interior", headings, rows)
     targets = {str(answer.target) for answer in answers}
     if "tokens" in headings:
         column = headings.index("tokens")
@@ -205,11 +210,12 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
         title += f", {targets.pop()}"
     table = Table(box=box.SIMPLE_HEAD, title=_literal(title), pad_edge=False, collapse_padding=True)
     for name in headings:
-        whole = name in _NUMERIC or name in ("optimizer", "LR interior")
+        numeric = name in (*_NUMERIC, "S_min E_min")
         table.add_column(
             name.replace(" ", "\n"),
-            justify="right" if name in _NUMERIC else "left",
-            no_wrap=whole,
+            justify="right" if numeric else "left",
+            no_wrap=numeric or name in ("optimizer", "LR interior"),
+            min_width=8,
             overflow="fold",
         )
     for row in rows:

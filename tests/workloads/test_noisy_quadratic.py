@@ -107,6 +107,7 @@ def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, 
         target=Target(metric="validation_loss", value=0.01),
         max_steps=800,
         evaluation=EVERY_STEP,
+        probe=Choice(name="auto", options={"every": 1}),
     )
     built = build(noise=noise)
     watched = Watched(built.curvature, built.noise)
