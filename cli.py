@@ -236,14 +236,14 @@ def noise_scale(
     config = asked.trial(Cell(optim, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)
     config = dataclasses.replace(config, max_steps=steps)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(f"{steps} steps", total=steps)
+        task = bar.add_task(f"{steps} steps", total=steps + phases * hessian)
         run = measure_run(
             config,
             workload=built(config.workload),
             phases=phases,
             hessian_draws=hessian,
             confidence=confidence,
-            progress=lambda step: bar.update(task, completed=step),
+            progress=lambda: bar.advance(task),
         ).to_json()
     folder = output if output is not None else Path("results") / "noise-scale"
     files = noise_scale_run.write(run, folder, figures=figures)

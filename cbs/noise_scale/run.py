@@ -119,7 +119,7 @@ def measure_run(
     phases: int = 4,
     hessian_draws: int = 0,
     confidence: float = 0.95,
-    progress: Callable[[int], None] = lambda step: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> NoiseScaleRun:
     """Train for ``config.max_steps`` steps and measure the noise scale in every phase.
 
@@ -131,7 +131,7 @@ def measure_run(
         phases: number of phases, each as long as all before it.
         hessian_draws: batches spent at the end of every phase on the Hessian-weighted noise scale; 0 for none.
         confidence: of the intervals.
-        progress: called after every step with its number.
+        progress: called after every step, and after every batch spent on the Hessian.
 
     Raises:
         ConfigError: if the configuration cannot run, or the loss stops being finite.
@@ -165,7 +165,7 @@ def measure_run(
             while step < end:
                 step += 1
                 loop.train_step(step)
-                progress(step)
+                progress()
             losses = loop.columns.flush()[:, 0]
             if not np.isfinite(losses).all():
                 bad = first + int(np.argmin(np.isfinite(losses)))
@@ -179,7 +179,7 @@ def measure_run(
                     estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
             if hessian_draws:
                 with noise_scale.probe.paused():
-                    estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence)
+                    estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence, progress)
             found.append(
                 Phase(
                     first_step=first,
@@ -204,7 +204,9 @@ def measure_run(
     )
 
 
-def _hessian(loop: TrainingLoop, stream: TrainingStream, draws: int, confidence: float) -> Estimate:
+def _hessian(
+    loop: TrainingLoop, stream: TrainingStream, draws: int, confidence: float, progress: Callable[[], None]
+) -> Estimate:
     """The Hessian-weighted noise scale where the loop stands, from batches it does not train on."""
 
     def loss(batch: Any) -> Tensor:
@@ -218,4 +220,5 @@ def _hessian(loop: TrainingLoop, stream: TrainingStream, draws: int, confidence:
         groups = [part for _, part in split_batch(batch, sizes)]
         moments = hessian_moments(loop.model, loss, groups, curvature, sizes)
         averages.add(size, moments.signal.cpu().numpy(), moments.noise.cpu().numpy())
+        progress()
     return averages.estimate(confidence=confidence)
