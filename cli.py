@@ -330,6 +330,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         errors.print("cbs: stopped", markup=False)
         sys.exit(130)
+    if status == 130:  # typer's own answer to Ctrl-C
+        errors.print("cbs: stopped", markup=False)
     sys.exit(status if isinstance(status, int) else 0)
 
 

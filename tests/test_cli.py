@@ -257,3 +257,12 @@ def test_noise_scale_of_a_run_that_diverges_is_one_line(run, tmp_path):
     assert not out
     assert one_line(err)
     assert "lower the learning rate" in err
+
+
+def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cbs.noise_scale.run.measure_run", interrupted)
+    code, out, err = run(*QUADRATIC, "-o", tmp_path)
+    assert (code, out, err) == (130, "", "cbs: stopped\n")
