@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -323,3 +325,10 @@ def test_a_tracker_says_that_it_is_one() -> None:
     assert "tracker" in str(noise_scale.estimate())
     assert "2 of 6" in noise_scale.estimate().note
     assert set(noise_scale.estimate("layer")) == {"1"}
+
+
+def test_the_drop_in_needs_torch_and_numpy_alone() -> None:
+    heavy = ["pyarrow", "pandas", "scipy", "ray", "matplotlib", "typer", "transformers", "lightning"]
+    code = f"import sys; from cbs.noise_scale import NoiseScale; print([n for n in {heavy} if n in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -21,10 +21,9 @@ class L1:
     squared. The paper's estimator :math:`\sigma_i^2 = B/(R-1)\,(\overline{(g^j_i)^2} - g_i^2)` for R groups is the
     elementwise two-batch solution. What to know:
 
-    - Noise is unbiased for groups of equal size whose mean gradients are Gaussian, as they are where groups are not
-      tiny: the square root of an unbiased variance is too small by :func:`root_shrinkage`, which is divided out (the
-      paper does not). A variance below zero counts as zero. Equal groups have it by rounding alone, unequal ones also
-      where the signal is large against the noise; at sizes 5 to 3 noise then reads 2 to 4 % low.
+    - Noise is unbiased for groups whose mean gradients are Gaussian, as they are where groups are not tiny: the square
+      root of an unbiased variance is too small by :func:`root_shrinkage`, which is divided out (the paper does not). A
+      variance below zero, which there is by rounding alone, counts as zero.
     - Signal is too large: as in the paper the norm is that of a noisy gradient, whose entries have the mean of a folded
       normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
       :math:`s = \sigma_i/\sqrt B`. So the noise scale reads low, and **never above** :math:`\pi B/2`, until B is well

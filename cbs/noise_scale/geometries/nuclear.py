@@ -29,7 +29,7 @@ class Nuclear:
       in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is :func:`cbs.theory.noise_scale.root_shrinkage` of
       :math:`m/(n(R-1))` times the truth: 0.85 for square matrices and two groups, about :math:`1 - m/8n(R-1)` else. In
       gradients rows and columns are unequal: 0.71 to 0.82 with two groups, 0.84 to 0.96 with eight, on a small GPT.
-      Eigenvalues below zero count as zero; equal groups have them by rounding alone.
+      Eigenvalues below zero, which there are by rounding alone, count as zero.
     - Signal is too large, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the true
       gradient hardly. :func:`cbs.noise_scale.rules.correct_for_batch_size` takes part of that back.
 

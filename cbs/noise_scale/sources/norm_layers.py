@@ -19,7 +19,7 @@ class NormLayers(InsideBackward):
     2411.00999, section 5).
 
     A tracker, not an estimate of the noise scale of the model: it follows the shape of the curve at next to no cost,
-    but its level differs by a factor that depends on the model (0.4 to 0.7 where we compared) and has to be calibrated
+    but its level differs by a factor that depends on the model (0.4 to 0.8 where we compared) and has to be calibrated
     against another source.
 
     Args:
