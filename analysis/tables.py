@@ -176,8 +176,11 @@ def _percent(confidence: float) -> str:
 
 
 def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Table:
-    """The short table for :mod:`rich`, advice below; the intervals of S_min and E_min are left to the files, and learning
-    rates are only mentioned where one is not interior."""
+    """The short table for :mod:`rich`, advice below.
+
+    The intervals of S_min and E_min are left to the files, and learning rates are only mentioned where one is not
+    interior.
+    """
     from rich import box
     from rich.table import Table
 
