@@ -53,7 +53,8 @@ def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1, **optio
     return step
 
 
-def vmap_stepper(shape: GPTShape) -> Step:
+def vmap_stepper(shape: GPTShape, *, beside: bool) -> Step:
+    """Norms from ``vmap(grad)``: beside the backward pass of an unchanged loop, or in place of it."""
     model, optimizer, batch = build(shape)
     parameters = dict(model.named_parameters())
 
@@ -67,7 +68,11 @@ def vmap_stepper(shape: GPTShape) -> Step:
         gradients = gradients_of_examples({name: value.detach() for name, value in parameters.items()}, batch)
         for name, parameter in parameters.items():
             torch.linalg.vector_norm(gradients[name])
-            parameter.grad = gradients[name].mean(0)
+            if not beside:
+                parameter.grad = gradients[name].mean(0)
+        if beside:
+            optimizer.zero_grad(set_to_none=True)
+            loss(model, batch).backward()
         optimizer.step()
 
     return step
@@ -81,7 +86,8 @@ def main() -> None:
             "split": stepper(shape, "split"),
             "per_example": stepper(shape, "per_example"),
             "norm_layers": stepper(shape, "norm_layers"),
-            "vmap(grad) norms": vmap_stepper(shape),
+            "vmap(grad) beside": vmap_stepper(shape, beside=True),
+            "vmap(grad) as backward": vmap_stepper(shape, beside=False),
         }
         rounds = 15 if name == "small" else 7
         print(f"\n{name} GPT, {BATCH} examples of {shape.context} tokens: one training step")

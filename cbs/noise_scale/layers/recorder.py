@@ -86,7 +86,6 @@ class Recorder:
         self._passes = passes
         self._parameters = parameters
         self._names = names
-        self._watched = watched
         self._geometries = geometries
         self._groups = groups
         self._current = Pass(0, 0, ())
