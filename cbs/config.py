@@ -138,7 +138,7 @@ class TrialConfig:
         schedule: learning-rate schedule.
         evaluation: when the validation metric is measured.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
-            options ``groups`` and ``geometry``; ``None`` for not at all.
+            options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
         precision: ``"float32"``, or ``"bfloat16"`` for autocast (CUDA only).
         compile: whether the model goes through ``torch.compile``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.

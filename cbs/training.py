@@ -270,7 +270,12 @@ def micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
     batch_size = config.batch_size
     size = min(config.micro_batch_size or batch_size, batch_size)
     count = max(math.ceil(batch_size / size), min(wanted, batch_size))
-    return [batch_size // count + (index < batch_size % count) for index in range(count)]
+    return even_sizes(batch_size, count)
+
+
+def even_sizes(examples: int, parts: int) -> list[int]:
+    """Sizes of ``parts`` parts of so many examples that differ by at most one, larger ones first."""
+    return [examples // parts + (index < examples % parts) for index in range(parts)]
 
 
 def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:

@@ -12,8 +12,7 @@ from torch import nn
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScale
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
-
-REPLICAS = "replicas"
+from cbs.noise_scale.probe import REPLICAS
 
 
 def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str) -> NoiseScale:

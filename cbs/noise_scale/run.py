@@ -22,7 +22,7 @@ from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.matched import matched
 from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.options import ProbeOptions
-from cbs.training import TrainingLoop, pick_device, split_batch
+from cbs.training import TrainingLoop, even_sizes, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
 
 HESSIAN = "hessian"
@@ -214,7 +214,7 @@ def _hessian(
 
     averages = MomentAverages()
     size = max(_GROUPS, loop.config.batch_size)
-    sizes = [size // _GROUPS + (place < size % _GROUPS) for place in range(_GROUPS)]
+    sizes = even_sizes(size, _GROUPS)
     for _ in range(draws):
         batch, curvature = (loop.to_device(stream.next(size)) for _ in range(2))
         groups = [part for _, part in split_batch(batch, sizes)]

@@ -14,7 +14,7 @@ from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
 from cbs.noise_scale.layers.groups import Run, split_examples
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import ForwardPasses
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.sources.base import Small, gathered
 
 if TYPE_CHECKING:
     from cbs.noise_scale.layers.layer import Layer
@@ -286,13 +286,8 @@ class Recorder:
                 squares = self._norms.total().unbind()
                 statistics.append([squares[index] for index in covered])
             else:
-                statistics.append(
-                    [table[index] if index in table else self._zero(geometry, index) for index in covered]
-                )
+                statistics.append(gathered(geometry, table, self._parameters, covered))
         return statistics
-
-    def _zero(self, geometry: Geometry, index: int) -> Tensor:
-        return geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
 
 
 def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:

@@ -13,7 +13,7 @@ from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.sources.base import Small, gathered
 
 
 @SOURCES.register("accumulation")
@@ -115,13 +115,8 @@ class Accumulation:
         return take
 
     def _of(self, geometry: Geometry, table: dict[int, Tensor]) -> list[Tensor]:
-        covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
+        indices = range(len(self._parameters))
         if geometry.norms_suffice:
             norms = self._norms.total().unbind()
-            return [norms[index] for index in covered]
-        return [table[index] if index in table else self._zero(geometry, index) for index in covered]
-
-    def _zero(self, geometry: Geometry, index: int) -> Tensor:
-        return geometry.statistic(
-            index, self._parameters[index].detach().new_zeros(self._parameters[index].shape)[None]
-        )
+            return [norms[index] for index in indices if geometry.covers(index)]
+        return gathered(geometry, table, self._parameters, indices)

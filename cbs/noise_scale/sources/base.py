@@ -9,10 +9,11 @@ then :math:`g_j = c_j B / b_j`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries.base import Geometry
@@ -38,6 +39,19 @@ class Small:
     groups: int
     size: float
     examples: float
+
+
+def gathered(
+    geometry: Geometry, table: Mapping[int, Tensor], parameters: Sequence[nn.Parameter], indices: Iterable[int]
+) -> list[Tensor]:
+    """The statistic of every covered tensor among ``indices``, that of a zero gradient where ``table`` has none."""
+    return [
+        table[index]
+        if index in table
+        else geometry.statistic(index, torch.zeros_like(parameters[index].detach())[None])
+        for index in indices
+        if geometry.covers(index)
+    ]
 
 
 class Source(Protocol):

@@ -16,7 +16,7 @@ from cbs.noise_scale.distributed import combine, data_parallel_groups
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.sources.base import Small, gathered
 
 
 @SOURCES.register("communication_hook")
@@ -122,11 +122,7 @@ class CommunicationHook:
             return None
         small = Small(
             statistics=[
-                [
-                    table[index] if index in table else self._zero(geometry, index)
-                    for index in self._places.values()
-                    if geometry.covers(index)
-                ]
+                gathered(geometry, table, self._parameters, self._places.values())
                 for geometry, table in zip(self._geometries, statistics, strict=True)
             ],
             groups=1,
@@ -159,9 +155,6 @@ class CommunicationHook:
         examples = self._count(args, kwargs)
         self._examples += examples
         return examples
-
-    def _zero(self, geometry: Geometry, index: int) -> Tensor:
-        return geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
 
 
 class Averaging:
