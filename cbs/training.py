@@ -22,11 +22,13 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
+from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.weights import averaged_weights
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.schedules import check_schedule, lr_multiplier
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
-from cbs.workloads.base import Batch
+from cbs.workloads.base import Batch, PredictiveWorkload
 
 Monitor = Callable[[Measurement], bool]
 """Called after every evaluation that did not reach the target; returns True to prune the trial."""
@@ -96,7 +98,9 @@ class TrainingLoop:
         config = self.config
         with seeding.seeded(config.seed, "init"):
             self.model = self.workload.build_model().to(self.device)
-        self.optimizer = build_optimizer(config.optimizer, self.model, config.lr)
+        self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
+        if isinstance(self.optimizer, ProblemOptimizer):
+            self.optimizer.attach(self.problem())
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
@@ -193,6 +197,8 @@ class TrainingLoop:
         batch = self.to_device(self.stream.next(config.batch_size))
         loss = self.accumulate(batch)
         self.columns.append([loss, *(self.probe.step() if self.probe else ())])
+        if isinstance(self.optimizer, ProblemOptimizer):
+            self.optimizer.observe(batch)
         self.optimizer.step()
         return config.lr * multiplier
 
@@ -211,6 +217,28 @@ class TrainingLoop:
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
+    def problem(self) -> Problem:
+        """The workload as an optimizer sees it that evaluates the model itself."""
+        workload, config = self.workload, self.config
+        if not isinstance(workload, PredictiveWorkload):
+            raise ConfigError(
+                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} would "
+                "have to define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
+            )
+
+        def outputs(model: nn.Module, batch: Batch) -> Tensor:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+                return workload.outputs(model, batch).float()
+
+        return Problem(
+            model=self.model,
+            outputs=outputs,
+            output_losses=workload.output_losses,
+            curvature_sample=workload.curvature_sample,
+            seed=seeding.derive(config.seed, "optimizer"),
+            micro_batch_size=config.micro_batch_size,
+        )
+
     def build_probe(self) -> ProbeColumns:
         """The configuration's probe; examples are counted here, so a workload may call its model as it likes."""
         assert self.config.probe is not None
@@ -228,6 +256,7 @@ class TrainingLoop:
         started = time.perf_counter()
         self.model.eval()
         with (
+            averaged_weights(self.optimizer),
             torch.no_grad(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):

@@ -12,6 +12,7 @@ from torch import nn
 
 from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
+from cbs.optimizers.scaling import resolve
 from cbs.registry import Registry
 
 OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers")
@@ -32,6 +33,7 @@ class OptimizerSpec:
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
         geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
             :func:`cbs.noise_scale.matched.matched`.
+        width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
         paper: author, year and arXiv number or venue.
         summary: one line.
     """
@@ -42,12 +44,13 @@ class OptimizerSpec:
     lr_grid: tuple[float, ...]
     family: str
     geometry: str
+    width_rule: str
     paper: str
     summary: str
 
 
 def optimizer(
-    name: str, *, lr_grid: tuple[float, ...], family: str, geometry: str, paper: str
+    name: str, *, lr_grid: tuple[float, ...], family: str, geometry: str, paper: str, width_rule: str = "adam"
 ) -> Callable[[Builder], Builder]:
     """Register a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer`` as an optimizer.
 
@@ -69,6 +72,7 @@ def optimizer(
                 lr_grid=lr_grid,
                 family=family,
                 geometry=geometry,
+                width_rule=width_rule,
                 paper=paper,
                 summary=summary,
             )
@@ -78,18 +82,25 @@ def optimizer(
     return decorate
 
 
-def build_optimizer(choice: Choice, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int = 1) -> torch.optim.Optimizer:
     """The optimizer a configuration names, over the trainable parameters of ``model``.
+
+    Args:
+        choice: name and options; besides the optimizer's own options those of :mod:`cbs.optimizers.scaling`.
+        model: the model.
+        lr: learning rate.
+        batch_size: examples per update; only options given in examples depend on it.
 
     Raises:
         ConfigError: if the name or an option is unknown, or an option's value is refused.
     """
     spec = OPTIMIZERS[choice.name]
-    unknown = sorted(set(choice.options) - set(spec.defaults))
+    options = resolve(choice, spec.defaults, lr=lr, batch_size=batch_size)
+    unknown = sorted(set(options) - set(spec.defaults))
     if unknown:
         known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items())
         raise ConfigError(f"optimizer {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in choice.options.items()}
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
         return spec.build(model, lr, **options)
     except CbsError:

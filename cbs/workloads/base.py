@@ -53,3 +53,21 @@ class Workload(Protocol):
 
     def validate(self, model: nn.Module) -> float:
         """The validation metric of ``model``, on the same data every time."""
+
+
+@runtime_checkable
+class PredictiveWorkload(Workload, Protocol):
+    """A workload whose loss reads the model through its outputs alone; second-order optimizers need that.
+
+    ``example_losses(model, batch)`` equals ``output_losses(outputs(model, batch), batch)``.
+    """
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What the model says of every example, shape ``[examples, ...]``."""
+
+    def output_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Loss of every example, shape ``[examples]``."""
+
+    def curvature_sample(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """For every example a vector z, shape of ``outputs``, with mean 0 and E[z z'] the Hessian of its loss in its
+        outputs; see :class:`cbs.optimizers.problem.Problem`. ``generator`` is on the CPU."""

@@ -92,6 +92,18 @@ class NoisyQuadratic:
         """Loss of every example, shape ``[examples]``."""
         return model(batch)
 
+    def outputs(self, model: Any, batch: Tensor) -> Tensor:
+        """The parameters themselves, once for every example, shape ``[examples, dimension]``."""
+        return model.theta.expand(len(batch), -1)
+
+    def output_losses(self, outputs: Tensor, batch: Tensor) -> Tensor:
+        """Loss of every example, shape ``[examples]``."""
+        return 0.5 * (outputs.square() @ self.curvature.to(outputs)) + (outputs * batch).sum(1)
+
+    def curvature_sample(self, outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """Normal vectors whose variances are the curvatures."""
+        return torch.randn(outputs.shape, generator=generator).to(outputs) * self.curvature.to(outputs).sqrt()
+
     def validate(self, model: Any) -> float:
         """The loss without noise."""
         return float(model.loss().detach())

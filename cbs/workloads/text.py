@@ -135,9 +135,27 @@ class TextWorkload:
 
     def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
-        logits = model(batch[:, :-1])
-        losses = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+        return self.output_losses(self.outputs(model, batch), batch)
+
+    def outputs(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Next-token logits, shape ``[sequences, context, vocabulary]``."""
+        return model(batch[:, :-1])
+
+    def output_losses(self, outputs: Tensor, batch: Tensor) -> Tensor:
+        """Mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
+        losses = cross_entropy(outputs.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
         return losses.view(len(batch), -1).mean(1)
+
+    def curvature_sample(self, outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
+        r"""Gradient of the cross-entropy at tokens drawn from the model, divided by :math:`\sqrt{context}`.
+
+        The Hessian of the mean over T tokens has blocks :math:`(diag(p) - p p^\top)/T`, one for each token.
+        """
+        probabilities = outputs.detach().softmax(-1)
+        uniform = torch.rand(outputs.shape[:-1], generator=generator).to(outputs.device)
+        drawn = (probabilities.cumsum(-1) < uniform[..., None]).sum(-1).clamp_(max=outputs.shape[-1] - 1)
+        sample = probabilities.scatter_add(-1, drawn[..., None], -probabilities.new_ones(*drawn.shape, 1))
+        return sample / math.sqrt(outputs.shape[1])
 
     def validate(self, model: nn.Module) -> float:
         """Mean loss over the validation set, in nats per token; bitwise the same for the same weights."""

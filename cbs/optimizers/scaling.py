@@ -1,0 +1,71 @@
+r"""Options in examples: hyperparameters that keep their meaning when the batch size changes.
+
+A decay per step or a weight decay tuned at one batch size means something else at another. Two options, understood by
+every optimizer that has the option they stand for, are given in examples and turned into the usual ones for the batch
+size of a trial:
+
+``beta2_half_life``
+    Examples after which a squared gradient counts half in the second moment. With t the half-life,
+    :math:`\beta_2(B) = 2^{-B/t}`, hence :math:`\beta_2(B) = \beta_2(B_0)^{B/B_0}` (Marek et al. 2025, arXiv
+    2507.07101). Replaces the second of ``betas``.
+
+``weight_decay_timescale``
+    Examples over which decoupled weight decay averages the updates, :math:`\tau = B / (\eta \lambda)` with learning
+    rate :math:`\eta` (the AdamW timescale, Bergsma et al. 2025, arXiv 2505.13738, there as a fraction of the training
+    examples). Replaces ``weight_decay`` by :math:`\lambda = B / (\eta \tau)`, with the trial's peak learning rate.
+    Where weight decay is not decoupled, as inside the ratio of LAMB, the product means something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+
+SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_decay"}
+"""Options in examples and the option of an optimizer that each stands for."""
+
+
+def resolve(choice: Choice, defaults: Mapping[str, Any], *, lr: float, batch_size: int) -> dict[str, Any]:
+    """The options of ``choice`` with those in examples replaced by what they mean at ``batch_size``.
+
+    Args:
+        choice: an optimizer and its options.
+        defaults: the optimizer's own options with their defaults.
+        lr: peak learning rate.
+        batch_size: examples per update.
+
+    Raises:
+        ConfigError: if the optimizer lacks the option that is stood for, both are given, or a value is not above 0.
+    """
+    options = dict(choice.options)
+    for name, target in SCALED_OPTIONS.items():
+        if name not in options or name in defaults:
+            continue
+        examples = options.pop(name)
+        if target not in defaults:
+            raise ConfigError(f"optimizer {choice.name!r} has no {target}, so {name} means nothing for it")
+        if isinstance(examples, bool) or not isinstance(examples, Real) or not 0.0 < examples < math.inf:
+            raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")
+        if target == "weight_decay":
+            if "weight_decay" in options:
+                raise ConfigError(f"optimizer {choice.name!r}: give weight_decay or {name}, not both")
+            options["weight_decay"] = batch_size / (lr * float(examples))
+        else:
+            beta1, *_ = options.get("betas", defaults["betas"])
+            options["betas"] = [beta1, beta2_at(batch_size, float(examples))]
+    return options
+
+
+def beta2_at(batch_size: int, half_life: float) -> float:
+    """Decay per step of a second moment whose half-life is ``half_life`` examples."""
+    return 2.0 ** (-batch_size / half_life)
+
+
+def half_life_of(beta2: float, batch_size: int) -> float:
+    """Examples after which a squared gradient counts half: inverse of :func:`beta2_at`."""
+    return -batch_size / math.log2(beta2)
