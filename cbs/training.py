@@ -222,8 +222,8 @@ class TrainingLoop:
         workload, config = self.workload, self.config
         if not isinstance(workload, PredictiveWorkload):
             raise ConfigError(
-                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} would "
-                "have to define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
+                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} must "
+                "define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
             )
 
         def outputs(model: nn.Module, batch: Batch) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,10 +14,13 @@ from torch import Tensor, nn
 import cbs.optimizers
 from cbs.config import Choice
 from cbs.errors import ConfigError
+from cbs.noise_scale import GEOMETRIES
 from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.scaling import SCALED_OPTIONS
 
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
-Loss = Callable[[nn.Module], Tensor]
+Batch = Any
 
 
 class TokenClassifier(nn.Module):
@@ -35,80 +38,138 @@ class TokenClassifier(nn.Module):
 
 
 class Vector(nn.Module):
-    """A single one-dimensional parameter, as in a quadratic."""
+    """A single one-dimensional parameter."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.randn(12))
 
+    def forward(self, scales: Tensor) -> Tensor:
+        return scales * self.w
 
-def classification() -> tuple[nn.Module, Loss]:
+
+class Case(NamedTuple):
+    """A model, its data and its loss in two halves."""
+
+    model: nn.Module
+    batch: Batch
+    losses: Callable[[Tensor, Batch], Tensor]
+    curvature_sample: Callable[[Tensor, Batch, torch.Generator], Tensor]
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch[0])
+
+    def loss(self) -> Tensor:
+        return self.losses(self.outputs(self.model, self.batch), self.batch).mean()
+
+    def optimizer(self, choice: Choice, lr: float, batch_size: int = 1) -> torch.optim.Optimizer:
+        optimizer = build_optimizer(choice, self.model, lr, batch_size)
+        if isinstance(optimizer, ProblemOptimizer):
+            optimizer.attach(
+                Problem(
+                    model=self.model,
+                    outputs=self.outputs,
+                    output_losses=self.losses,
+                    curvature_sample=self.curvature_sample,
+                )
+            )
+        return optimizer
+
+
+def classification() -> Case:
     torch.manual_seed(1)
-    tokens, model = torch.arange(16), TokenClassifier()
-    return model, lambda trained: nn.functional.cross_entropy(trained(tokens), tokens % 4)
+    tokens = torch.arange(16)
+
+    def sample(outputs: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        probabilities = outputs.detach().softmax(-1)
+        drawn = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+        return probabilities - nn.functional.one_hot(drawn, outputs.shape[1])
+
+    return Case(
+        TokenClassifier(),
+        (tokens, tokens % 4),
+        lambda outputs, batch: nn.functional.cross_entropy(outputs, batch[1], reduction="none"),
+        sample,
+    )
 
 
-def least_squares() -> tuple[nn.Module, Loss]:
+def least_squares() -> Case:
     torch.manual_seed(2)
-    inputs, truth, model = torch.randn(32, 6), torch.randn(6, 3), nn.Linear(6, 3, bias=False)
-    return model, lambda trained: (trained(inputs) - inputs @ truth).square().mean()
+    inputs, truth = torch.randn(32, 6), torch.randn(6, 3)
+    return Case(nn.Linear(6, 3, bias=False), (inputs, inputs @ truth), squared_error, normal_sample)
 
 
-def quadratic() -> tuple[nn.Module, Loss]:
+def quadratic() -> Case:
     torch.manual_seed(3)
-    curvature, model = torch.logspace(-1, 0, 12), Vector()
-    return model, lambda trained: 0.5 * (curvature * trained.w.square()).sum()
+    scales = torch.logspace(-1, 0, 12).sqrt().expand(16, -1)
+    return Case(Vector(), (scales, torch.zeros(16, 12)), squared_error, normal_sample)
+
+
+def squared_error(outputs: Tensor, batch: Batch) -> Tensor:
+    return 0.5 * (outputs - batch[1]).square().sum(-1)
+
+
+def normal_sample(outputs: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+    return torch.randn(outputs.shape, generator=generator)
 
 
 PROBLEMS = pytest.mark.parametrize("problem", [classification, least_squares, quadratic])
 
 
-def train(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, steps: int) -> float:
+def train(case: Case, optimizer: torch.optim.Optimizer, steps: int) -> float:
     for _ in range(steps):
         optimizer.zero_grad()
-        loss(model).backward()
+        case.loss().backward()
+        if isinstance(optimizer, ProblemOptimizer):
+            optimizer.observe(case.batch)
         optimizer.step()
-    return loss(model).item()
+    return case.loss().item()
+
+
+def vector(name: str, lr: float = 0.1, **options: object) -> torch.optim.Optimizer:
+    return quadratic().optimizer(Choice(name=name, options=options), lr)
 
 
 @EVERY
 @PROBLEMS
-def test_halves_the_loss_at_some_learning_rate_of_its_grid(name: str, problem: Callable) -> None:
-    start = problem()[1](problem()[0]).item()
+def test_halves_the_loss_at_some_learning_rate_of_its_grid(name: str, problem: Callable[[], Case]) -> None:
+    start = problem().loss().item()
     ends = []
     for lr in OPTIMIZERS[name].lr_grid:
-        model, loss = problem()
-        ends.append(train(model, loss, build_optimizer(Choice(name=name), model, lr), 100))
-    assert min(end for end in ends if math.isfinite(end)) < 0.5 * start
+        case = problem()
+        ends.append(train(case, case.optimizer(Choice(name=name), lr), 100))
+        if ends[-1] < 0.5 * start:
+            return
+    pytest.fail(f"started at {start}, ended at {ends}")
 
 
 @EVERY
 @PROBLEMS
-def test_resumes_bitwise_from_a_checkpoint(name: str, problem: Callable) -> None:
+def test_resumes_bitwise_from_a_checkpoint(name: str, problem: Callable[[], Case]) -> None:
     lr = OPTIMIZERS[name].lr_grid[1]
-    model, loss = problem()
-    optimizer = build_optimizer(Choice(name=name), model, lr)
-    train(model, loss, optimizer, 5)
+    case = problem()
+    optimizer = case.optimizer(Choice(name=name), lr)
+    train(case, optimizer, 5)
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    train(model, loss, optimizer, 5)
+    torch.save({"model": case.model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    train(case, optimizer, 5)
     file.seek(0)
     checkpoint = torch.load(file)
-    resumed, _ = problem()
-    resumed.load_state_dict(checkpoint["model"])
-    other = build_optimizer(Choice(name=name), resumed, 10 * lr)
+    resumed = problem()
+    resumed.model.load_state_dict(checkpoint["model"])
+    other = resumed.optimizer(Choice(name=name), 10 * lr)
     other.load_state_dict(checkpoint["optimizer"])
-    train(resumed, loss, other, 5)
-    for param, again in zip(model.parameters(), resumed.parameters(), strict=True):
+    train(resumed, other, 5)
+    for param, again in zip(case.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(param, again)
 
 
 @EVERY
 def test_repeats_bitwise(name: str) -> None:
     def ends() -> list[Tensor]:
-        model, loss = classification()
-        train(model, loss, build_optimizer(Choice(name=name), model, OPTIMIZERS[name].lr_grid[1]), 5)
-        return list(model.parameters())
+        case = classification()
+        train(case, case.optimizer(Choice(name=name), OPTIMIZERS[name].lr_grid[1]), 5)
+        return list(case.model.parameters())
 
     for one, other in zip(ends(), ends(), strict=True):
         assert torch.equal(one, other)
@@ -116,25 +177,25 @@ def test_repeats_bitwise(name: str) -> None:
 
 @EVERY
 def test_learning_rate_is_the_groups(name: str) -> None:
-    model, loss = classification()
-    optimizer = build_optimizer(Choice(name=name), model, 0.25)
+    case = classification()
+    optimizer = case.optimizer(Choice(name=name), 0.25)
     assert {group["lr"] for group in optimizer.param_groups} == {0.25}
-    before = [param.detach().clone() for param in model.parameters()]
+    before = [param.detach().clone() for param in case.model.parameters()]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    train(model, loss, optimizer, 2)
-    for param, start in zip(model.parameters(), before, strict=True):
+    train(case, optimizer, 2)
+    for param, start in zip(case.model.parameters(), before, strict=True):
         assert torch.equal(param, start)
 
 
 @EVERY
 def test_holds_every_trainable_parameter_once_and_no_other(name: str) -> None:
-    model, loss = classification()
-    model.norm.requires_grad_(False)
-    optimizer = build_optimizer(Choice(name=name), model, OPTIMIZERS[name].lr_grid[0])
+    case = classification()
+    case.model.norm.requires_grad_(False)
+    optimizer = case.optimizer(Choice(name=name), OPTIMIZERS[name].lr_grid[0])
     held = [id(param) for group in optimizer.param_groups for param in group["params"]]
-    assert sorted(held) == sorted(id(param) for param in model.parameters() if param.requires_grad)
-    train(model, loss, optimizer, 1)
+    assert sorted(held) == sorted(id(param) for param in case.model.parameters() if param.requires_grad)
+    train(case, optimizer, 1)
 
 
 @EVERY
@@ -153,17 +214,16 @@ def test_entry_describes_itself(name: str) -> None:
     assert spec.family
     assert spec.paper
     assert spec.summary.endswith(".")
+    assert spec.geometry in GEOMETRIES
 
 
 @EVERY
 def test_accepts_its_defaults_as_json(name: str) -> None:
-    defaults = OPTIMIZERS[name].defaults
-    model, loss = classification()
-    plain, _ = classification()
-    lr = OPTIMIZERS[name].lr_grid[0]
-    train(model, loss, build_optimizer(Choice(name=name, options=defaults), model, lr), 2)
-    train(plain, loss, build_optimizer(Choice(name=name), plain, lr), 2)
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+    defaults, lr = OPTIMIZERS[name].defaults, OPTIMIZERS[name].lr_grid[0]
+    given, plain = classification(), classification()
+    train(given, given.optimizer(Choice(name=name, options=defaults), lr), 2)
+    train(plain, plain.optimizer(Choice(name=name), lr), 2)
+    for one, other in zip(given.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -172,18 +232,35 @@ def test_weight_decay_matters(name: str) -> None:
     if "weight_decay" not in OPTIMIZERS[name].defaults:
         pytest.skip("has no weight decay")
     lr = OPTIMIZERS[name].lr_grid[0]
-    (model, loss), (decayed, _) = classification(), classification()
-    train(model, loss, build_optimizer(Choice(name=name), model, lr), 3)
-    train(decayed, loss, build_optimizer(Choice(name=name, options={"weight_decay": 0.5}), decayed, lr), 3)
-    for one, other in zip(model.parameters(), decayed.parameters(), strict=True):
+    plain, decayed = classification(), classification()
+    train(plain, plain.optimizer(Choice(name=name), lr), 3)
+    train(decayed, decayed.optimizer(Choice(name=name, options={"weight_decay": 0.5}), lr), 3)
+    for one, other in zip(plain.model.parameters(), decayed.model.parameters(), strict=True):
         # A bias of a unit that is dead on this data does not move; matrices always do.
         assert one.ndim < 2 or not torch.equal(one, other)
 
 
 @EVERY
+def test_options_in_examples_follow_the_batch_size(name: str) -> None:
+    defaults, lr = OPTIMIZERS[name].defaults, OPTIMIZERS[name].lr_grid[0]
+    for option, target in SCALED_OPTIONS.items():
+        choice = Choice(name=name, options={option: 1024})
+        if target not in defaults:
+            with pytest.raises(ConfigError, match=f"has no {target}"):
+                build_optimizer(choice, quadratic().model, lr, 64)
+            continue
+        value = [defaults["betas"][0], 2 ** (-1 / 16)] if target == "betas" else 64 / (lr * 1024)
+        scaled, plain = classification(), classification()
+        train(scaled, scaled.optimizer(choice, lr, 64), 3)
+        train(plain, plain.optimizer(Choice(name=name, options={target: value}), lr), 3)
+        for one, other in zip(scaled.model.parameters(), plain.model.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
+@EVERY
 def test_unknown_option_names_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_optimizer(Choice(name=name, options={"no_such_option": 1}), Vector(), 0.1)
+        vector(name, no_such_option=1)
     message = str(caught.value)
     assert "no_such_option" in message
     assert all(option in message for option in OPTIMIZERS[name].defaults)
@@ -196,10 +273,10 @@ BAD = {"betas": [0.9, 1.5], "momentum": 1.5, "weight_decay": -1.0, "eps": -1.0}
 @EVERY
 def test_bad_values_are_config_errors(name: str) -> None:
     with pytest.raises(ConfigError, match=f"optimizer '{name}' refuses its options"):
-        build_optimizer(Choice(name=name), Vector(), -0.1)
+        vector(name, lr=-0.1)
     for option in BAD.keys() & OPTIMIZERS[name].defaults.keys():
         with pytest.raises(ConfigError, match=f"optimizer '{name}' refuses its options"):
-            build_optimizer(Choice(name=name, options={option: BAD[option]}), Vector(), 0.1)
+            vector(name, **{option: BAD[option]})
 
 
 @EVERY
