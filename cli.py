@@ -65,6 +65,12 @@ def sweep(
             "Default: split where the model allows it, else accumulation."
         ),
     ] = None,
+    diagnostic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--diagnostic", metavar="NAME", help="Record this of every step, too: max_attention_logit. Repeats."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
@@ -114,6 +120,8 @@ def sweep(
         asked = asked.replace(seeds=parse_seeds(seeds))
     if workload is not None and workload != asked.workload.name:
         asked = asked.replace(workload=cbs.Choice(name=workload), target=None, expected=None)
+    if diagnostic:
+        asked = asked.replace(diagnostics=tuple(dict.fromkeys(diagnostic)))
     asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
@@ -164,6 +172,40 @@ def analyze(
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
     report.print(Console(highlight=False))
+
+
+@app.command()
+def optimizers(
+    names: Annotated[list[str] | None, typer.Argument(help="Show everything about these. Default: a list.")] = None,
+    libraries: Annotated[
+        bool, typer.Option("--libraries", help="List those of torch.optim and pytorch-optimizer, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on standard output.")] = False,
+) -> None:
+    """List the optimizers: family, paper, options, learning rates, memory, geometry of the noise scale.
+
+    Example: cbs optimizers merit
+    """
+    with errors.status("counting the state of each optimizer"):
+        neighbours()
+        from cbs.optimizers import OPTIMIZERS
+        from cbs.optimizers.catalogue import catalogue
+        from sweeps.listing import details, overview
+
+        entries = catalogue(names)
+        if libraries and not names:
+            own = set(OPTIMIZERS.names())
+            further = [name for name in OPTIMIZERS.more_names() if "." not in name or name.split(".")[1] in own]
+            entries += catalogue(further, measured=False)
+    if as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in entries], indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    if not names:
+        console.print(overview(entries))
+        return
+    for place, entry in enumerate(entries):
+        console.print(*([""] if place else []), details(entry), sep="\n")
 
 
 @app.command("noise-scale")

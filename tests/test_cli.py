@@ -13,7 +13,7 @@ import pytest
 import cli
 from cbs.errors import ConfigError
 
-COMMANDS = ["sweep", "analyze", "noise-scale"]
+COMMANDS = ["sweep", "analyze", "optimizers", "noise-scale"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -78,6 +78,8 @@ def test_version(run):
         (["sweep", "--set", "probe.groups=1"], ["groups", "at least 2"]),
         (["sweep", "--set", "probe.geometry=l3"], ["l3", "did you mean"]),
         (["sweep", "--optim", "sgd", "--set", "probe.geometry=preconditioned"], ["second moment"]),
+        (["optimizers", "merti"], ["merti", "did you mean merit"]),
+        (["optimizers", "--library"], ["--library"]),
         (["noise-scale", "--optim", "merti"], ["merti", "did you mean merit"]),
         (["noise-scale", "--workload", "txt"], ["txt", "did you mean text"]),
         (["noise-scale", "--probe", "splt"], ["splt", "did you mean split"]),

@@ -1,0 +1,126 @@
+"""What there is to choose from: every optimizer with its options, learning rates and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_leaves
+
+from cbs.config import Choice
+from cbs.optimizers.base import OPTIMIZERS, build_optimizer
+from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.scaling import SCALED_OPTIONS
+from cbs.text import GPT, SIZES
+
+REFERENCE_SIZE = "200k"
+"""Shape of the model on which state is counted: four blocks of width 64, so matrices from 64 x 64 to 256 x 64."""
+
+_VOCABULARY = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One optimizer as a listing shows it.
+
+    Attributes:
+        name: what ``--optim`` takes.
+        family: kind of method.
+        summary: one line.
+        paper: author, year and arXiv number or venue.
+        options: options and their defaults.
+        options_in_examples: further options, see :mod:`cbs.optimizers.scaling`.
+        lr_grid: learning rates a sweep starts from.
+        geometry: in which its noise scale is read.
+        width_rule: how its learning rate moves with width, see :mod:`cbs.optimizers.widths`.
+        state_bytes_per_parameter: memory of its state beside the float32 weights and gradients, in bytes per parameter;
+            that of methods with matrix preconditioners depends on the shapes, see :data:`REFERENCE_SIZE`. ``None`` if
+            it was not measured.
+    """
+
+    name: str
+    family: str
+    summary: str
+    paper: str
+    options: dict[str, Any]
+    options_in_examples: tuple[str, ...]
+    lr_grid: tuple[float, ...]
+    geometry: str
+    width_rule: str
+    state_bytes_per_parameter: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and scalars."""
+        return asdict(self)
+
+
+def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> list[Entry]:
+    """Entries of the given optimizers, by default of all that have a file of their own.
+
+    Args:
+        names: which; ``None`` for all entries of our own.
+        measured: whether the state is measured, which takes a step of each on a small GPT.
+
+    Raises:
+        UnknownNameError: if there is no such optimizer.
+        ConfigError: if one cannot be built.
+    """
+    return [describe(name, measured=measured) for name in (OPTIMIZERS.names() if names is None else names)]
+
+
+def describe(name: str, *, measured: bool = True) -> Entry:
+    """One optimizer; see :func:`catalogue`."""
+    spec = OPTIMIZERS[name]
+    return Entry(
+        name=name,
+        family=spec.family,
+        summary=spec.summary,
+        paper=spec.paper,
+        options=spec.defaults,
+        options_in_examples=tuple(option for option, target in SCALED_OPTIONS.items() if target in spec.defaults),
+        lr_grid=spec.lr_grid,
+        geometry=spec.geometry,
+        width_rule=spec.width_rule,
+        state_bytes_per_parameter=state_bytes_per_parameter(name) if measured else None,
+    )
+
+
+def state_bytes_per_parameter(name: str) -> float:
+    """Bytes of an optimizer's state per parameter after one step, default options, float32."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GPT(SIZES[REFERENCE_SIZE], _VOCABULARY)
+        batch = torch.randint(_VOCABULARY, (2, 9))
+        optimizer = build_optimizer(Choice(name=name), model, OPTIMIZERS[name].lr_grid[0])
+        if isinstance(optimizer, ProblemOptimizer):
+            optimizer.attach(_problem(model))
+            optimizer.observe(batch)
+        _losses(_outputs(model, batch), batch).mean().backward()
+        optimizer.step()
+    tensors = {
+        leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes()
+        for leaf in tree_leaves(optimizer.state_dict())
+        if isinstance(leaf, Tensor)
+    }
+    return sum(tensors.values()) / sum(parameter.numel() for parameter in model.parameters())
+
+
+def _problem(model: nn.Module) -> Problem:
+    return Problem(model=model, outputs=_outputs, output_losses=_losses, curvature_sample=_sample)
+
+
+def _outputs(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch[:, :-1])
+
+
+def _losses(outputs: Tensor, batch: Tensor) -> Tensor:
+    return cross_entropy(outputs.mT, batch[:, 1:], reduction="none").mean(1)
+
+
+def _sample(outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
+    # Only the shape matters here; the values decide nothing about the size of the state.
+    return torch.randn(outputs.shape, generator=generator)

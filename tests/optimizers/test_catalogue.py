@@ -1,0 +1,81 @@
+"""The listing of optimizers: complete, measured, and shown within a terminal's width."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from cbs.config import Choice
+from cbs.errors import UnknownNameError
+from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers.catalogue import Entry, catalogue, describe, state_bytes_per_parameter
+from cbs.text import GPT, SIZES
+from sweeps.listing import details, overview
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    return catalogue()
+
+
+def printed(renderable: object) -> str:
+    file = io.StringIO()
+    Console(file=file, width=80, highlight=False).print(renderable)
+    return file.getvalue()
+
+
+def test_lists_every_entry(entries: list[Entry]) -> None:
+    assert [entry.name for entry in entries] == OPTIMIZERS.names()
+
+
+def test_is_plain_json(entries: list[Entry]) -> None:
+    for entry in entries:
+        data = json.loads(json.dumps(entry.to_json(), allow_nan=False))
+        assert tuple(data["lr_grid"]) == entry.lr_grid
+        assert data["options"].keys() == OPTIMIZERS[entry.name].defaults.keys()
+
+
+def test_shows_everything_within_eighty_columns(entries: list[Entry]) -> None:
+    table = printed(overview(entries))
+    assert all(len(line) <= 80 for line in table.splitlines())
+    for entry in entries:
+        assert entry.name in table
+        page = printed(details(entry))
+        assert all(len(line) <= 80 for line in page.splitlines())
+        assert all(option in page for option in (*entry.options, *entry.options_in_examples))
+
+
+# Two moments, one, and none, in float32; a step counter per tensor adds less than 0.01 bytes per parameter.
+@pytest.mark.parametrize(("name", "expected"), [("adamw", 8), ("lamb", 8), ("merit", 8), ("sgd", 4)])
+def test_state_of_known_size(name: str, expected: float) -> None:
+    assert state_bytes_per_parameter(name) == pytest.approx(expected, abs=0.01)
+
+
+def test_measuring_leaves_the_random_state_alone() -> None:
+    import torch
+
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    describe("sgd")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) -> None:
+    from sweeps.overrides import override
+    from sweeps.recipes import RECIPES
+
+    for entry in entries:
+        if not entry.options:
+            continue
+        page = printed(details(entry)).replace("\n", " ")
+        setting = " ".join(page.split("--set '")[1].split("'")[0].split())
+        (choice,) = override(RECIPES["quick"]().replace(optimizers=(Choice(name=entry.name),)), [setting]).optimizers
+        build_optimizer(choice, GPT(SIZES["30k"], 128), entry.lr_grid[0])
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean"):
+        catalogue(["meritt"])
