@@ -177,6 +177,13 @@ def analyze(
 @app.command()
 def optimizers(
     names: Annotated[list[str] | None, typer.Argument(help="Show everything about these. Default: a list.")] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Show which of its parameters the matrix part of these optimizers takes.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. muon.matrices=all. Repeats."),
+    ] = None,
     libraries: Annotated[
         bool, typer.Option("--libraries", help="List those of torch.optim and pytorch-optimizer, too.")
     ] = False,
@@ -184,28 +191,44 @@ def optimizers(
 ) -> None:
     """List the optimizers: family, paper, options, learning rates, memory, geometry of the noise scale.
 
-    Example: cbs optimizers merit
+    Example: cbs optimizers muon --workload text
     """
     with errors.status("counting the state of each optimizer"):
         neighbours()
         from cbs.optimizers import OPTIMIZERS
         from cbs.optimizers.catalogue import catalogue
-        from sweeps.listing import details, overview
+        from sweeps.listing import details, overview, routed, routing_json, routing_table
+        from sweeps.overrides import override
+        from sweeps.recipes import RECIPES
 
+        if names is None and (workload or settings):
+            raise ConfigError("--workload and --set need the names of optimizers, as in: cbs optimizers muon")
         entries = catalogue(names)
-        if libraries and not names:
+        if libraries and names is None:
             own = set(OPTIMIZERS.names())
             further = [name for name in OPTIMIZERS.more_names() if "." not in name or name.split(".")[1] in own]
             entries += catalogue(further, measured=False)
+        routings = {}
+        if names:
+            asked = RECIPES["default"]().replace(optimizers=tuple(cbs.Choice(name=name) for name in names))
+            if workload:
+                asked = asked.replace(workload=cbs.Choice(name=workload))
+            routings = routed(override(asked, settings or ())) if workload else {}
     if as_json:
-        typer.echo(json.dumps([entry.to_json() for entry in entries], indent=2, allow_nan=False))
+        shown = [entry.to_json() for entry in entries]
+        for row in shown:
+            if row["name"] in routings:
+                row["routing"] = routing_json(routings[row["name"]])
+        typer.echo(json.dumps(shown, indent=2, allow_nan=False))
         return
     console = Console(highlight=False)
-    if not names:
+    if names is None:
         console.print(overview(entries))
         return
     for place, entry in enumerate(entries):
         console.print(*([""] if place else []), details(entry), sep="\n")
+        if entry.name in routings:
+            console.print("", routing_table(routings[entry.name]), sep="\n")
 
 
 @app.command("noise-scale")

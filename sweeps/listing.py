@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
+import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
 from cbs.optimizers.catalogue import Entry
+from cbs.optimizers.routing import Routing, route
+from sweeps.spec import Sweep
+from sweeps.workload import built
 
 
 def overview(entries: Iterable[Entry]) -> RenderableType:
@@ -58,6 +64,47 @@ def details(entry: Entry) -> RenderableType:
         key, value = next(iter(entry.options.items()))
         use += f" --set '{entry.name}.{key}={_shown(value)}'"
     return Group(Text(f"{entry.name}: {entry.summary}"), "", table, "", Text(f"use: {use}"))
+
+
+def routed(sweep: Sweep) -> dict[str, Routing]:
+    """Where the parameters of a sweep's workload go, for each of its optimizers that has a matrix part.
+
+    Raises:
+        ConfigError: if none has one, or the workload or the option ``matrices`` is refused.
+    """
+    found = {}
+    with torch.random.fork_rng(devices=[]):
+        for choice in sweep.optimizers:
+            options = OPTIMIZERS[choice.name].defaults | choice.options
+            if "matrices" in options:
+                try:
+                    found[choice.name] = route(built(sweep.workload).build_model(), options["matrices"])
+                except ValueError as error:
+                    raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
+    if not found:
+        names = " and ".join(choice.name for choice in sweep.optimizers)
+        raise ConfigError(f"{names}: all parameters are treated alike, there is nothing to show for a workload")
+    return found
+
+
+def routing_table(routing: Routing) -> RenderableType:
+    """Where every parameter of a model goes, and why."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("parameter", "shape", "part", "why"):
+        table.add_column(column, overflow="fold")
+    for row in routing.routes:
+        shape = " x ".join(map(str, row.parameter.shape))
+        table.add_row(Text(row.name), shape, _part(row.is_matrix), row.reason)
+    return table
+
+
+def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
+    """:func:`routing_table` as plain dictionaries, by parameter."""
+    return {row.name: {"part": _part(row.is_matrix), "why": row.reason} for row in routing.routes}
+
+
+def _part(is_matrix: bool) -> str:
+    return "matrix" if is_matrix else "rest"
 
 
 def _shown(value: object) -> str:

@@ -75,11 +75,18 @@ def test_version(run):
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
+        (["sweep", "--diagnostic", "max_logit"], ["max_logit", "did you mean max_attention_logit"]),
+        (["sweep", "--diagnostic", "max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),
+        (["sweep", "--diagnostic", "max_attention_logit", "--set", "compile=true"], ["compiled model"]),
         (["sweep", "--set", "probe.groups=1"], ["groups", "at least 2"]),
         (["sweep", "--set", "probe.geometry=l3"], ["l3", "did you mean"]),
         (["sweep", "--optim", "sgd", "--set", "probe.geometry=preconditioned"], ["second moment"]),
         (["optimizers", "merti"], ["merti", "did you mean merit"]),
         (["optimizers", "--library"], ["--library"]),
+        (["optimizers", "--workload", "text"], ["names of optimizers"]),
+        (["optimizers", "adamw", "--workload", "text"], ["adamw", "nothing to show"]),
+        (["optimizers", "muon", "--workload", "txt"], ["txt", "did you mean text"]),
+        (["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["bloks.*"]'], ["bloks", "blocks."]),
         (["noise-scale", "--optim", "merti"], ["merti", "did you mean merit"]),
         (["noise-scale", "--workload", "txt"], ["txt", "did you mean text"]),
         (["noise-scale", "--probe", "splt"], ["splt", "did you mean split"]),
@@ -268,3 +275,15 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     monkeypatch.setattr("cbs.noise_scale.run.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
     assert (code, out, err) == (130, "", "cbs: stopped\n")
+
+
+def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
+    arguments = ["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["!blocks.0.*"]']
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "by override" in out
+    code, out, _ = run(*arguments, "--json")
+    (entry,) = json.loads(out)
+    assert entry["routing"]["blocks.0.mlp_in.weight"] == {"part": "rest", "why": "by override"}
+    assert entry["routing"]["blocks.1.mlp_in.weight"] == {"part": "matrix", "why": "hidden"}
+    assert entry["options"]["momentum"] == 0.95

@@ -10,8 +10,13 @@ from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer, opti
 _HOMES = {
     "CompositeOptimizer": "cbs.optimizers.composite",
     "LAMB": "cbs.optimizers.lamb",
+    "LARS": "cbs.optimizers.lars",
     "MERIT": "cbs.optimizers.merit",
-    "hidden_matrices": "cbs.optimizers.muon",
+    "hidden_matrices": "cbs.optimizers.routing",
+    "Muon": "cbs.optimizers.muon",
+    "MuonPlus": "cbs.optimizers.muon_plus",
+    "OrScale": "cbs.optimizers.orscale",
+    "route": "cbs.optimizers.routing",
 }
 
 __all__ = ["OPTIMIZERS", "OptimizerSpec", "build_optimizer", "optimizer", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

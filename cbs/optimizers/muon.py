@@ -2,44 +2,103 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.orthogonalization import COEFFICIENTS
+from cbs.optimizers.routing import Matrices
+from cbs.optimizers.spectral import SpectralOptimizer, beside_adamw
 
-OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifier", "fc", "logits", "unembed"})
-"""Names under which models keep their output layer."""
+LR_CONVENTIONS = ("match_rms_adamw", "original")
 
 
-def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of ``model`` that Muon takes: matrices between hidden layers.
+class Muon(SpectralOptimizer):
+    """Momentum orthogonalised: with the polar factor O of the momentum of a matrix W,
 
-    A parameter is one of them if it has two dimensions and is neither
+        W <- (1 - lr * weight_decay) W - lr * scale * O
 
-    - an embedding: the weight of an ``nn.Embedding`` or ``nn.EmbeddingBag``, which covers an output layer tied to it,
-      or a parameter whose name contains ``embed`` or ends in ``_emb``; nor
-    - the output layer: the last two-dimensional parameter of a module called one of :data:`OUTPUT_NAMES`. Inside a
-      numbered stack of layers, as in ``blocks.3.attention.output``, such a name means a hidden layer.
+    where ``scale`` depends on the shape ``[m, n]`` alone. On float32 matrices and with ``ns_dtype="bfloat16"`` it steps
+    bit for bit like ``torch.optim.Muon``; its momentum is float32 where weights are bfloat16, and its polar factor may
+    also be iterated in float32, the default on a CPU, or exact.
 
-    Convolution kernels, biases and normalisation weights do not have two dimensions. In a model whose output layer has
-    another name, such as a bare ``nn.Sequential``, that layer counts as hidden.
+    Args:
+        params: matrices, or groups of them as torch.optim takes them.
+        lr: learning rate.
+        momentum: decay of the average gradient per step.
+        nesterov: whether to look one step ahead.
+        orthogonalization: ``"newton_schulz"`` or ``"svd"``.
+        ns_steps: Newton-Schulz steps.
+        ns_coefficients: Newton-Schulz coefficients.
+        ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
+            :func:`~cbs.optimizers.orthogonalization.orthogonalize`.
+        lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
+            mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
+        weight_decay: decoupled weight decay.
+
+    Raises:
+        ValueError: if a value is outside its domain, or a parameter is not a matrix.
     """
-    excluded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
-    for name, module in model.named_modules():
-        *path, last = name.split(".")
-        if last in OUTPUT_NAMES and not any(part.isdigit() for part in path):
-            excluded.update([id(p) for p in module.parameters() if p.ndim == 2][-1:])
-    return [
-        param
-        for name, param in model.named_parameters()
-        if param.requires_grad
-        and param.ndim == 2
-        and id(param) not in excluded
-        and "embed" not in name
-        and not name.endswith("_emb")
-    ]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        orthogonalization: str = "newton_schulz",
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        ns_dtype: str = "auto",
+        lr_convention: str = "match_rms_adamw",
+        weight_decay: float = 0.0,
+        **own: Any,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            orthogonalization=orthogonalization,
+            ns_steps=ns_steps,
+            ns_coefficients=ns_coefficients,
+            ns_dtype=ns_dtype,
+            lr_convention=lr_convention,
+            weight_decay=weight_decay,
+            **own,
+        )
+
+    @classmethod
+    def check(cls, group: dict[str, Any]) -> None:
+        """Refuse options outside their domain with a ``ValueError``."""
+        super().check(group)
+        if group["lr_convention"] not in LR_CONVENTIONS:
+            raise ValueError(
+                f"lr_convention must be one of {', '.join(LR_CONVENTIONS)}, got {group['lr_convention']!r}"
+            )
+
+    def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
+        """Decay ``params`` and move them against the direction of their momenta."""
+        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        for param, direction in zip(params, self.directions(momenta, group), strict=True):
+            param.add_(direction, alpha=-group["lr"] * shape_scale(param.shape, group["lr_convention"]))
+
+    def directions(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """What ``scale`` multiplies: the polar factors."""
+        return self.polar_factors(momenta, group)
+
+
+def shape_scale(shape: torch.Size, convention: str) -> float:
+    """The factor of a matrix ``[m, n]`` under a convention for the learning rate; see :class:`Muon`."""
+    rows, columns = shape
+    if convention == "original":
+        return math.sqrt(max(1, rows / columns))
+    return 0.2 * math.sqrt(max(rows, columns))
 
 
 @optimizer(
@@ -47,6 +106,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
     geometry="nuclear",
+    width_rule="spectral",
     paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982",
 )
 def muon(
@@ -55,42 +115,34 @@ def muon(
     *,
     momentum: float = 0.95,
     nesterov: bool = True,
+    orthogonalization: str = "newton_schulz",
     ns_steps: int = 5,
+    ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+    ns_dtype: str = "auto",
+    lr_convention: str = "match_rms_adamw",
     weight_decay: float = 0.0,
+    matrices: Matrices = "hidden",
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-8,
 ) -> torch.optim.Optimizer:
     """Orthogonalised momentum on hidden matrices, AdamW at the same learning rate on the rest.
 
-    :func:`hidden_matrices` says which parameters are which; a model without any is trained by AdamW alone. The momentum
-    of a matrix ``[m, n]`` is orthogonalised in ``ns_steps`` Newton-Schulz steps and scaled by ``0.2 sqrt(max(m, n))``,
-    which gives its entries the root mean square of an AdamW update (arXiv 2502.16982), so one learning rate serves both
-    parts. ``betas`` and ``eps`` belong to AdamW; weight decay is decoupled in both parts.
+    See :class:`Muon` for the options up to ``weight_decay``, which is decoupled in both parts. ``matrices`` says which
+    parameters are which, see :func:`~cbs.optimizers.routing.route`; convolution kernels are AdamW's, and so is a model
+    without matrices. ``betas`` and ``eps`` belong to AdamW. One learning rate serves both parts under
+    ``"match_rms_adamw"``.
 
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
     """
-    if not 0.0 <= momentum < 1.0:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-    if not isinstance(ns_steps, int) or not 1 <= ns_steps < 100:
-        raise ValueError(f"ns_steps must be a whole number from 1 to 99, got {ns_steps}")
-    hidden = hidden_matrices(model)
-    taken = {id(param) for param in hidden}
-    rest = [param for param in model.parameters() if param.requires_grad and id(param) not in taken]
-    parts: list[torch.optim.Optimizer] = []
-    if hidden:
-        parts.append(
-            torch.optim.Muon(
-                hidden,
-                lr=lr,
-                weight_decay=weight_decay,
-                momentum=momentum,
-                nesterov=nesterov,
-                ns_steps=ns_steps,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
-    if rest:
-        fused = has_fused_kernel(rest)
-        parts.append(torch.optim.AdamW(rest, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused))
-    return CompositeOptimizer(parts)
+    options = {
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "orthogonalization": orthogonalization,
+        "ns_steps": ns_steps,
+        "ns_coefficients": ns_coefficients,
+        "ns_dtype": ns_dtype,
+        "lr_convention": lr_convention,
+        "weight_decay": weight_decay,
+    }
+    return beside_adamw(Muon, model, lr, options, matrices=matrices, betas=betas, eps=eps)

@@ -69,7 +69,11 @@ class Dense(Contribution):
 
 def sum_of_groups(values: Tensor) -> Tensor:
     """Sum over the first dimension, in float32 or better."""
-    return values.sum(0, dtype=accumulator(values.dtype))
+    dtype = accumulator(values.dtype)
+    if len(values) == 2 and values.dtype is dtype:
+        # Two thirds of the time of a reduction, for the most frequent number of groups.
+        return torch.add(*values.unbind())
+    return values.sum(0, dtype=dtype)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -1,0 +1,429 @@
+"""Polar factors, and the methods built on them against their slow twins and what they reduce to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.noise_scale.geometries.nuclear import Nuclear
+from cbs.noise_scale.matched import matched
+from cbs.optimizers import build_optimizer
+from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.muon import Muon
+from cbs.optimizers.muon_plus import MuonPlus
+from cbs.optimizers.orscale import OrScale
+from cbs.optimizers.orthogonalization import newton_schulz, orthogonalize, polar_factor
+from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
+from cbs.optimizers.spectral import MomentumOptimizer
+from tests.references.muon import MuonTwin, polar, singular_value_after
+from tests.references.muon import newton_schulz as slow_newton_schulz
+from tests.references.orscale import OrScaleTwin
+from tests.references.scion import ScionTwin
+
+SHAPES = [(5, 3), (3, 5), (5, 3), (4, 4), (1, 4), (4, 1), (6, 9)]
+STEPS = 20
+NS = {"orthogonalization": "newton_schulz", "ns_steps": 5, "ns_coefficients": (3.4445, -4.7750, 2.0315)}
+SPECTRAL_BALL = NS | {"ns_dtype": "float32", "momentum": 0.9, "nesterov": False}
+BALL = {"momentum": 0.9, "nesterov": False}
+FAMILY = [
+    pytest.param(lambda params, lr=0.02: Muon(params, lr), id="muon"),
+    pytest.param(lambda params, lr=0.02: MuonPlus(params, lr), id="muon_plus"),
+    pytest.param(lambda params, lr=0.02: OrScale(params, lr, weight_decay=0.1), id="orscale"),
+    pytest.param(
+        lambda params, lr=0.02: SpectralBall(params, lr, radius=2.0, constrained=True, **SPECTRAL_BALL), id="spectral"
+    ),
+    pytest.param(lambda params, lr=0.02: SignBall(params, lr, radius=2.0, constrained=True, **BALL), id="sign"),
+    pytest.param(
+        lambda params, lr=0.02: RootMeanSquareBall(params, lr, radius=2.0, constrained=True, **BALL), id="rms"
+    ),
+]
+EVERY = pytest.mark.parametrize("build", FAMILY)
+
+
+def starts(seed: int) -> list[np.ndarray]:
+    """One start for each shape; the third is 0, as output projections often are."""
+    draw = np.random.default_rng(seed)
+    arrays = [draw.normal(size=shape) * 0.3 for shape in SHAPES]
+    arrays[2][:] = 0.0
+    return arrays
+
+
+def gradients(seed: int, step: int) -> list[np.ndarray]:
+    """Gradients of widely different sizes; that of the fourth matrix is 0 in the first step."""
+    draw = np.random.default_rng([seed, step])
+    arrays = [draw.normal(size=shape) * 10.0 ** draw.integers(-4, 1) for shape in SHAPES]
+    if step == 0:
+        arrays[3][:] = 0.0
+    return arrays
+
+
+def assert_like_twins(build: Callable, twin: Callable) -> None:
+    """20 steps in float64 within 1e-6, the agreement the project asks of its optimizers."""
+    params = [nn.Parameter(torch.tensor(start)) for start in starts(1)]
+    twins = [twin(start) for start in starts(1)]
+    optimizer = build(params)
+    for step in range(STEPS):
+        for param, slow, gradient in zip(params, twins, gradients(2, step), strict=True):
+            param.grad = torch.tensor(gradient)
+            slow.step(gradient)
+        optimizer.step()
+    for param, slow in zip(params, twins, strict=True):
+        np.testing.assert_allclose(param.detach().numpy(), slow.w, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("orthogonalization", ["newton_schulz", "svd"])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("lr_convention", ["match_rms_adamw", "original"])
+def test_muon_agrees_with_its_twin(orthogonalization: str, nesterov: bool, lr_convention: str) -> None:
+    common = {"nesterov": nesterov, "lr_convention": lr_convention, "weight_decay": 0.1}
+    steps = 5 if orthogonalization == "newton_schulz" else None
+    assert_like_twins(
+        lambda params: Muon(params, 0.02, ns_dtype="float32", orthogonalization=orthogonalization, **common),
+        lambda start: MuonTwin(start, 0.02, steps=steps, **common),
+    )
+
+
+@pytest.mark.parametrize("norm_mode", ["col", "row", "col_row", "row_col"])
+def test_muon_plus_agrees_with_its_twin(norm_mode: str) -> None:
+    assert_like_twins(
+        lambda params: MuonPlus(params, 0.02, norm_mode=norm_mode, weight_decay=0.1),
+        lambda start: MuonTwin(start, 0.02, norm_mode=norm_mode, weight_decay=0.1),
+    )
+
+
+@pytest.mark.parametrize("form", ["lm", "general"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.2])
+def test_orscale_agrees_with_its_twin(form: str, weight_decay: float) -> None:
+    settings = {"form": form, "weight_decay": weight_decay, "r_min": 0.5, "r_max": 1.5}
+    assert_like_twins(
+        lambda params: OrScale(params, 0.02, **settings), lambda start: OrScaleTwin(start, 0.02, **settings)
+    )
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("ball", ["spectral", "sign", "rms"])
+def test_scion_agrees_with_its_twin(ball: str, constrained: bool) -> None:
+    settings = {"radius": 3.0, "constrained": constrained}
+    kind, options = {
+        "spectral": (SpectralBall, SPECTRAL_BALL),
+        "sign": (SignBall, BALL),
+        "rms": (RootMeanSquareBall, BALL),
+    }[ball]
+    assert_like_twins(
+        lambda params: kind(params, 0.02, **settings, **options),
+        lambda start: ScionTwin(start, 0.02, ball=ball, **settings),
+    )
+
+
+def one_step(build: Callable, start: Tensor, gradient: Tensor) -> Tensor:
+    weight = nn.Parameter(start.clone())
+    weight.grad = gradient
+    build([weight]).step()
+    return weight.detach()
+
+
+def test_exact_muon_moves_by_the_polar_factor_of_its_momentum() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.zeros(4, 6, dtype=torch.float64))
+    optimizer = Muon([weight], 1.0, orthogonalization="svd", nesterov=False)
+    for _ in range(5):
+        before = weight.detach().clone()
+        weight.grad = torch.randn(4, 6, dtype=torch.float64)
+        optimizer.step()
+        expected = polar(optimizer.state[weight]["momentum_buffer"].numpy())
+        moved = (before - weight.detach()) / (0.2 * 6**0.5)
+        # Two decompositions of a well-conditioned matrix, in float64.
+        np.testing.assert_allclose(moved.numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["lm", "general"])
+def test_orscale_with_ratio_one_is_muon(form: str) -> None:
+    ours = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
+    muon = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
+    pinned = OrScale(ours, 0.02, form=form, r_min=1.0, r_max=1.0, weight_decay=0.3)
+    # The general form scales by 1, so each shape's scale goes into Muon's learning rate.
+    groups = [
+        {
+            "params": [param],
+            "lr": 0.02 if form == "lm" else 0.02 / (0.2 * max(param.shape) ** 0.5),
+            "weight_decay": 0.3 if form == "lm" else 0.3 * 0.2 * max(param.shape) ** 0.5,
+        }
+        for param in muon
+    ]
+    plain = Muon(groups, 0.02, ns_dtype="float32")
+    for step in range(STEPS):
+        for param, other, gradient in zip(ours, muon, gradients(4, step), strict=True):
+            param.grad, other.grad = torch.tensor(gradient), torch.tensor(gradient)
+        pinned.step()
+        plain.step()
+    for param, other in zip(ours, muon, strict=True):
+        # (1 - lr wd) w - lr s q and w - lr (wd w + s q) differ in rounding, which five steps of slope 3.4 can enlarge.
+        torch.testing.assert_close(param, other, rtol=1e-9, atol=1e-11)
+
+
+def test_orscale_lm_starts_at_ratio_one_and_follows_the_weight() -> None:
+    torch.manual_seed(0)
+    start, gradient = torch.randn(6, 4, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    scaled = one_step(lambda params: OrScale(params, 0.05, form="lm", ratio_eps=0.0), start, gradient)
+    plain = one_step(lambda params: Muon(params, 0.05, ns_dtype="float32"), start, gradient)
+    torch.testing.assert_close(scaled, plain, rtol=1e-10, atol=1e-12)
+    weight = nn.Parameter(start.clone())
+    optimizer = OrScale([weight], 0.05, form="lm", ratio_eps=0.0, momentum=0.0)
+    weight.grad = gradient
+    optimizer.step()
+    with torch.no_grad():
+        weight.mul_(2.0)
+        before = weight.clone()
+    optimizer.step()
+    ratio = (before - weight.detach()).norm() / (start - plain).norm()
+    torch.testing.assert_close(ratio, before.norm() / start.norm(), rtol=1e-6, atol=0.0)
+
+
+def test_orscale_general_is_clipped() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(6, 4, dtype=torch.float64)
+    for size, ratio in ((1e-3, 0.5), (1e3, 1.5)):
+        start = size * torch.randn(6, 4, dtype=torch.float64)
+        build = lambda params: OrScale(params, 0.1, form="general", r_min=0.5, r_max=1.5, orthogonalization="svd")  # noqa: E731
+        moved = start - one_step(build, start, gradient)
+        singular = torch.linalg.svdvals(moved)
+        # Subtracting from weights of order 1e3 leaves 1e-13 of a step of 0.1.
+        torch.testing.assert_close(singular, torch.full_like(singular, 0.1 * ratio), rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("norm_mode", ["col", "row", "col_row", "row_col"])
+def test_muon_plus_rows_or_columns_have_unit_norm(norm_mode: str) -> None:
+    torch.manual_seed(0)
+    weight = torch.zeros(6, 9, dtype=torch.float64)
+    build = lambda params: MuonPlus(params, 1.0, norm_mode=norm_mode)  # noqa: E731
+    moved = -one_step(build, weight, torch.randn(6, 9, dtype=torch.float64)) / (0.2 * 9**0.5)
+    norms = torch.linalg.vector_norm(moved, dim=0 if norm_mode.endswith("col") else 1)
+    # norm / (norm + 1e-8) with norms of order 1.
+    torch.testing.assert_close(norms, torch.ones_like(norms), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (8, 3), (3, 8)])
+def test_scions_spectral_step_has_equal_singular_values(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    build = lambda params: SpectralBall(  # noqa: E731
+        params, 0.01, radius=50.0, constrained=False, **SPECTRAL_BALL | {"orthogonalization": "svd"}
+    )
+    moved = one_step(build, torch.zeros(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64))
+    singular = torch.linalg.svdvals(moved)
+    expected = 0.01 * 50.0 * (shape[0] / shape[1]) ** 0.5
+    torch.testing.assert_close(singular, torch.full_like(singular, expected), rtol=1e-12, atol=0.0)
+
+
+def test_constrained_scion_stays_in_its_balls() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4)).double()
+    options = {"radius": 0.7, "sign_radius": 4.0, "orthogonalization": "svd"}
+    optimizer = build_optimizer(Choice(name="scion", options=options), model, 0.1)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.zero_()
+    for _ in range(100):
+        for param in model.parameters():
+            param.grad = torch.randn_like(param) + 1.0
+        optimizer.step()
+    slack = 1 + 1e-12
+    embedding, norm, linear = model[0].weight, model[1].weight, model[2]
+    assert 0.9 * 4.0 / 8 < embedding.abs().max() <= 4.0 / 8 * slack
+    assert 0.5 * 0.7 < norm.square().mean().sqrt() <= 0.7 * slack
+    assert 0.5 * 0.7 * 0.5**0.5 < torch.linalg.matrix_norm(linear.weight, 2) <= 0.7 * 0.5**0.5 * slack
+    assert linear.bias.square().mean().sqrt() <= 0.7 * slack
+
+
+def test_scion_has_one_part_for_each_ball_and_no_adamw() -> None:
+    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Conv2d(3, 4, 2), nn.Linear(8, 4, bias=False))
+    optimizer = build_optimizer(Choice(name="scion"), model, 0.1)
+    assert isinstance(optimizer, CompositeOptimizer)
+    parts = {type(part): [tuple(p.shape) for p in part.param_groups[0]["params"]] for part in optimizer.optimizers}
+    assert parts == {
+        SpectralBall: [(4, 8)],
+        SignBall: [(10, 8)],
+        RootMeanSquareBall: [(8,), (8,), (4, 3, 2, 2), (4,)],
+    }
+
+
+@pytest.mark.parametrize("name", ["muon", "muon_plus", "orscale", "scion"])
+def test_the_noise_scale_is_read_on_the_matrices_of_the_spectral_part(name: str) -> None:
+    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Linear(4, 4))
+    optimizer = build_optimizer(Choice(name=name), model, 0.1)
+    assert matched(optimizer) == "nuclear"
+    geometry, params = Nuclear(), list(model.parameters())
+    geometry.bind(params, optimizer)
+    covered = [tuple(param.shape) for index, param in enumerate(params) if geometry.covers(index)]
+    assert covered == [(4, 8), (4, 4)]
+
+
+def band() -> tuple[float, float]:
+    """Least and largest value that five steps make of singular values from 0.01 to 1."""
+    values = [singular_value_after(value, 5) for value in np.linspace(0.01, 1.0, 20_001)]
+    return min(values), max(values)
+
+
+def test_newton_schulz_keeps_well_conditioned_matrices_in_the_known_band() -> None:
+    low, high = band()
+    assert 0.67 < low < 0.69
+    assert 1.12 < high < 1.14
+    torch.manual_seed(0)
+    for shape in ((16, 48), (48, 16), (32, 32)):
+        left, _ = torch.linalg.qr(torch.randn(shape[0], min(shape), dtype=torch.float64))
+        right, _ = torch.linalg.qr(torch.randn(shape[1], min(shape), dtype=torch.float64))
+        # Divided by the Frobenius norm the least singular value is above 1 / (10 sqrt(32)) > 0.01.
+        matrix = left * torch.logspace(-1, 0, min(shape), dtype=torch.float64) @ right.mT
+        # Exact, rounding of float32, and of bfloat16 (2^-9 relative in each of 15 products).
+        for dtype, slack in ((torch.float64, 1e-9), (torch.float32, 1e-4), (torch.bfloat16, 0.05)):
+            factor = newton_schulz(matrix.to(dtype)).double()
+            singular = torch.linalg.svdvals(factor)
+            assert low - slack <= singular.min()
+            assert singular.max() <= high + slack
+        expected = slow_newton_schulz(matrix.numpy(), 5)
+        np.testing.assert_allclose(newton_schulz(matrix).numpy(), expected, rtol=0, atol=1e-10)
+        # Coefficients that converge to 1 take it to the exact factor.
+        converged = newton_schulz(matrix, 30, (15 / 8, -10 / 8, 3 / 8))
+        torch.testing.assert_close(converged, polar_factor(matrix), rtol=0.0, atol=1e-10)
+
+
+def test_matrices_of_one_shape_come_out_as_one_by_one() -> None:
+    torch.manual_seed(0)
+    shapes = [(4, 12), (12, 4), (4, 4), (4, 12), (4, 12), (200, 100)]
+    matrices = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    kept = [matrix.clone() for matrix in matrices]
+    for matrix, factor in zip(matrices, orthogonalize(matrices), strict=True):
+        assert factor.shape == matrix.shape
+        # Batched products add in another order.
+        torch.testing.assert_close(factor, newton_schulz(matrix), rtol=0.0, atol=1e-11)
+    for method in ("newton_schulz", "svd"):
+        for dtype in ("float32", "bfloat16"):
+            orthogonalize(matrices, method=method, dtype=dtype)
+    for matrix, before in zip(matrices, kept, strict=True):
+        assert torch.equal(matrix, before)
+
+
+def test_the_precision_is_the_matrixs_or_bfloat16() -> None:
+    matrices = [torch.randn(4, 6, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16)]
+    full, low = orthogonalize(matrices), orthogonalize(matrices, dtype="bfloat16")
+    assert [factor.dtype for factor in full] == [torch.float64, torch.float32, torch.float32]
+    assert {factor.dtype for factor in low} == {torch.bfloat16}
+
+
+def test_the_exact_factor_leaves_out_what_is_zero() -> None:
+    torch.manual_seed(0)
+    assert torch.equal(polar_factor(torch.zeros(3, 5)), torch.zeros(3, 5))
+    matrix = torch.randn(6, 2, dtype=torch.float64) @ torch.randn(2, 4, dtype=torch.float64)
+    singular = torch.linalg.svdvals(polar_factor(matrix))
+    torch.testing.assert_close(singular, torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64), rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["newton_schulz", "svd"])
+def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
+    for value in (torch.nan, torch.inf):
+        matrix = torch.randn(4, 6)
+        matrix[1, 2] = value
+        assert orthogonalize([matrix], method=method)[0].isnan().any()
+    for build in (Muon, OrScale):
+        broken = one_step(
+            lambda params, build=build: build(params, 0.1), torch.ones(4, 6), torch.full((4, 6), torch.nan)
+        )
+        assert broken.isnan().all()
+
+
+@EVERY
+def test_bfloat16_weights_have_float32_averages_that_survive_a_checkpoint(build: Callable) -> None:
+    def steps(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, first: int) -> None:
+        for step in range(first, first + 5):
+            for param, gradient in zip(params, gradients(8, step), strict=True):
+                param.grad = torch.tensor(gradient, dtype=torch.bfloat16)
+            optimizer.step()
+
+    for wrap in (lambda optimizer: optimizer, lambda optimizer: CompositeOptimizer([optimizer])):
+        params = [nn.Parameter(torch.tensor(start, dtype=torch.bfloat16)) for start in starts(7)]
+        optimizer = wrap(build(params))
+        steps(params, optimizer, 0)
+        assert {state["momentum_buffer"].dtype for state in optimizer.state.values()} == {torch.float32}
+        copies = [nn.Parameter(param.detach().clone()) for param in params]
+        resumed = wrap(build(copies, lr=0.5))
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        steps(params, optimizer, 5)
+        steps(copies, resumed, 5)
+        for param, other in zip(params, copies, strict=True):
+            assert param.dtype is torch.bfloat16
+            assert torch.equal(param, other)
+
+
+@EVERY
+def test_groups_keep_their_own_options(build: Callable) -> None:
+    slow, fast = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    optimizer = build([{"params": [slow], "lr": 0.0}, {"params": [fast]}])
+    slow.grad = fast.grad = torch.randn(2, 2)
+    optimizer.step()
+    assert torch.equal(slow, torch.ones(2, 2))
+    assert not torch.equal(fast, torch.ones(2, 2))
+    with pytest.raises(ValueError, match="momentum must be in"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2))], "momentum": 1.0})
+
+
+@EVERY
+def test_parameters_without_gradient_are_skipped_and_empty_ones_harmless(build: Callable) -> None:
+    first, second, empty = (
+        nn.Parameter(torch.ones(3, 3)),
+        nn.Parameter(torch.ones(3, 3)),
+        nn.Parameter(torch.ones(0, 3)),
+    )
+    optimizer = build([first, second, empty])
+    first.grad, empty.grad = torch.randn(3, 3), torch.ones(0, 3)
+    optimizer.step()
+    assert not torch.equal(first, torch.ones(3, 3))
+    assert torch.equal(second, torch.ones(3, 3))
+    assert set(optimizer.state) == {first}
+
+
+@EVERY
+def test_closure_is_evaluated_with_gradients_and_its_loss_returned(build: Callable) -> None:
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer: MomentumOptimizer = build([weight])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 4.0
+    assert weight.square().sum() < 4.0
+
+
+@EVERY
+def test_sparse_gradients_are_refused(build: Callable) -> None:
+    embedding = nn.Embedding(4, 2, sparse=True)
+    optimizer = build(list(embedding.parameters()))
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="needs dense gradients"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("muon_plus", {"norm_mode": "both"}, "norm_mode must be one of col, row, col_row, row_col, got 'both'"),
+        ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be at least 0"),
+        ("orscale", {"form": "moe"}, "form must be one of lm, general, got 'moe'"),
+        ("orscale", {"r_min": 2.0, "r_max": 1.0}, "0 < r_min <= r_max must hold, got 2.0 and 1.0"),
+        ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be at least 0"),
+        ("scion", {"radius": 0.0}, "a radius must be finite and above 0, got 0.0"),
+        ("scion", {"sign_radius": -1.0}, "a radius must be finite and above 0, got -1.0"),
+        ("scion", {"ns_steps": 0}, "ns_steps must be a whole number"),
+    ],
+)
+def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_optimizer(Choice(name=name, options=options), nn.ParameterList([nn.Parameter(torch.ones(3))]), 0.01)
