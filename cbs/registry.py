@@ -1,7 +1,8 @@
 """A name -> object table whose entries live one per file.
 
 A registry belongs to a package. The first lookup imports the package's modules, and each module registers what it
-defines with a decorator, so a new entry is one new file and no edit elsewhere.
+defines with a decorator, so a new entry is one new file and no edit elsewhere. A registry may have a fallback, which
+knows entries that are made on demand, such as everything a library has.
 """
 
 from __future__ import annotations
@@ -10,11 +11,29 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from cbs.errors import UnknownNameError
+from cbs.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Fallback(Protocol[T_co]):
+    """Entries beyond those that register themselves."""
+
+    def names(self) -> list[str]:
+        """All names that :meth:`get` serves; may be slow."""
+
+    def get(self, name: str) -> T_co | None:
+        """The entry called ``name``; ``None`` if there is none.
+
+        Raises:
+            ConfigError: if the name is known but cannot be served.
+        """
+
+    def describe(self) -> str:
+        """What the names stand for, as the last item of a list: ``"everything of library x"``."""
 
 
 class Registry(Generic[T]):
@@ -23,6 +42,9 @@ class Registry(Generic[T]):
     Args:
         kind: what an entry is called in an error message, for example ``"optimizer"``.
         package: the package whose modules hold the entries; imported at the first lookup.
+
+    Attributes:
+        fallback: asked for a name that no module has registered; a module of the package may set it.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -30,6 +52,7 @@ class Registry(Generic[T]):
         self.package = package
         self._entries: dict[str, T] = {}
         self._discovered = False
+        self.fallback: Fallback[T] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator that files its argument under ``name``; a name can be taken once."""
@@ -43,26 +66,41 @@ class Registry(Generic[T]):
         return decorate
 
     def names(self) -> list[str]:
-        """All known names, sorted."""
+        """The registered names, sorted; those of the fallback are :meth:`more_names`."""
         self._discover()
         return sorted(self._entries)
 
+    def more_names(self) -> list[str]:
+        """The names that only the fallback serves, sorted; may be slow."""
+        self._discover()
+        return sorted(set(self.fallback.names()) - set(self._entries)) if self.fallback else []
+
     def __getitem__(self, name: str) -> T:
-        """The entry called ``name``.
+        """The entry called ``name``: a registered one, else the fallback's.
 
         Raises:
             UnknownNameError: with the nearest known names.
+            ConfigError: if the fallback knows the name and cannot serve it.
         """
         self._discover()
-        if name not in self._entries:
-            near = get_close_matches(name.lower(), self.names(), n=3, cutoff=0.5)
+        if name in self._entries:
+            return self._entries[name]
+        entry = self.fallback.get(name) if self.fallback else None
+        if entry is None:
+            near = get_close_matches(name.lower(), [*self.names(), *self.more_names()], n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}known names are {', '.join(self.names())}")
-        return self._entries[name]
+            known = [*self.names(), *([self.fallback.describe()] if self.fallback else [])]
+            raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}known names are {', '.join(known)}")
+        return entry
 
     def __contains__(self, name: object) -> bool:
         self._discover()
-        return name in self._entries
+        if name in self._entries or self.fallback is None or not isinstance(name, str):
+            return name in self._entries
+        try:
+            return self.fallback.get(name) is not None
+        except ConfigError:
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

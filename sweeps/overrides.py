@@ -12,7 +12,16 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from sweeps.spec import Sweep
 
-_PLAIN = ("max_steps", "max_examples", "micro_batch_size", "prune_factor", "precision", "compile", "device")
+_PLAIN = (
+    "max_steps",
+    "max_examples",
+    "micro_batch_size",
+    "prune_factor",
+    "diagnostics_every",
+    "precision",
+    "compile",
+    "device",
+)
 _NESTED = ("schedule", "evaluation")
 
 
@@ -50,6 +59,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"--set probe: expected the name of a source or none, got {value!r}")
             return sweep.replace(probe=None if value is None else Choice(name=value))
+        if head == "diagnostics":
+            return sweep.replace(diagnostics=() if value is None else [value] if isinstance(value, str) else value)
         if head not in _PLAIN:
             raise ConfigError(_unknown(sweep, key))
         current = getattr(sweep, head)
@@ -73,6 +84,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: the sweep has no probe; set probe=split first")
         return sweep.replace(probe=_with_option(sweep.probe, option, value))
     names = [choice.name for choice in sweep.optimizers]
+    # Names of libraries hold a dot themselves: torch.adam.eps.
+    head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
     if head in names:
         optimizers = tuple(_with_option(c, option, value) if c.name == head else c for c in sweep.optimizers)
         return sweep.replace(optimizers=optimizers)
@@ -98,5 +111,5 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{field.name}" for part in _NESTED for field in dataclasses.fields(getattr(sweep, part))]
     optimizers = [f"{choice.name}.OPTION" for choice in sweep.optimizers]
-    known = [*_PLAIN, "probe", *nested, "workload.OPTION", "probe.OPTION", *optimizers]
+    known = [*_PLAIN, "diagnostics", "probe", *nested, "workload.OPTION", "probe.OPTION", *optimizers]
     return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cbs.errors import CbsError, UnknownNameError
+from cbs.errors import CbsError, ConfigError, UnknownNameError
 from cbs.registry import Registry
 
 
@@ -67,3 +67,61 @@ def test_a_name_is_taken_once(shapes: Registry[type]) -> None:
 def test_register_returns_what_it_decorates(shapes: Registry[type]) -> None:
     assert shapes.register("line")(int) is int
     assert shapes.names() == ["circle", "line", "square"]
+
+
+class Polygons:
+    """A fallback that makes entries on demand, and knows one it cannot make."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.listed = 0
+
+    def names(self) -> list[str]:
+        self.listed += 1
+        return ["square", "hexagon"]
+
+    def get(self, name: str) -> type | None:
+        self.asked.append(name)
+        if name == "digon":
+            raise ConfigError("a digon is flat")
+        return type(name, (), {"name": name}) if name in ("square", "hexagon") else None
+
+    def describe(self) -> str:
+        return "every polygon"
+
+
+@pytest.fixture
+def polygons(shapes: Registry[type]) -> Polygons:
+    shapes.fallback = Polygons()
+    return shapes.fallback
+
+
+def test_a_fallback_serves_what_is_not_registered(shapes: Registry[type], polygons: Polygons) -> None:
+    assert shapes["square"].__module__ == "throwaway_shapes.square"
+    assert "square" in shapes
+    assert not polygons.asked
+    assert shapes["hexagon"].name == "hexagon"
+    assert "hexagon" in shapes
+    assert "triangle" not in shapes
+    assert 3 not in shapes
+    assert shapes.names() == ["circle", "square"] == list(shapes)
+    assert not polygons.listed
+    assert shapes.more_names() == ["hexagon"]
+
+
+def test_names_of_a_fallback_are_suggested(shapes: Registry[type], polygons: Polygons) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        shapes["hexagn"]
+    assert str(caught.value) == (
+        "unknown shape 'hexagn': did you mean hexagon? known names are circle, square, every polygon"
+    )
+
+
+def test_a_fallback_says_why_it_does_not_serve_a_name(shapes: Registry[type], polygons: Polygons) -> None:
+    with pytest.raises(ConfigError, match="a digon is flat"):
+        shapes["digon"]
+    assert "digon" not in shapes
+
+
+def test_without_a_fallback_there_are_no_more_names(shapes: Registry[type]) -> None:
+    assert shapes.more_names() == []

@@ -7,7 +7,7 @@ size of a trial:
 ``beta2_half_life``
     Examples after which a squared gradient counts half in the second moment. With t the half-life,
     :math:`\beta_2(B) = 2^{-B/t}`, hence :math:`\beta_2(B) = \beta_2(B_0)^{B/B_0}` (Marek et al. 2025, arXiv
-    2507.07101). Replaces the second of ``betas``.
+    2507.07101). Replaces the second of ``betas``. Sign methods, Lion among them, have no second moment.
 
 ``weight_decay_timescale``
     Examples over which decoupled weight decay averages the updates, :math:`\tau = B / (\eta \lambda)` with learning
@@ -30,12 +30,19 @@ SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_
 """Options in examples and the option of an optimizer that each stands for."""
 
 
-def resolve(choice: Choice, defaults: Mapping[str, Any], *, lr: float, batch_size: int) -> dict[str, Any]:
+def scaled_options(defaults: Mapping[str, Any], family: str) -> tuple[str, ...]:
+    """The options in examples that an optimizer with these options, of this family, understands."""
+    known = [name for name, target in SCALED_OPTIONS.items() if target in defaults and name not in defaults]
+    return tuple(name for name in known if not (name == "beta2_half_life" and family == "sign"))
+
+
+def resolve(choice: Choice, defaults: Mapping[str, Any], family: str, *, lr: float, batch_size: int) -> dict[str, Any]:
     """The options of ``choice`` with those in examples replaced by what they mean at ``batch_size``.
 
     Args:
         choice: an optimizer and its options.
         defaults: the optimizer's own options with their defaults.
+        family: of the optimizer.
         lr: peak learning rate.
         batch_size: examples per update.
 
@@ -47,8 +54,9 @@ def resolve(choice: Choice, defaults: Mapping[str, Any], *, lr: float, batch_siz
         if name not in options or name in defaults:
             continue
         examples = options.pop(name)
-        if target not in defaults:
-            raise ConfigError(f"optimizer {choice.name!r} has no {target}, so {name} means nothing for it")
+        if name not in scaled_options(defaults, family):
+            missing = target if target not in defaults else "second moment"
+            raise ConfigError(f"optimizer {choice.name!r} has no {missing}, so {name} means nothing for it")
         if isinstance(examples, bool) or not isinstance(examples, Real) or not 0.0 < examples < math.inf:
             raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")
         if target == "weight_decay":
@@ -56,8 +64,8 @@ def resolve(choice: Choice, defaults: Mapping[str, Any], *, lr: float, batch_siz
                 raise ConfigError(f"optimizer {choice.name!r}: give weight_decay or {name}, not both")
             options["weight_decay"] = batch_size / (lr * float(examples))
         else:
-            beta1, *_ = options.get("betas", defaults["betas"])
-            options["betas"] = [beta1, beta2_at(batch_size, float(examples))]
+            beta1, _, *others = options.get("betas", defaults["betas"])
+            options["betas"] = [beta1, beta2_at(batch_size, float(examples)), *others]
     return options
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import cbs.optimizers
 from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.noise_scale import GEOMETRIES
+from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.scaling import SCALED_OPTIONS
+from cbs.optimizers.scaling import SCALED_OPTIONS, scaled_options
 
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
 Batch = Any
@@ -218,6 +218,12 @@ def test_entry_describes_itself(name: str) -> None:
 
 
 @EVERY
+def test_its_geometry_is_the_one_its_class_is_known_for(name: str) -> None:
+    optimizer = classification().optimizer(Choice(name=name), 0.1)
+    assert matched(optimizer) == OPTIMIZERS[name].geometry
+
+
+@EVERY
 def test_accepts_its_defaults_as_json(name: str) -> None:
     defaults, lr = OPTIMIZERS[name].defaults, OPTIMIZERS[name].lr_grid[0]
     given, plain = classification(), classification()
@@ -245,11 +251,13 @@ def test_options_in_examples_follow_the_batch_size(name: str) -> None:
     defaults, lr = OPTIMIZERS[name].defaults, OPTIMIZERS[name].lr_grid[0]
     for option, target in SCALED_OPTIONS.items():
         choice = Choice(name=name, options={option: 1024})
-        if target not in defaults:
-            with pytest.raises(ConfigError, match=f"has no {target}"):
+        if option not in scaled_options(defaults, OPTIMIZERS[name].family):
+            with pytest.raises(ConfigError, match=f"{option} means nothing for it"):
                 build_optimizer(choice, quadratic().model, lr, 64)
             continue
-        value = [defaults["betas"][0], 2 ** (-1 / 16)] if target == "betas" else 64 / (lr * 1024)
+        value = 64 / (lr * 1024)
+        if target == "betas":
+            value = [defaults["betas"][0], 2 ** (-1 / 16), *defaults["betas"][2:]]
         scaled, plain = classification(), classification()
         train(scaled, scaled.optimizer(choice, lr, 64), 3)
         train(plain, plain.optimizer(Choice(name=name, options={target: value}), lr), 3)

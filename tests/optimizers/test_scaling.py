@@ -14,7 +14,7 @@ DEFAULTS = {"betas": (0.9, 0.99), "weight_decay": 0.0}
 
 
 def resolved(options: dict[str, object], batch_size: int = 1, lr: float = 1e-3) -> dict[str, object]:
-    return resolve(Choice(name="adamw", options=options), DEFAULTS, lr=lr, batch_size=batch_size)
+    return resolve(Choice(name="adamw", options=options), DEFAULTS, "adam", lr=lr, batch_size=batch_size)
 
 
 def test_published_half_life() -> None:
@@ -35,6 +35,18 @@ def test_half_the_weight_is_left_after_a_half_life() -> None:
     beta1, beta2 = options["betas"]  # type: ignore[misc]
     assert beta1 == 0.9
     assert beta2 ** (4096 / 64) == pytest.approx(0.5)
+
+
+def test_further_betas_are_kept() -> None:
+    defaults = {"betas": (0.9, 0.99, 0.999)}
+    choice = Choice(name="adan", options={"beta2_half_life": 8})
+    assert resolve(choice, defaults, "adam", lr=1.0, batch_size=8)["betas"] == [0.9, 0.5, 0.999]
+
+
+def test_a_sign_method_has_no_second_moment() -> None:
+    choice = Choice(name="lion", options={"beta2_half_life": 8})
+    with pytest.raises(ConfigError, match="'lion' has no second moment"):
+        resolve(choice, DEFAULTS, "sign", lr=1.0, batch_size=1)
 
 
 def test_first_beta_is_kept() -> None:
@@ -65,4 +77,4 @@ def test_two_weight_decays_contradict_each_other() -> None:
 
 def test_an_optimizer_without_the_option() -> None:
     with pytest.raises(ConfigError, match="'sgd' has no betas, so beta2_half_life means nothing for it"):
-        resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, lr=1.0, batch_size=1)
+        resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, "sgd", lr=1.0, batch_size=1)

@@ -25,6 +25,10 @@ from tests.sweeps.simulation import small_sweep
         ("probe=none", lambda sweep: sweep.probe, None),
         ("probe=per_example", lambda sweep: sweep.probe, Choice(name="per_example")),
         ("probe.groups=4", lambda sweep: sweep.probe, Choice(name="auto", options={"groups": 4})),
+        ("diagnostics=max_attention_logit", lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
+        ('diagnostics=["max_attention_logit"]', lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
+        ("diagnostics=none", lambda sweep: sweep.diagnostics, ()),
+        ("diagnostics_every=10", lambda sweep: sweep.diagnostics_every, 10),
         ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),
         ("schedule.warmup_examples=640", lambda sweep: sweep.schedule.at(64).warmup_examples, 640),
         ("evaluation.growth=1.1", lambda sweep: sweep.evaluation.growth, 1.1),
@@ -61,6 +65,9 @@ def test_later_settings_win_and_the_input_is_untouched():
         "evaluation.growth=0.9",
         "evaluation.growth=fast",
         "probe=3",
+        "diagnostics=3",
+        "diagnostics=max_logit",
+        "diagnostics_every=often",
     ],
 )
 def test_a_bad_setting_is_one_clear_line(setting):
@@ -79,3 +86,9 @@ def test_any_json_value_reaches_a_workload_option(value):
 def test_any_text_is_a_setting_or_a_config_error(text):
     with contextlib.suppress(ConfigError):
         assert override(small_sweep(), [text]).batch_sizes == small_sweep().batch_sizes
+
+
+def test_an_optimizer_of_a_library_by_its_whole_name():
+    sweep = small_sweep().replace(optimizers=(Choice(name="torch.adam"),))
+    (choice,) = override(sweep, ["torch.adam.eps=1e-6"]).optimizers
+    assert choice == Choice(name="torch.adam", options={"eps": 1e-6})

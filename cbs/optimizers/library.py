@@ -1,0 +1,282 @@
+"""Every optimizer of torch.optim and pytorch_optimizer by its name, as the library has it.
+
+An own entry of the registry comes first, then ``torch.optim``, then ``pytorch_optimizer``. The qualified names
+``torch.adam`` and ``pytorch_optimizer.lamb`` always mean the library's class, so that it can be compared with an own
+entry of that name. Names are the class names in lower case; options and their defaults are those of the class, and the
+learning rates of a sweep lie around its default.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import json
+import re
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from cbs.errors import ConfigError, reason
+from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec
+from cbs.optimizers.routing import route
+
+TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
+
+INSTALL = "pip install pytorch-optimizer"
+
+_CLOSURE = "its step needs a closure that evaluates the loss again"
+_CURVATURE = "it differentiates the gradient, which the training loop does not keep a graph for"
+_MATRICES = "it takes matrices only and leaves the other parameters to another optimizer"
+_STATE = "its state holds objects of its own, which a checkpoint does not take"
+_OWN_LR = "it sets the learning rate itself"
+
+UNUSABLE = {
+    "torch.lbfgs": _CLOSURE,
+    "torch.muon": f"{_MATRICES}; muon is this one with AdamW for them",
+    "torch.sparseadam": "it takes sparse gradients only",
+    "pytorch_optimizer.a2grad": _OWN_LR,
+    "pytorch_optimizer.adafactor": f"{_OWN_LR} by default; adafactor is torch's, which takes yours",
+    "pytorch_optimizer.adahessian": _CURVATURE,
+    "pytorch_optimizer.adalomo": "it updates inside the backward pass through hooks of the model",
+    "pytorch_optimizer.adammini": "it needs to know the model's heads and names of its layers",
+    "pytorch_optimizer.adashift": _STATE,
+    "pytorch_optimizer.alig": _CLOSURE,
+    "pytorch_optimizer.asgd": _OWN_LR,
+    "pytorch_optimizer.bsam": _CLOSURE,
+    "pytorch_optimizer.conda": _STATE,
+    "pytorch_optimizer.demo": "it compresses what replicas exchange and needs another package, einops",
+    "pytorch_optimizer.distributedmuon": "it needs a process group of several replicas; muon is for one",
+    "pytorch_optimizer.lbfgs": _CLOSURE,
+    "pytorch_optimizer.lomo": "it updates inside the backward pass through hooks of the model",
+    "pytorch_optimizer.lorarite": "it trains pairs of low-rank factors, not the model's own parameters",
+    "pytorch_optimizer.ranger21": "it needs the length of the run and brings its own schedule",
+    "pytorch_optimizer.scalableshampoo": _STATE,
+    "pytorch_optimizer.sophiah": _CURVATURE,
+    "pytorch_optimizer.spectralsphere": _MATRICES,
+    "pytorch_optimizer.swats": _OWN_LR,
+}
+"""Qualified names of classes that cannot be swept, with the reason."""
+
+ROUTED = frozenset({"adago", "adamuon", "muon", "muonclip", "normuon"})
+"""Classes of pytorch_optimizer that take hidden matrices and the rest as two groups, told apart by ``use_muon``."""
+
+NOT_OPTIONS = frozenset({"lr", "foreach", "fused", "capturable", "differentiable", "maximize"})
+"""Arguments that are not hyperparameters of the method: how torch computes it, and the sign of the objective."""
+
+FAMILIES = {
+    "sgd": "accsgd adai aggmo asgd dadaptsgd gravity msvag pid pnm qhm schedulefreesgd sgd sgdp sgdsai sgdw srmm tam",
+    "sign": "ano dadaptlion emolynx lion rprop signsgd tiger",
+    "trust ratio": "adalite fromage lamb lars nero",
+    "spectral": "adago adamuon muon muonclip normuon scion scionlight shampoo",
+}
+"""Families and their classes: updates proportional to the gradient or an average of it, by the sign of an average,
+relative to the size of the weights, and with singular values of a fixed size. The others are Adam's kin."""
+
+WIDTH_RULES = {"sgd": "sgd", "trust ratio": "none", "spectral": "none"}
+"""How the learning rate of a family moves with width where it is not Adam's way; see :mod:`cbs.optimizers.widths`."""
+
+GEOMETRIES = {
+    "l1": "adabound adagc adapnm adasmooth adatam ademamix adopt aida ano avagrad came diffgrad emofact emolynx "
+    "emonavi exadam fira focus ftrl galore grams kate laprop madgrad magma mars prodigy ranger sara "
+    "simplifiedademamix sm3 spam stablespam tiger vsgd yogi",
+    "nuclear": "dash kron soap splus",
+}
+"""Geometries of classes whose name does not say it: those with step entries of about 1, and those that step by Adam or
+the sign in Shampoo's basis or precondition with a Kronecker product."""
+
+_DEFAULT_LR = 1e-3
+"""Where a class has no default."""
+
+
+class LibraryOptimizers:
+    """The fallback of the registry of optimizers: entries made from library classes when they are asked for."""
+
+    def names(self) -> list[str]:
+        """Names of all classes that can be swept, plain and qualified."""
+        qualified = [name for name in (*_classes(TORCH), *_classes(PYTORCH_OPTIMIZER)) if name not in UNUSABLE]
+        return sorted({*qualified, *(name.partition(".")[2] for name in qualified)})
+
+    def get(self, name: str) -> OptimizerSpec | None:
+        """The entry for ``name``, plain or qualified.
+
+        Raises:
+            ConfigError: if the class cannot be swept, or is asked for in a library that is not installed.
+        """
+        library, dot, _ = name.partition(".")
+        if dot:
+            if library == PYTORCH_OPTIMIZER and _pytorch_optimizer() is None:
+                raise ConfigError(f"optimizer {name!r} needs a package that is not installed: {INSTALL}")
+            candidates = [name] if library in (TORCH, PYTORCH_OPTIMIZER) else []
+        else:
+            candidates = [f"{TORCH}.{name}", f"{PYTORCH_OPTIMIZER}.{name}"]
+        refusal = ""
+        for candidate in candidates:
+            # In this order, so that pytorch_optimizer, which takes seconds to import, is imported for its own names.
+            kind = _classes(candidate.partition(".")[0]).get(candidate)
+            if kind is not None and candidate not in UNUSABLE:
+                return _spec(name, candidate, kind)
+            refusal = refusal or (UNUSABLE[candidate] if kind is not None else "")
+        if refusal:
+            raise ConfigError(f"optimizer {name!r} cannot be used here: {refusal}")
+        return None
+
+    def describe(self) -> str:
+        """The libraries, and how to get the one that is missing."""
+        if _pytorch_optimizer() is None:
+            return f"every optimizer of torch.optim, and with '{INSTALL}' those of pytorch_optimizer"
+        return "every optimizer of torch.optim and pytorch_optimizer"
+
+
+def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
+    """An optimizer of a library that declares its geometry and whose errors about values are ValueErrors.
+
+    Args:
+        kind: the class.
+        params: parameters or groups of them.
+        lr: learning rate.
+        options: further arguments of the class.
+
+    Raises:
+        ValueError: if the class refuses a value.
+    """
+    declared = type(kind.__name__, (kind,), {"geometry": _geometry(kind), "__module__": kind.__module__})
+    try:
+        return declared(params, lr=lr, **options)
+    except Exception as error:
+        raise ValueError(reason(error)) from error
+
+
+def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:
+    """A class of pytorch_optimizer by its own name.
+
+    Raises:
+        ConfigError: if the package is not installed, with the command that installs it.
+    """
+    library = _pytorch_optimizer()
+    if library is None:
+        raise ConfigError(f"optimizer class {name} is in a package that is not installed: {INSTALL}")
+    return getattr(library, name)
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of ``model`` that are trained."""
+    return [param for param in model.parameters() if param.requires_grad]
+
+
+def _pytorch_optimizer() -> ModuleType | None:
+    try:
+        return importlib.import_module(PYTORCH_OPTIMIZER)
+    except ModuleNotFoundError as error:
+        if error.name != PYTORCH_OPTIMIZER:
+            raise
+        return None
+
+
+@cache
+def _torch_classes() -> dict[str, type[torch.optim.Optimizer]]:
+    base = torch.optim.Optimizer
+    members = [item for item in vars(torch.optim).values() if inspect.isclass(item) and issubclass(item, base)]
+    return {f"{TORCH}.{kind.__name__.lower()}": kind for kind in members if kind is not base}
+
+
+def _classes(library: str) -> dict[str, type[torch.optim.Optimizer]]:
+    if library == TORCH:
+        return _torch_classes()
+    module = _pytorch_optimizer()
+    if module is None:
+        return {}
+    return {f"{PYTORCH_OPTIMIZER}.{name}": module.load_optimizer(name) for name in module.get_supported_optimizers()}
+
+
+def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> OptimizerSpec:
+    key = kind.__name__.lower()
+    family = _look_up(FAMILIES, key) or "adam"
+    summary = (inspect.getdoc(kind) or kind.__name__).splitlines()[0].rstrip(".:")
+    lr = inspect.signature(kind).parameters.get("lr")
+    middle = lr.default if lr is not None and isinstance(lr.default, int | float) else _DEFAULT_LR
+    return OptimizerSpec(
+        name=name,
+        build=_builder(kind, routed=key in ROUTED and qualified.startswith(PYTORCH_OPTIMIZER)),
+        defaults=_options(kind),
+        lr_grid=tuple(middle * 2.0**power for power in range(-3, 4)),
+        family=family,
+        geometry=_geometry(kind),
+        width_rule=WIDTH_RULES.get(family, "adam"),
+        paper=_paper(qualified, kind),
+        summary=f"{summary}.",
+    )
+
+
+def _look_up(table: dict[str, str], key: str) -> str | None:
+    return next((name for name, keys in table.items() if key in keys.split()), None)
+
+
+def _geometry(kind: type[torch.optim.Optimizer]) -> str:
+    from cbs.noise_scale.matched import geometry_of  # it imports optimizers
+
+    # A class is judged by its name, for which an object that was never set up will do.
+    return _look_up(GEOMETRIES, kind.__name__.lower()) or geometry_of(object.__new__(kind)) or "l2"
+
+
+def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:
+    defaults = _options(kind)
+
+    def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
+        params: list[Any] = trainable(model)
+        if routed and params:
+            parts = route(model)
+            groups = ((parts.matrices, True), (parts.rest, False))
+            params = [{"params": part, "use_muon": use_muon} for part, use_muon in groups if part]
+        return construct(kind, params, lr, **(defaults | options))
+
+    return build
+
+
+def _options(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
+    options = {}
+    for parameter in inspect.signature(kind).parameters.values():
+        value = parameter.default
+        if value is parameter.empty or parameter.name in NOT_OPTIONS:
+            continue
+        value = value.value if isinstance(value, enum.Enum) else value
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            continue
+        options[parameter.name] = value
+    return options
+
+
+def _paper(qualified: str, kind: type[torch.optim.Optimizer]) -> str:
+    """The paper that the library's documentation names, else library and class."""
+    if qualified.startswith(PYTORCH_OPTIMIZER):
+        title, link = _papers().get(kind.__name__.lower(), ("", ""))
+    else:
+        found = re.search(r"\.\. _(.*?):\s+(https?://\S+)", inspect.getdoc(kind) or "")
+        title, link = found.groups() if found else ("", "")
+    arxiv = re.search(r"arxiv\.org/(?:abs|pdf)/(\d+\.\d+)", link)
+    source = f"arXiv {arxiv[1]}" if arxiv else link
+    text = ", ".join(part for part in (title.replace("\\", "").strip(), source) if part)
+    return text or f"{'torch.optim' if qualified.startswith(f'{TORCH}.') else PYTORCH_OPTIMIZER}.{kind.__name__}"
+
+
+@cache
+def _papers() -> dict[str, tuple[str, str]]:
+    """Title and link for a class name in lower case: the table in the description of pytorch_optimizer."""
+    try:
+        description = metadata.metadata("pytorch-optimizer").get_payload()  # type: ignore[attr-defined]
+    except metadata.PackageNotFoundError:
+        return {}
+    papers = {}
+    for name, title, rest in re.findall(r"^\| *(\S+) *\| *\*(.*?)\* *\|(.*)$", str(description), re.MULTILINE):
+        link = re.search(r"\[paper\]\((https?://[^\s)]+)\)", rest)
+        papers[re.sub(r"[^a-z0-9]", "", name.lower())] = (title, link[1] if link else "")
+    return papers
+
+
+OPTIMIZERS.fallback = LibraryOptimizers()
