@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from analysis.attention import attention_logits
 from analysis.definitions import Definition, Sample
 from analysis.fitting import Fit, fit_curve, interval
 from analysis.load import Group, Results
@@ -42,6 +44,7 @@ class Answer:
         noise_scale: plain, what stands for the optimizer, see :func:`analysis.noise.near`.
         matched_geometry: the geometry of the optimizer's own that was stored; ``"l2"`` without another.
         matched_noise_scale: likewise in this geometry; the same as ``noise_scale`` in ``"l2"``.
+        attention_logits: by batch size, likewise, see :func:`analysis.attention.attention_logits`.
         noise_scale_ratio, matched_noise_scale_ratio: over the critical batch size, see :func:`analysis.noise.over`.
     """
 
@@ -64,6 +67,7 @@ class Answer:
     noise_scale: NoiseScale
     matched_geometry: str
     matched_noise_scale: NoiseScale
+    attention_logits: dict[int, pd.DataFrame] = field(repr=False)
 
     @property
     def noise_scale_ratio(self) -> NoiseScale:
@@ -163,15 +167,11 @@ def answer(
         sizes, measured = [study.batch_size for study in used], [study.steps for study in used]
         fit = fit_curve(sizes, measured, confidence=confidence, resamples=resamples, seed=seed)
     numbers = _numbers(fit, definition[1], confidence)
+    reached = [entry for entry in points if entry.reached]
+    folders = [[Path(results.trials.at[row, "folder"]) for row in entry.trials] for entry in reached]
     moments = {
-        entry.batch_size: measure(
-            [Path(results.trials.at[row, "folder"]) for row in entry.trials],
-            entry.steps_per_seed,
-            entry.batch_size,
-            confidence=confidence,
-        )
-        for entry in points
-        if entry.reached
+        entry.batch_size: measure(places, entry.steps_per_seed, entry.batch_size, confidence=confidence)
+        for entry, places in zip(reached, folders, strict=True)
     }
     geometries = [measured.geometry for measured in moments.values() if measured.geometry != PLAIN]
     critical = numbers["critical_batch_size"]
@@ -191,6 +191,10 @@ def answer(
         noise_scale=near({size: measured.summary for size, measured in moments.items()}, critical),
         matched_geometry=geometries[0] if geometries else PLAIN,
         matched_noise_scale=near({size: measured.matched for size, measured in moments.items()}, critical),
+        attention_logits={
+            entry.batch_size: attention_logits(places, entry.steps_per_seed, entry.batch_size)
+            for entry, places in zip(reached, folders, strict=True)
+        },
     )
 
 

@@ -24,7 +24,7 @@ from cbs.store import Store, find_sweeps, read_record
 from cbs.target import Target
 
 _AXES = ("lr", "batch_size", "seed")
-_EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe")
+_EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
 """How a trial is run, not what it trains; may differ within a group."""
 
 

@@ -139,6 +139,8 @@ class TrialConfig:
         evaluation: when the validation metric is measured.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
             options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
+        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
+        diagnostics_every: one step in that many is recorded, from the first on.
         precision: ``"float32"``, or ``"bfloat16"`` for autocast (CUDA only).
         compile: whether the model goes through ``torch.compile``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -157,6 +159,8 @@ class TrialConfig:
     schedule: Schedule = field(default_factory=Schedule)
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
+    diagnostics: tuple[str, ...] = ()
+    diagnostics_every: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -178,6 +182,11 @@ class TrialConfig:
                 _is_whole(self.micro_batch_size, 1),
                 f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
             )
+        object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        _require(
+            _is_whole(self.diagnostics_every, 1),
+            f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}",
+        )
         _require(
             self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16"
         )
@@ -186,7 +195,7 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        return without_unused_diagnostics(json.loads(json.dumps(dataclasses.asdict(self))))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -217,6 +226,26 @@ class TrialConfig:
     def trial_id(self) -> str:
         """Readable and unique: optimizer, batch size, learning rate, seed, fingerprint."""
         return f"{self.optimizer.name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
+
+
+def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
+    """Names in their one order, so that the same set has one fingerprint.
+
+    Raises:
+        ConfigError: if it is not a list of distinct names.
+    """
+    _require(
+        isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names),
+        f"{field_name} must be a list of names, got {names!r}",
+    )
+    _require(len(set(names)) == len(names), f"{field_name} holds a name twice: {', '.join(names)}")
+    return tuple(sorted(names))
+
+
+def without_unused_diagnostics(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` without the settings of diagnostics that are as they were before there were any: fingerprints stay."""
+    unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1}
+    return {key: value for key, value in data.items() if key not in unused or value != unused[key]}
 
 
 def fingerprint(data: Any) -> str:

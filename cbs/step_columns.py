@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ class StepColumns:
 
     Args:
         batch_size: examples per step.
-        probe_columns: names of the columns after ``train_loss``.
+        probe_columns: names of the columns after ``train_loss``; those of diagnostics follow.
     """
 
     def __init__(self, batch_size: int, probe_columns: Sequence[str]) -> None:
@@ -23,9 +24,22 @@ class StepColumns:
         self._rows: list[np.ndarray] = []
         self._pending: list[Tensor] = []
 
-    def append(self, values: Sequence[Tensor]) -> None:
-        """Add the row of one step, a zero-dimensional tensor per column."""
-        self._pending.append(torch.stack([value.detach().double() for value in values]))
+    def append(self, values: Sequence[Tensor], diagnostics: Mapping[str, Tensor] | None = None) -> None:
+        """Add the row of one step: a zero-dimensional tensor per column, NaN in the columns that are not given.
+
+        Args:
+            values: of ``train_loss`` and the columns of the probe.
+            diagnostics: of further columns, by name. Those of the first step are there ever after.
+        """
+        found = diagnostics or {}
+        if not self._rows and not self._pending:
+            self.names = (*self.names, *found)
+        rest = [found.get(name) for name in self.names[len(values) :]]
+        if sum(value is not None for value in rest) != len(found):
+            raise ValueError(f"columns {', '.join(found)} were not all there in the first step")
+        undefined = values[0].new_tensor(math.nan)
+        row = [*values, *(undefined if value is None else value for value in rest)]
+        self._pending.append(torch.stack([value.detach().double() for value in row]))
 
     def flush(self) -> np.ndarray:
         """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
@@ -38,8 +52,9 @@ class StepColumns:
         """Every flushed row, shape ``[steps, columns]``."""
         return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
 
-    def restore(self, table: np.ndarray) -> None:
-        """Start from the rows of an earlier :meth:`table`."""
+    def restore(self, table: np.ndarray, names: Sequence[str]) -> None:
+        """Start from the rows of an earlier :meth:`table` and its ``names``."""
+        self.names = tuple(names)
         self._rows, self._pending = [table], []
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import platform
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from cbs import seeding
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
+from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
@@ -96,6 +98,7 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         config = self.config
+        self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         with seeding.seeded(config.seed, "init"):
             self.model = self.workload.build_model().to(self.device)
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
@@ -166,6 +169,7 @@ class TrainingLoop:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "columns": torch.from_numpy(self.columns.table()),
+            "column_names": list(self.columns.names),
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
             "seconds": (self.training_seconds, self.evaluation_seconds),
             "random": torch.get_rng_state(),
@@ -176,7 +180,7 @@ class TrainingLoop:
         """Go back to :meth:`state`; the training stream is drawn again up to that point."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.columns.restore(state["columns"].numpy())
+        self.columns.restore(state["columns"].numpy(), state["column_names"])
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
         done = self.evaluations[-1].step
@@ -195,22 +199,28 @@ class TrainingLoop:
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
         batch = self.to_device(self.stream.next(config.batch_size))
-        loss = self.accumulate(batch)
-        self.columns.append([loss, *(self.probe.step() if self.probe else ())])
+        watching = self.diagnostics if (step - 1) % config.diagnostics_every == 0 else ()
+        loss = self.accumulate(batch, watching)
+        seen = {name: value for diagnostic in watching for name, value in diagnostic.columns().items()}
+        self.columns.append([loss, *(self.probe.step() if self.probe else ())], seen)
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.observe(batch)
         self.optimizer.step()
         return config.lr * multiplier
 
-    def accumulate(self, batch: Batch) -> Tensor:
-        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss."""
+    def accumulate(self, batch: Batch, watching: Sequence[Diagnostic] = ()) -> Tensor:
+        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss. The diagnostics in
+        ``watching`` see the forward passes."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
         sizes = micro_sizes(self.config, self.probe.micro_batches if self.probe else self.micro_batches)
         for examples, part in split_batch(batch, sizes):
             self.examples = examples
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-                loss = self.workload.example_losses(self.trained, part).mean()
+            with contextlib.ExitStack() as stack:
+                for diagnostic in watching:
+                    stack.enter_context(diagnostic)
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+                    loss = self.workload.example_losses(self.trained, part).mean()
             if examples != self.config.batch_size:
                 loss = loss * (examples / self.config.batch_size)
             loss.backward()
@@ -222,8 +232,8 @@ class TrainingLoop:
         workload, config = self.workload, self.config
         if not isinstance(workload, PredictiveWorkload):
             raise ConfigError(
-                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} must "
-                "define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
+                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} "
+                "must define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
             )
 
         def outputs(model: nn.Module, batch: Batch) -> Tensor:

@@ -8,7 +8,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig, fingerprint
+from cbs.config import (
+    Choice,
+    EvaluationPlan,
+    Schedule,
+    TrialConfig,
+    fingerprint,
+    sorted_names,
+    without_unused_diagnostics,
+)
+from cbs.diagnostics import build_diagnostics
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
@@ -64,6 +73,8 @@ class Sweep:
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
         probe: how the noise scale of every step is measured; ``None`` for not at all.
+        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`.
+        diagnostics_every: one step in that many is recorded, from the first on.
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -84,6 +95,8 @@ class Sweep:
     prune_factor: float | None = 1.3
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
+    diagnostics: tuple[str, ...] = ()
+    diagnostics_every: int = 1
     precision: str = "float32"
     compile: bool = False
     device: str = "auto"
@@ -109,6 +122,10 @@ class Sweep:
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        build_diagnostics(self.diagnostics, compiled=self.compile)
+        if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
+            raise ConfigError(f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}")
         if self.max_steps < 1 or self.max_examples < 0:
             raise ConfigError(
                 f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
@@ -150,6 +167,8 @@ class Sweep:
             schedule=self.schedule.at(cell.batch_size),
             evaluation=self.evaluation,
             probe=self.probe,
+            diagnostics=self.diagnostics,
+            diagnostics_every=self.diagnostics_every,
             precision=self.precision,  # type: ignore[arg-type]
             compile=self.compile,
             device=self.device,  # type: ignore[arg-type]
@@ -166,7 +185,7 @@ class Sweep:
 
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
-        data = json.loads(json.dumps(dataclasses.asdict(self)))
+        data = without_unused_diagnostics(json.loads(json.dumps(dataclasses.asdict(self))))
         for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
             del data[axis]
         options = {choice.name: choice.options for choice in self.optimizers if choice.options}

@@ -38,6 +38,7 @@ class Truth:
     geometry: str = "l2"
     own_signal: float = 1.0
     own_noise: float = 6.0
+    layers: int = 0
 
     def best_lr(self, batch_size: int) -> float:
         return min(self.lr_at_1 * batch_size**self.lr_power, self.lr_max)
@@ -111,6 +112,8 @@ def trial(
         "train_loss": np.full(last, 1.0),
     }
     columns |= _moments(config, truth, last)
+    for layer in range(1, 1 + (truth.layers if truth else 0)):
+        columns[f"max_attention_logit_layer_{layer}"] = attention_logit(layer, steps, config.seed)
     crossing = config.target.crossing([row[0] for row in rows], [row[1] for row in rows])
     return TrialResult(
         config=config,
@@ -126,6 +129,11 @@ def trial(
             data_hash=data_hash,
         ),
     )
+
+
+def attention_logit(layer: int, steps: np.ndarray, seed: int) -> np.ndarray:
+    """Largest attention logit of a layer: grows with the square root of the steps, more in later layers and seeds."""
+    return layer * (1.0 + 0.1 * seed) * np.sqrt(steps)
 
 
 def _moments(config: TrialConfig, truth: Truth | None, steps: int) -> dict[str, np.ndarray]:
@@ -175,7 +183,8 @@ def sweep(
         stop_slow: stop trials beyond ``prune_factor``; otherwise they run to the target, as when the bound came too
             late.
         max_steps: budget of every trial.
-        moments: also write the columns of the two-batch probe.
+        moments: also write the columns of the two-batch probe, and of the attention logits of so many layers as the
+            truth has.
     """
     store = Store(root)
     store.prepare()

@@ -61,6 +61,8 @@ def configs(draw: st.DrawFn) -> TrialConfig:
             growth=growth, far_growth=growth + draw(st.floats(0, 2)), near_fraction=draw(st.floats(0, 2))
         ),
         probe=draw(st.none() | st.builds(Choice, name=names)),
+        diagnostics=tuple(draw(st.lists(names, unique=True, max_size=3))),
+        diagnostics_every=draw(st.integers(1, 100)),
         compile=draw(st.booleans()),
         device=draw(st.sampled_from(["auto", "cpu", "cuda"])),
         divergence_factor=draw(st.floats(1.01, 100)),
@@ -86,6 +88,8 @@ CHANGES: dict[str, Any] = {
     "schedule": Schedule(warmup_examples=1),
     "evaluation": EvaluationPlan(near_fraction=0.26),
     "probe": None,
+    "diagnostics": ("max_attention_logit",),
+    "diagnostics_every": 2,
     "precision": "bfloat16",
     "compile": True,
     "device": "cpu",
@@ -99,6 +103,14 @@ def test_every_field_changes_the_fingerprint() -> None:
     fingerprints = {CONFIG.fingerprint, *(config.fingerprint for config in changed)}
     assert len(fingerprints) == len(CHANGES) + 1
     assert len({CONFIG.trial_id, *(config.trial_id for config in changed)}) == len(CHANGES) + 1
+
+
+def test_without_diagnostics_the_fingerprint_is_that_of_before_there_were_any() -> None:
+    assert not {"diagnostics", "diagnostics_every"} & set(CONFIG.to_dict())
+    assert CONFIG.fingerprint == "65cc2799e8ab1b49"
+    one, other = (dataclasses.replace(CONFIG, diagnostics=names) for names in (("b", "a"), ["a", "b"]))
+    assert one.to_dict()["diagnostics"] == ["a", "b"]
+    assert one.fingerprint == other.fingerprint
 
 
 def test_fingerprint_does_not_depend_on_spelling_or_process() -> None:
@@ -133,6 +145,8 @@ def test_trial_id_is_readable_and_fit_for_a_folder() -> None:
         *(("seed", value) for value in (-1, 0.5, True)),
         *(("micro_batch_size", value) for value in (0, 1.5)),
         *(("divergence_factor", value) for value in (1.0, math.nan, math.inf)),
+        *(("diagnostics", value) for value in ("max_attention_logit", ("a", "a"), ("",), (3,), None)),
+        *(("diagnostics_every", value) for value in (0, 1.5)),
         ("precision", "float16"),
         ("device", "tpu"),
     ],

@@ -30,21 +30,27 @@ class FigureKind:
         compute: answers -> the tidy table that is drawn; its column ``optimizer`` names the answer of a row.
         draw: draws a table on axes.
         panels: whether every optimizer has its own axes, ``draw`` then sees one optimizer at a time.
+        by: with panels, the column that has the title of a row's panel.
+        columns: most panels side by side.
+        optional: whether to leave the figure out where its table is empty, because nobody asked for its data.
     """
 
     compute: Callable[[Sequence[Answer]], pd.DataFrame]
     draw: Callable[[Axes, pd.DataFrame], None]
     panels: bool = False
+    by: str = "optimizer"
+    columns: int = 3
+    optional: bool = False
 
     def figure(self, table: pd.DataFrame) -> Figure:
         """The whole figure of ``table``."""
         with style.style():
-            parts = [part for _, part in table.groupby("optimizer", sort=False)] if self.panels else [table]
-            figure, axes = style.grid(len(parts))
+            parts = [part for _, part in table.groupby(self.by, sort=False)] if self.panels and len(table) else [table]
+            figure, axes = style.grid(len(parts), columns=self.columns)
             for place, part in zip(axes, parts, strict=True):
                 self.draw(place, part)
-                if self.panels:
-                    place.set_title(part["optimizer"].iloc[0])
+                if self.panels and len(part):
+                    place.set_title(part[self.by].iloc[0])
                 cell = place.get_subplotspec()
                 if cell and not cell.is_first_col():
                     place.set_ylabel("")
@@ -68,6 +74,8 @@ def write_all(answers: Sequence[Answer], folder: Path) -> list[str]:
         for name in FIGURES:
             kind = FIGURES[name]
             table = kind.compute(members)
+            if kind.optional and table.empty:
+                continue
             table.to_csv(place / f"{name}{suffix}.csv", index=False)
             with style.style():
                 files = style.save(kind.figure(table), place, f"{name}{suffix}")

@@ -19,7 +19,7 @@ from analysis.noise_scale_run import SYMBOLS
 from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128)
-NOISY = Truth(noise=0.05)
+NOISY = Truth(noise=0.05, layers=2)
 SITUATIONS = {
     "two optimizers": {"optimizers": {"adamw": NOISY, "muon": dataclasses.replace(NOISY, min_steps=80.0)}, "seeds": 2},
     "one seed": {"optimizers": {"adamw": NOISY}},
@@ -27,6 +27,16 @@ SITUATIONS = {
     "partly reached": {"optimizers": {"adamw": NOISY}, "max_steps": 500},
     "matched": {"optimizers": {"adamw": dataclasses.replace(NOISY, geometry="l1"), "sgd": NOISY}},
     "one batch size": {"optimizers": {"adamw": NOISY}, "batch_sizes": (8,)},
+    "five optimizers": {
+        "optimizers": {
+            name: dataclasses.replace(NOISY, layers=12) for name in ("adamw", "lamb", "lars", "merit", "sgd")
+        },
+        "batch_sizes": (8, 32),
+        "lrs": (2e-3, 4e-3),
+        "seeds": 2,
+    },
+    "one layer": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=1)}, "batch_sizes": (8, 32)},
+    "no attention": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=0)}, "batch_sizes": (8, 32)},
 }
 
 

@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
 
 def test_resolve_checks_names_options_and_budget():
     with pytest.raises(ConfigError, match="did you mean adamw"):
-        tiny(optimizers=(Choice(name="adamv"),))
+        tiny(optimizers=(Choice(name="adamww"),))
     with pytest.raises(ConfigError, match="momentun"):
         tiny(optimizers=(Choice(name="sgd", options={"momentun": 0.5}),))
     with pytest.raises(ConfigError, match="dimensions"):

@@ -44,6 +44,26 @@ def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not()
     assert [ScheduleRule(warmup_examples=100).at(b).warmup_examples for b in (4, 64)] == [100, 100]
 
 
+def test_a_protocol_without_diagnostics_is_as_before_there_were_any():
+    sweep = small_sweep()
+    assert not {"diagnostics", "diagnostics_every"} & set(sweep.protocol())
+    assert sweep.protocol_fingerprint == "dbb112ae7a72a019"
+    with_one = sweep.replace(diagnostics=("max_attention_logit",), diagnostics_every=3)
+    assert with_one.protocol()["diagnostics"] == ["max_attention_logit"]
+    assert with_one.protocol_fingerprint != sweep.protocol_fingerprint
+    config = with_one.trial(Cell("adamw", 4, 0), 1e-3)
+    assert (config.diagnostics, config.diagnostics_every) == (("max_attention_logit",), 3)
+
+
+def test_diagnostics_are_checked_when_the_sweep_is_built():
+    with pytest.raises(ConfigError, match="did you mean max_attention_logit"):
+        small_sweep(diagnostics=("max_attention_logits",))
+    with pytest.raises(ConfigError, match="cannot see into a compiled model"):
+        small_sweep(diagnostics=("max_attention_logit",), compile=True)
+    with pytest.raises(ConfigError, match="diagnostics_every"):
+        small_sweep(diagnostics_every=0)
+
+
 def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
     sweep = small_sweep()
     same = sweep.replace(batch_sizes=(8,), seeds=(7,), lrs=(1e-3,), optimizers=(Choice(name="sgd"),), name="x")

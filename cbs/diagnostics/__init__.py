@@ -1,0 +1,30 @@
+"""Diagnostics: numbers about the model itself that training records beside the loss; one file each, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cbs.diagnostics.base import Diagnostic
+from cbs.errors import ConfigError
+from cbs.registry import Registry
+
+DIAGNOSTICS: Registry[Callable[[], Diagnostic]] = Registry("diagnostic", "cbs.diagnostics")
+
+__all__ = ["DIAGNOSTICS", "Diagnostic", "build_diagnostics"]
+
+
+def build_diagnostics(names: Sequence[str], *, compiled: bool = False) -> list[Diagnostic]:
+    """The diagnostics of these names, in their order.
+
+    Args:
+        names: in :data:`DIAGNOSTICS`.
+        compiled: whether the model goes through ``torch.compile``.
+
+    Raises:
+        ConfigError: if a name is unknown, or a diagnostic cannot see into a compiled model.
+    """
+    built = [DIAGNOSTICS[name]() for name in names]
+    for name, diagnostic in zip(names, built, strict=True):
+        if compiled and not diagnostic.compiled:
+            raise ConfigError(f"diagnostic {name!r} cannot see into a compiled model; use --set compile=false")
+    return built

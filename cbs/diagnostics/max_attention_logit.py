@@ -1,0 +1,254 @@
+r"""The largest attention logit of every layer, along training.
+
+Attention logits that grow without bound make the softmax one-hot and training unstable; MERIT (ICML 2025, arXiv
+2508.20577) shows them for the first and the last layer of GPT-2 under AdamW, LAMB and MERIT. The logit of query i and
+key j in one head is :math:`z_{ij} = q_i \cdot k_j / \sqrt{d_k}`, with the scale that the attention itself uses. Here
+its largest value, not its largest absolute value, is taken over the examples of the step, heads and unmasked pairs
+(i, j); the paper does not say whether masked pairs count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from cbs.diagnostics import DIAGNOSTICS
+from cbs.errors import ConfigError
+
+BLOCKS = {"cpu": 2**19}
+BLOCK = 2**24
+"""Most logits in memory at a time, by kind of device: what suits a cache, and 64 MiB elsewhere."""
+
+MASKED = -1e4
+"""A float mask hides what it lowers by this much or more; its smaller entries, as of a position bias, hide nothing."""
+
+_ATTENTION = functional.scaled_dot_product_attention
+
+
+@DIAGNOSTICS.register("max_attention_logit")
+class MaxAttentionLogit(TorchFunctionMode):
+    """Largest :math:`q \\cdot k / \\sqrt{d_k}` of every layer, over examples, heads and unmasked pairs of positions.
+
+    Works with any model that calls ``torch.nn.functional.scaled_dot_product_attention``; the n-th call in a forward
+    pass is layer n. Masks (boolean, float, ``is_causal``), ``scale`` and ``enable_gqa`` are those of the call. A float
+    mask hides a pair where it is -10,000 or lower, and is not part of the logit. Logits are computed again, in float32
+    at least, from the queries and keys that are passed in, block by block (:data:`BLOCK`); no graph is kept and no
+    result changes. On several ranks every rank has the maximum of its own examples.
+
+    Enter it around the forward pass of every micro-batch, and read it once per step::
+
+        logits = MaxAttentionLogit()
+        for batch in batches:
+            with logits:
+                loss = model(batch)
+            loss.backward()
+            print(logits.read())
+
+    What runs in the backward pass, as recomputation under activation checkpointing, is not counted. A model under
+    ``torch.compile`` is refused, because its compiled code would have to change.
+    """
+
+    compiled = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._largest: list[Tensor] = []
+        self._calls = 0
+        self._passes = 0
+        self._in_compiled_code = False
+
+    def __enter__(self) -> MaxAttentionLogit:
+        """A forward pass begins."""
+        self._calls = 0
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The forward pass is over.
+
+        Raises:
+            ConfigError: if the model never called the function, called it in compiled code, or called it another number
+                of times than in the pass before.
+        """
+        super().__exit__(kind, error, trace)
+        if error is not None:
+            return
+        if self._in_compiled_code:
+            raise ConfigError(
+                "max_attention_logit cannot see into a compiled model; call the model without torch.compile"
+            )
+        if not self._calls:
+            raise ConfigError(
+                "max_attention_logit found no attention: the model never calls "
+                "torch.nn.functional.scaled_dot_product_attention (Hugging Face: attn_implementation='sdpa')"
+            )
+        if self._calls != len(self._largest):
+            raise ConfigError(
+                f"max_attention_logit cannot number the layers: {self._calls} calls of scaled_dot_product_attention in "
+                f"this forward pass, {len(self._largest)} in the one before; enter it once for every forward pass"
+            )
+        self._passes += 1
+
+    def read(self) -> Tensor:
+        """Largest logit of every layer since the last call of this method, float32 or float64, shape ``[layers]``.
+
+        Minus infinity where every pair is masked, NaN where a logit is. Stays on the device of the first layer.
+
+        Raises:
+            ConfigError: if there was no forward pass since.
+        """
+        if not self._passes:
+            raise ConfigError("max_attention_logit has nothing to read: enter it around the forward pass of the model")
+        largest, self._largest, self._passes = self._largest, [], 0
+        return torch.stack([entry.to(largest[0].device) for entry in largest])
+
+    def columns(self) -> Mapping[str, Tensor]:
+        """``max_attention_logit_layer_1`` and on: :meth:`read` as columns."""
+        return {f"max_attention_logit_layer_{layer}": value for layer, value in enumerate(self.read(), start=1)}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call ``func`` as if nothing was here; if it is the attention, take its largest logit besides."""
+        if func is _ATTENTION:
+            return self._attend(*args, **(kwargs or {}))
+        if func is functional.multi_head_attention_forward:
+            with _replaced(self._attend):
+                return func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        mixed = _ATTENTION(query, key, value, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            self._in_compiled_code = True
+        elif torch._C._current_graph_task_id() == -1:  # not inside a backward pass
+            self._observe(query, key, *args, **kwargs)
+        return mixed
+
+    def _observe(
+        self,
+        query: Tensor,
+        key: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        found = largest_logit(query, key, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        if self._calls < len(self._largest):
+            self._largest[self._calls] = torch.maximum(self._largest[self._calls], found)
+        elif not self._passes:
+            self._largest.append(found)
+        self._calls += 1
+
+
+@contextlib.contextmanager
+def _replaced(attention: Callable[..., Tensor]) -> Iterator[None]:
+    """Have torch's own multi-head attention call ``attention``: inside it no function mode is active."""
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = _ATTENTION
+
+
+@torch.no_grad()
+def largest_logit(
+    query: Tensor,
+    key: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    r"""The largest of ``scale * query @ key.T`` over every pair that is not masked.
+
+    Args:
+        query: shape ``[..., heads, queries, width]``.
+        key: shape ``[..., heads, keys, width]``, or fewer heads with ``enable_gqa``.
+        attn_mask: broadcastable to ``[..., heads, queries, keys]``: True, or above -10,000, where a pair takes part.
+        is_causal: whether query i sees keys 0 to i alone.
+        scale: of the logits; ``None`` for :math:`1/\sqrt{width}`.
+        enable_gqa: whether consecutive query heads share a key head.
+
+    Returns:
+        Zero-dimensional, float64 for such queries and else float32; minus infinity where every pair is masked.
+
+    Raises:
+        ConfigError: for nested tensors.
+    """
+    if query.is_nested or key.is_nested:
+        raise ConfigError("max_attention_logit cannot read nested tensors; use padded batches and a mask")
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        groups = (key.shape[-3], query.shape[-3] // key.shape[-3])
+        query, key = query.unflatten(-3, groups), key.unsqueeze(-3)
+        if attn_mask is not None and attn_mask.dim() > 2:
+            attn_mask = attn_mask.unflatten(-3, groups if attn_mask.shape[-3] > 1 else (1, 1))
+    if query.shape[:-2] != key.shape[:-2]:
+        batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        query, key = query.expand(*batch, -1, -1), key.expand(*batch, -1, -1)
+    if attn_mask is not None:
+        attn_mask = attn_mask.reshape((1,) * (query.dim() - attn_mask.dim()) + attn_mask.shape)
+    kind = query.device.type
+    exact = contextlib.nullcontext() if not torch.is_autocast_enabled(kind) else torch.autocast(kind, enabled=False)
+    with exact:
+        blocks = _blocks(query, key, attn_mask, BLOCKS.get(kind, BLOCK))
+        found = [_largest(*block, scale=scale, is_causal=is_causal) for block in blocks]
+    return found[0] if len(found) == 1 else torch.stack(found).amax()
+
+
+def _largest(query: Tensor, key: Tensor, mask: Tensor | None, first: int, *, scale: float, is_causal: bool) -> Tensor:
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    if is_causal:
+        key = key[..., : first + query.shape[-2], :]
+    logits = torch.matmul(query.to(dtype) * scale, key.to(dtype).transpose(-2, -1))
+    # Sums, because filling takes ten times as long on the CPU.
+    if is_causal:
+        logits += logits.new_full(logits.shape[-2:], -math.inf).triu_(1 + first)
+    if mask is not None:
+        hidden = ~mask if mask.dtype == torch.bool else mask <= MASKED
+        logits += torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -math.inf)
+    return logits.amax()
+
+
+def _blocks(
+    query: Tensor, key: Tensor, mask: Tensor | None, most: int, *, dimension: int = 0, first: int = 0
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
+    """Views of at most ``most`` logits each, but at least one row, with the index of their first query; cut along
+    ``dimension`` and those after it.
+
+    Args:
+        query: shape ``[*batch, queries, width]``.
+        key: shape ``[*batch, keys, width]``.
+        mask: as many dimensions; each of the size of ``[*batch, queries, keys]``, or 1.
+    """
+    logits = math.prod(query.shape[:-1]) * key.shape[-2]
+    if logits <= most or dimension == query.dim() - 1:
+        yield query, key, mask, first
+        return
+    size = query.shape[dimension]
+    length = max(1, most * size // logits)
+    along_queries = dimension == query.dim() - 2
+    for start in range(0, size, length):
+        count = min(length, size - start)
+        yield from _blocks(
+            query.narrow(dimension, start, count),
+            key if along_queries else key.narrow(dimension, start, count),
+            mask if mask is None or mask.shape[dimension] == 1 else mask.narrow(dimension, start, count),
+            most,
+            dimension=dimension + 1,
+            first=start if along_queries else 0,
+        )

@@ -1,0 +1,183 @@
+"""Diagnostics in the training loop: on request, at every step, without a trace in the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.checkpoint import Checkpoint
+from cbs.config import Choice, TrialConfig
+from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
+from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
+from cbs.errors import ConfigError
+from cbs.noise_scale.columns import L2_COLUMNS
+from cbs.record import Measurement
+from cbs.step_columns import StepColumns
+from cbs.store import Store, read_steps
+from cbs.target import Target
+from cbs.training import run_trial
+from cbs.workloads import build_workload
+
+CONFIG = TrialConfig(
+    workload=Choice(name="text"),
+    optimizer=Choice(name="adamw"),
+    lr=2e-3,
+    batch_size=4,
+    seed=3,
+    target=Target(metric="validation_loss", value=1.0),
+    max_steps=12,
+    probe=None,
+    diagnostics=("max_attention_logit",),
+)
+COLUMNS = ("max_attention_logit_layer_1", "max_attention_logit_layer_2")
+
+
+def config_with(**changes: Any) -> TrialConfig:
+    return dataclasses.replace(CONFIG, **changes)
+
+
+class Recorder:
+    """A workload that keeps the model and what the largest logits of every training pass would be."""
+
+    def __init__(self) -> None:
+        self.inner = build_workload(CONFIG.workload)
+        self.seen: list[list[float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def build_model(self) -> nn.Module:
+        self.model = self.inner.build_model()
+        return self.model
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        with torch.no_grad(), MaxAttentionLogit() as logits:
+            self.inner.example_losses(model, batch)
+        self.seen.append(logits.read().tolist())
+        return self.inner.example_losses(model, batch)
+
+
+class OneCall(Recorder):
+    """Likewise, without the extra pass."""
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return self.inner.example_losses(model, batch)
+
+
+def weights(config: TrialConfig) -> tuple[list[float], dict[str, Tensor]]:
+    """Evaluations and final weights of a trial."""
+    workload = OneCall()
+    result = run_trial(config, workload=workload)
+    return [row.value for row in result.evaluations], workload.model.state_dict()
+
+
+@pytest.mark.parametrize("probe", [None, Choice(name="split", options={"every": 1})])
+def test_the_weights_are_bitwise_those_without_it(probe: Choice | None) -> None:
+    values, with_it = weights(config_with(probe=probe))
+    plain, without = weights(config_with(probe=probe, diagnostics=()))
+    assert values == plain
+    for name, value in without.items():
+        assert torch.equal(with_it[name], value), name
+
+
+def test_one_column_per_layer_after_those_of_the_probe() -> None:
+    steps = run_trial(config_with(probe=Choice(name="auto", options={"geometry": "l2"}))).steps
+    assert tuple(steps) == ("step", "examples", "train_loss", *L2_COLUMNS, *COLUMNS)
+    for name in COLUMNS:
+        assert np.isfinite(steps[name]).all()
+        assert len(np.unique(steps[name])) == 12
+    assert not set(COLUMNS) & set(run_trial(config_with(diagnostics=(), max_steps=2)).steps)
+
+
+def test_every_step_has_the_largest_of_all_its_micro_batches() -> None:
+    recorder = Recorder()
+    watched = run_trial(config_with(micro_batch_size=2, diagnostics=()), workload=recorder)
+    expected = np.array(recorder.seen).reshape(12, 2, 2).max(axis=1)  # steps, micro-batches, layers
+    steps = run_trial(config_with(micro_batch_size=2)).steps
+    np.testing.assert_array_equal(steps["train_loss"], watched.steps["train_loss"])
+    np.testing.assert_array_equal(np.stack([steps[name] for name in COLUMNS], axis=1), expected)
+
+
+def test_one_step_in_so_many() -> None:
+    often, seldom = run_trial(CONFIG).steps, run_trial(config_with(diagnostics_every=5)).steps
+    for name in COLUMNS:
+        assert np.flatnonzero(np.isfinite(seldom[name])).tolist() == [0, 5, 10]
+        np.testing.assert_array_equal(seldom[name][::5], often[name][::5])
+
+
+class Killed(Exception):
+    """Stands for the death of the process."""
+
+
+def killed(latest: Measurement) -> bool:
+    if latest.step >= 7:
+        raise Killed
+    return False
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_columns_survive_a_checkpoint_and_the_disk(every: int, tmp_path: Path) -> None:
+    config = config_with(diagnostics_every=every)
+    undisturbed = run_trial(config)
+    for monitor in (killed, None):
+        checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=0.0)
+        if monitor is not None:
+            with pytest.raises(Killed):
+                run_trial(config, checkpoint=checkpoint, monitor=monitor)
+        else:
+            resumed = run_trial(config, checkpoint=checkpoint)
+    assert tuple(resumed.steps) == ("step", "examples", "train_loss", *COLUMNS)
+    store = Store(tmp_path)
+    store.prepare()
+    store.save(resumed)
+    file = store.trials / config.trial_id / "steps.parquet"
+    for name, column in undisturbed.steps.items():
+        np.testing.assert_array_equal(resumed.steps[name], column)
+        np.testing.assert_array_equal(read_steps(file)[name], column)
+    assert tuple(read_steps(file, prefix="max_attention_logit_")) == ("step", *COLUMNS)
+    assert store.load(config.trial_id).config == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"diagnostics": ("max_logit",)}, "did you mean max_attention_logit"),
+        ({"compile": True}, "cannot see into a compiled model"),
+        (
+            {
+                "workload": Choice(name="noisy_quadratic", options={"dimension": 10}),
+                "target": Target(metric="validation_loss", value=1e-9),
+            },
+            "never calls torch.nn.functional.scaled_dot_product_attention",
+        ),
+    ],
+)
+def test_misuse_is_one_clear_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_trial(config_with(**changes))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS.names())
+def test_every_registered_diagnostic_says_what_it_is(name: str) -> None:
+    (built,) = build_diagnostics([name])
+    assert isinstance(built.compiled, bool)
+    assert (DIAGNOSTICS[name].__doc__ or "").splitlines()[0].endswith(".")
+
+
+def test_columns_that_come_later_are_refused() -> None:
+    columns = StepColumns(2, ())
+    loss = torch.tensor(1.0)
+    columns.append([loss], {"a": loss})
+    columns.append([loss])
+    with pytest.raises(ValueError, match="b were not all there in the first step"):
+        columns.append([loss], {"b": loss})
+    columns.flush()
+    np.testing.assert_array_equal(columns.arrays()["a"], [1.0, np.nan])
