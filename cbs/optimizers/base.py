@@ -13,6 +13,7 @@ from torch import nn
 from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
 from cbs.optimizers.scaling import resolve
+from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
 
 OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers")
@@ -88,22 +89,24 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
     Args:
         choice: name and options; besides the optimizer's own options those of :mod:`cbs.optimizers.scaling`.
         model: the model.
-        lr: learning rate.
+        lr: learning rate; at other than the base width of a model in muP times the factors of ``width_rule``.
         batch_size: examples per update; only options given in examples depend on it.
 
     Raises:
         ConfigError: if the name or an option is unknown, or an option's value is refused.
     """
     spec = OPTIMIZERS[choice.name]
-    options = resolve(choice, spec.defaults, lr=lr, batch_size=batch_size)
+    options = resolve(choice, spec.defaults, spec.family, lr=lr, batch_size=batch_size)
     unknown = sorted(set(options) - set(spec.defaults))
     if unknown:
         known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items())
         raise ConfigError(f"optimizer {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
-        return spec.build(model, lr, **options)
+        built = spec.build(model, lr, **options)
     except CbsError:
         raise
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
+    scale_for_width(built, model, spec.width_rule)
+    return built

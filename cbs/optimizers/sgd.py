@@ -13,6 +13,7 @@ from cbs.optimizers.base import optimizer
     lr_grid=(8e-3, 1.6e-2, 3.2e-2, 6.4e-2, 0.128, 0.256, 0.512, 1.024),
     family="sgd",
     geometry="l2",
+    width_rule="sgd",
     paper="Sutskever et al. 2013, ICML",
 )
 def sgd(

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from cbs.optimizers.widths import Kind, Width
+
 EMBEDDING_STD = 0.02
 
 
@@ -28,6 +30,11 @@ class GPTShape:
     heads: int
     context: int
 
+    @property
+    def head_size(self) -> int:
+        """Entries of a query or key."""
+        return self.width // self.heads
+
     def parameters(self, vocab_size: int) -> int:
         r"""Parameter count: :math:`(V + T) d + L (12 d^2 + 2 d) + d`, the head being the token embedding."""
         block = 12 * self.width**2 + 2 * self.width
@@ -45,6 +52,19 @@ SIZES: dict[str, GPTShape] = {
 """Shapes by name: named after their size with 128 tokens, or those of Radford et al. 2019."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """The model that muP starts from; see :mod:`cbs.optimizers.widths`.
+
+    Attributes:
+        width: width at which muP and the standard parametrization are the same.
+        head_size: head size at which their attention logits are.
+    """
+
+    width: int
+    head_size: int
+
+
 class GPT(nn.Module):
     """Pre-LN transformer with learned positions and a head tied to the token embedding (Radford et al. 2019, "Language
     Models are Unsupervised Multitask Learners"), without biases anywhere.
@@ -53,17 +73,24 @@ class GPT(nn.Module):
     residual stream divided by :math:`\\sqrt{2L}` besides, so that its variance does not grow with the depth L;
     LayerNorm gains 1.
 
+    In muP the initialisation is the same. With r the ratio of the width to that of the base model, the logits are
+    divided by r, those of attention are :math:`\\sqrt{h_0}\\, q \\cdot k / h` with h and :math:`h_0` the head sizes of
+    this and of the base model, and :meth:`widths` lets the learning rates follow r.
+
     Args:
         shape: width, layers, heads and context.
         vocab_size: number of token ids.
+        base: the base model of muP; ``None`` for the standard parametrization.
     """
 
-    def __init__(self, shape: GPTShape, vocab_size: int) -> None:
+    def __init__(self, shape: GPTShape, vocab_size: int, base: BaseModel | None = None) -> None:
         super().__init__()
         self.shape = shape
+        self.width_ratio = shape.width / base.width if base is not None else 1.0
+        scale = attention_scale(shape.head_size, base)
         self.tokens = nn.Embedding(vocab_size, shape.width)
         self.positions = nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(Block(shape.width, shape.heads, scale) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
         self._initialise()
         # On the meta device a Linear draws no random numbers.
@@ -84,7 +111,19 @@ class GPT(nn.Module):
         x = (self.tokens(ids) + self.positions(places)).view(-1, self.shape.width)
         for block in self.blocks:
             x = block(x, sequences)
-        return self.head(self.norm(x)).view(sequences, length, -1)
+        x = self.norm(x)
+        if self.width_ratio != 1.0:
+            x = x / self.width_ratio
+        return self.head(x).view(sequences, length, -1)
+
+    def widths(self) -> dict[str, Width]:
+        """How every parameter grows with the width; the tied head counts as the output it is."""
+        tied, linear = self.tokens.weight, {id(m.weight) for m in self.modules() if isinstance(m, nn.Linear)}
+        kinds: dict[str, Kind] = {
+            name: "output" if param is tied else "hidden" if id(param) in linear else "input"
+            for name, param in self.named_parameters()
+        }
+        return {name: Width(kind=kind, ratio=self.width_ratio) for name, kind in kinds.items()}
 
     def _initialise(self) -> None:
         depth_scale = 1.0 / math.sqrt(2.0 * self.shape.layers)
@@ -96,6 +135,13 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=scale / math.sqrt(module.in_features))
 
 
+def attention_scale(head_size: int, base: BaseModel | None) -> float | None:
+    """What q.k is multiplied by; ``None`` for the standard one over the root of the head size."""
+    if base is None or base.head_size == head_size:
+        return None
+    return math.sqrt(base.head_size) / head_size
+
+
 class Block(nn.Module):
     """Causal self-attention and a four times wider GELU network, each added to the residual stream.
 
@@ -103,9 +149,10 @@ class Block(nn.Module):
     product of two matrices takes fewer operations than one of a matrix and a three-dimensional tensor.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
         super().__init__()
         self.heads = heads
+        self.scale = scale
         self.attention_norm = nn.LayerNorm(width, bias=False)
         self.attention_qkv = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
@@ -119,6 +166,6 @@ class Block(nn.Module):
         qkv = self.attention_qkv(self.attention_norm(x))
         heads = qkv.view(sequences, rows // sequences, 3, self.heads, width // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
-        mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(rows, width))
         return x + self.mlp_out(gelu(self.mlp_in(self.mlp_norm(x))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from difflib import get_close_matches
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from cbs.errors import ConfigError, DataError, UnknownNameError
 from cbs.target import Direction
 from cbs.text import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
 from cbs.text.corpus import check_ids
+from cbs.text.gpt import BaseModel
 from cbs.workloads import WORKLOADS
 from cbs.workloads.streams import RandomIndices
 
@@ -26,13 +28,21 @@ VALIDATION_LOGITS = 2**28
 
 BYTE_TARGET = 2.4
 TOKEN_TARGET_SHARE = 0.6
+PARAMETRIZATIONS = ("standard", "mup")
+BASE_SIZE = "30k"
+"""The size whose width is the base width of muP unless another is given."""
 
 
 @WORKLOADS.register("text")
 def text(
     *,
     size: str = "30k",
+    width: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
     context: int | None = None,
+    parametrization: str = "standard",
+    base_width: int | None = None,
     data: str | None = None,
     validation: str | None = None,
     tokenizer: str | None = None,
@@ -45,7 +55,14 @@ def text(
 
     Args:
         size: a name of :data:`cbs.text.gpt.SIZES`.
+        width: width of the model; ``None`` for that of the size.
+        layers: number of blocks; ``None`` for that of the size.
+        heads: attention heads per block; ``None`` for as many as keep the head size of the size.
         context: tokens per sequence; ``None`` for that of the size.
+        parametrization: ``"standard"``, or ``"mup"`` for learning rates that transfer across widths, see
+            :mod:`cbs.optimizers.widths`. The base model has the head size of the size.
+        base_width: with ``"mup"``, the width at which it is the standard parametrization; ``None`` for 32, that of the
+            size "30k".
         data: file or folder with the text, see :func:`cbs.text.files.load_corpus` for the formats and for the options
             ``validation``, ``tokenizer``, ``text_field`` and ``dtype``; ``None`` for the embedded corpus.
         validation: file or folder with the validation text; ``None`` to split ``data``.
@@ -62,16 +79,25 @@ def text(
     """
     if size not in SIZES:
         raise UnknownNameError(f"unknown size {size!r} of workload 'text': known sizes are {', '.join(SIZES)}")
-    numbers = {"context": context, "vocab_size": vocab_size, "validation_sequences": validation_sequences}
+    numbers = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "context": context,
+        "base_width": base_width,
+        "vocab_size": vocab_size,
+        "validation_sequences": validation_sequences,
+    }
     for name, number in numbers.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ConfigError(f"{name} of workload 'text' must be a whole number of at least 1, got {number!r}")
-    shape = SIZES[size] if context is None else dataclasses.replace(SIZES[size], context=context)
+    shape = _shape(size, width=width, layers=layers, heads=heads, context=context)
+    base = _base(parametrization, base_width, SIZES[size].head_size)
     if data is not None:
         corpus = load_corpus(
             data, validation=validation, tokenizer=tokenizer, text_field=text_field, dtype=dtype, vocab_size=vocab_size
         )
-        return TextWorkload(shape, corpus, validation_sequences)
+        return TextWorkload(shape, corpus, validation_sequences, base)
     for name, option in {"validation": validation, "tokenizer": tokenizer, "dtype": dtype}.items():
         if option is not None:
             raise ConfigError(f"option {name} of workload 'text' needs data=PATH, the embedded corpus does not use it")
@@ -80,7 +106,37 @@ def text(
         for tokens in (corpus.training, corpus.validation):
             check_ids(tokens, vocab_size, corpus.training_source)
         corpus = dataclasses.replace(corpus, vocab_size=vocab_size)
-    return TextWorkload(shape, corpus, validation_sequences)
+    return TextWorkload(shape, corpus, validation_sequences, base)
+
+
+def _shape(size: str, *, width: int | None, layers: int | None, heads: int | None, context: int | None) -> GPTShape:
+    named = SIZES[size]
+    width = width or named.width
+    if heads is None:
+        heads, rest = divmod(width, named.head_size)
+        if rest:
+            raise ConfigError(
+                f"width {width} of workload 'text' is not a multiple of {named.head_size}, the head size of {size!r}: "
+                "choose one that is, or give heads"
+            )
+    elif width % heads:
+        raise ConfigError(f"width {width} of workload 'text' is not divisible by heads={heads}; change one of them")
+    return GPTShape(width=width, layers=layers or named.layers, heads=heads, context=context or named.context)
+
+
+def _base(parametrization: str, base_width: int | None, head_size: int) -> BaseModel | None:
+    if parametrization not in PARAMETRIZATIONS:
+        near = get_close_matches(str(parametrization).lower(), PARAMETRIZATIONS, n=1, cutoff=0.3)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UnknownNameError(
+            f"unknown parametrization {parametrization!r} of workload 'text': {hint}known are "
+            f"{', '.join(PARAMETRIZATIONS)}"
+        )
+    if parametrization == "mup":
+        return BaseModel(width=base_width or SIZES[BASE_SIZE].width, head_size=head_size)
+    if base_width is not None:
+        raise ConfigError("option base_width of workload 'text' needs parametrization=mup")
+    return None
 
 
 class TextWorkload:
@@ -98,6 +154,7 @@ class TextWorkload:
         shape: shape of the model; its context is the sequence length.
         corpus: the data.
         validation_sequences: sequences in the validation set.
+        base: base model of muP; ``None`` for the standard parametrization.
 
     Raises:
         DataError: if the training part holds no window, or the validation part fewer than ``validation_sequences``.
@@ -109,8 +166,11 @@ class TextWorkload:
     tokens_per_example: int | None
     data_hash: str | None
 
-    def __init__(self, shape: GPTShape, corpus: Corpus, validation_sequences: int = 512) -> None:
+    def __init__(
+        self, shape: GPTShape, corpus: Corpus, validation_sequences: int = 512, base: BaseModel | None = None
+    ) -> None:
         self.shape = shape
+        self.base = base
         self.corpus = corpus
         self.metric_unit = f"nats/{corpus.unit}"
         token_target = round(TOKEN_TARGET_SHARE * math.log(corpus.vocab_size), 2)
@@ -127,7 +187,7 @@ class TextWorkload:
 
     def build_model(self) -> nn.Module:
         """A :class:`~cbs.text.gpt.GPT` drawn from torch's global random state."""
-        return GPT(self.shape, self.corpus.vocab_size)
+        return GPT(self.shape, self.corpus.vocab_size, self.base)
 
     def training_stream(self, generator: torch.Generator) -> WindowStream:
         """Random windows of the training text."""

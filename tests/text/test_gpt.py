@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cbs.text.gpt import GPT, SIZES, GPTShape
+from cbs.optimizers.widths import Width
+from cbs.text.gpt import GPT, SIZES, BaseModel, GPTShape
 
 TINY = GPTShape(width=16, layers=2, heads=4, context=12)
 
 
-def build(shape: GPTShape = SIZES["30k"], vocab_size: int = 128, seed: int = 0) -> GPT:
+def build(shape: GPTShape = SIZES["30k"], vocab_size: int = 128, seed: int = 0, base: BaseModel | None = None) -> GPT:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return GPT(shape, vocab_size)
+        return GPT(shape, vocab_size, base)
 
 
 def random_ids(sequences: int, length: int, vocab_size: int = 128) -> Tensor:
@@ -106,19 +107,56 @@ def test_a_prefix_gives_the_logits_of_the_whole() -> None:
         torch.testing.assert_close(model(ids[:, :7]), model(ids)[:, :7], rtol=1e-5, atol=1e-5)
 
 
-def test_against_a_transformer_written_out() -> None:
-    model, ids = build(TINY, 20).double(), random_ids(2, 12, 20)
+@pytest.mark.parametrize("base", [None, BaseModel(width=8, head_size=4), BaseModel(width=4, head_size=9)])
+def test_against_a_transformer_written_out(base: BaseModel | None) -> None:
+    model, ids = build(TINY, 20, base=base).double(), random_ids(2, 12, 20)
+    # Larger weights than the initial ones, under which attention is near uniform whatever its scale.
     with torch.no_grad():
+        for block in model.blocks:
+            block.attention_qkv.weight.mul_(4)
         fast = model(ids)
         for sequence, logits in zip(ids, fast, strict=True):
-            torch.testing.assert_close(logits, written_out(model, sequence))
+            torch.testing.assert_close(logits, written_out(model, sequence, base))
 
 
-def written_out(model: GPT, ids: Tensor) -> Tensor:
+def test_mup_starts_from_the_same_weights_and_divides_the_logits() -> None:
+    wide = GPTShape(width=64, layers=2, heads=4, context=32)
+    standard, mup, ids = build(wide), build(wide, base=BaseModel(width=16, head_size=16)), random_ids(2, 32)
+    for one, other in zip(standard.parameters(), mup.parameters(), strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(mup(ids), standard(ids) / 4, rtol=1e-5, atol=1e-6)
+
+
+def test_mup_at_the_base_is_bitwise_the_standard_parametrization() -> None:
+    standard, mup, ids = build(), build(base=BaseModel(width=32, head_size=16)), random_ids(2, 32)
+    for model in (standard, mup):
+        model(ids).square().mean().backward()
+    assert torch.equal(standard(ids), mup(ids))
+    for one, other in zip(standard.parameters(), mup.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+    assert standard.widths() == mup.widths()
+
+
+def test_widths_name_every_parameter_and_its_kind() -> None:
+    widths = build(TINY, 20, base=BaseModel(width=4, head_size=4)).widths()
+    names = [name for name, _ in build(TINY, 20).named_parameters()]
+    assert list(widths) == names
+    kinds = {"tokens": "output", "positions": "input", "norm": "input", "attention_norm": "input", "mlp_norm": "input"}
+    for name in names:
+        assert widths[name] == Width(kind=kinds.get(name.split(".")[-2], "hidden"), ratio=4.0), name  # type: ignore[arg-type]
+    assert {width.ratio for width in build(TINY, 20).widths().values()} == {1.0}
+
+
+def written_out(model: GPT, ids: Tensor, base: BaseModel | None = None) -> Tensor:
     """Logits of one sequence, head by head and position by position."""
     weights = dict(model.named_parameters())
     heads, width = model.shape.heads, model.shape.width
     size = width // heads
+    scale = math.sqrt(base.head_size) / size if base else 1 / math.sqrt(size)
     x = torch.stack([weights["tokens.weight"][i] + weights["positions.weight"][t] for t, i in enumerate(ids)])
     for layer in range(model.shape.layers):
         block = {name.split(".")[2]: weight for name, weight in weights.items() if name.startswith(f"blocks.{layer}.")}
@@ -127,12 +165,12 @@ def written_out(model: GPT, ids: Tensor) -> Tensor:
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
             for t in range(len(ids)):
-                scores = key[: t + 1, part] @ query[t, part] / math.sqrt(size)
+                scores = key[: t + 1, part] @ query[t, part] * scale
                 mixed[t, part] = scores.softmax(0) @ value[: t + 1, part]
         x = x + mixed @ block["attention_out"].T
         hidden = normalise(x, block["mlp_norm"]) @ block["mlp_in"].T
         x = x + (hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))) @ block["mlp_out"].T
-    return normalise(x, weights["norm.weight"]) @ weights["tokens.weight"].T
+    return normalise(x, weights["norm.weight"]) @ weights["tokens.weight"].T * (base.width / width if base else 1)
 
 
 def normalise(x: Tensor, gain: Tensor) -> Tensor:

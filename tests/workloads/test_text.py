@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cbs import seeding
-from cbs.config import Choice, TrialConfig
+from cbs.config import Choice, Schedule, TrialConfig
 from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
 from cbs.record import TrialStatus
 from cbs.target import Target
-from cbs.text import SIZES, corpus
-from cbs.training import run_trial
+from cbs.text import GPT, SIZES, GPTShape, corpus
+from cbs.text.gpt import BaseModel
+from cbs.training import TrainingLoop, run_trial
 from cbs.workloads import WORKLOADS, Workload, build_workload
 from cbs.workloads.text import TextWorkload, text
+from sweeps.overrides import override
+from sweeps.recipes import RECIPES
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +77,60 @@ def test_context_and_vocabulary_can_be_chosen() -> None:
     assert workload.tokens_per_example == 16
     assert draw(workload, [3]).shape == (3, 17)
     assert build(workload)(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 160)
+
+
+def test_shape_can_be_chosen() -> None:
+    assert text(width=64).shape == GPTShape(width=64, layers=2, heads=4, context=32)
+    assert text(width=40, heads=5, layers=1).shape == GPTShape(width=40, layers=1, heads=5, context=32)
+    assert text(size="3m", width=128).shape == GPTShape(width=128, layers=4, heads=2, context=128)
+    assert text(heads=4).shape.head_size == 8
+
+
+def test_base_of_mup() -> None:
+    assert text(width=64).base is None
+    assert text(width=64, parametrization="mup").base == BaseModel(width=32, head_size=16)
+    assert text(size="3m", parametrization="mup", base_width=64).base == BaseModel(width=64, head_size=64)
+    model = build(text(width=64, heads=2, parametrization="mup", base_width=16))
+    assert isinstance(model, GPT)
+    assert model.width_ratio == 4
+    assert all(block.scale == pytest.approx(math.sqrt(16) / 32) for block in model.blocks)
+
+
+def short_trial(**options: object) -> TrialConfig:
+    return TrialConfig(
+        workload=Choice(name="text", options=options),
+        optimizer=Choice(name="adamw"),
+        lr=0.0078125,
+        batch_size=4,
+        seed=0,
+        target=Target(metric="validation_loss", value=1.0),
+        max_steps=6,
+        schedule=Schedule(warmup_examples=12),
+        probe=None,
+        device="cpu",
+    )
+
+
+def test_a_trial_at_the_base_width_is_bitwise_that_of_the_standard_parametrization() -> None:
+    standard, mup = run_trial(short_trial()), run_trial(short_trial(parametrization="mup"))
+    assert [row.value for row in standard.evaluations] == [row.value for row in mup.evaluations]
+
+
+def test_a_sweep_in_mup_scales_the_learning_rates_along_the_schedule() -> None:
+    sweep = override(RECIPES["quick"](), ["workload.parametrization=mup", "workload.width=64"])
+    assert sweep.workload.options == {"parametrization": "mup", "width": 64}
+    config = short_trial(**sweep.workload.options)
+    loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
+    for step, multiplier in ((1, 1 / 3), (2, 2 / 3), (3, 1.0)):
+        loop.train_step(step)
+        assert [group["lr"] for group in loop.optimizer.param_groups] == pytest.approx(
+            [config.lr * multiplier, config.lr * multiplier / 2]
+        )
+    assert [len(group["params"]) for group in loop.optimizer.param_groups] == [7, 8]
+    result = run_trial(config)
+    assert result.status is TrialStatus.BUDGET_EXHAUSTED
+    assert result.workload.parameters == GPTShape(width=64, layers=2, heads=4, context=32).parameters(128)
+    assert result.evaluations[-1].value < result.evaluations[0].value
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -208,6 +265,17 @@ def one_line_error(kind: type[CbsError], **options: object) -> str:
         (ConfigError, {"context": 0}, "context"),
         (ConfigError, {"context": True}, "context"),
         (ConfigError, {"context": 32.0}, "context"),
+        (ConfigError, {"width": 0}, "width"),
+        (ConfigError, {"layers": 0}, "layers"),
+        (ConfigError, {"heads": "4"}, "heads"),
+        (ConfigError, {"width": 40}, "not a multiple of 16, the head size of '30k'"),
+        (ConfigError, {"width": 40, "heads": 3}, "width 40 of workload 'text' is not divisible by heads=3"),
+        (ConfigError, {"heads": 3}, "width 32 of workload 'text' is not divisible by heads=3"),
+        (ConfigError, {"parametrization": "mup", "base_width": 0}, "base_width"),
+        (ConfigError, {"base_width": 16}, "base_width of workload 'text' needs parametrization=mup"),
+        (UnknownNameError, {"parametrization": "muP2"}, "did you mean mup? known are standard, mup"),
+        (UnknownNameError, {"parametrization": "Standart"}, "did you mean standard?"),
+        (UnknownNameError, {"parametrization": 3}, "known are standard, mup"),
         (ConfigError, {"vocab_size": 0}, "vocab_size"),
         (ConfigError, {"validation_sequences": 0}, "validation_sequences"),
         (ConfigError, {"tokenizer": "tokenizer.json"}, "needs data=PATH"),

@@ -1,0 +1,165 @@
+r"""Learning rates that transfer across widths: muP, the maximal update parametrization.
+
+A model says of each parameter what :class:`Width` it has; :func:`scale_for_width` multiplies the learning rate of each
+by the factor that the optimizer's rule gives it. With r = width / base width:
+
+============================  ========  ==============  =======  =====  ==========  ======
+kind of parameter             init std  multiplier      "adam"   "sgd"  "spectral"  "none"
+============================  ========  ==============  =======  =====  ==========  ======
+input: embeddings, gains and  const     1               1        r      1           1
+biases
+hidden: both sides grow       fan_in    1               1/r      1      1/sqrt(r)   1
+                              ^(-1/2)
+output: the head              const     1/r             1        r      1           1
+attention logits              --        sqrt(h0) / h    --       --     --          --
+============================  ========  ==============  =======  =====  ==========  ======
+
+h is the head size and h0 that of the base model. At r = 1 and h = h0 every entry is that of the standard
+parametrization. Sources: Yang et al. 2022, "Tensor Programs V", arXiv 2203.03466, Table 8, the formulation that allows
+the head to share the weights of the token embedding (input and output have one initialisation and one factor), and
+the released package ``mup`` (microsoft/mup: ``optim.py``, and ``MuSharedReadout`` in ``layer.py``).
+
+Derivation, for activations with entries of size 1 whose changes in a step are to be of size 1 too:
+
+- Logits are a sum over the width of head times activation. Both move together, so the sum grows like r; the multiplier
+  1/r takes it back. Through it, the gradient of the loss in an activation's entry is of order 1/r.
+- "adam", update entries of a fixed size: an entry of an embedding, a gain or the head may move by 1, factor 1. A hidden
+  matrix adds up fan_in aligned entries, so its entries may move by 1/fan_in, factor 1/r.
+- "sgd", update proportional to the gradient: the gradient of an embedding or gain is of order 1/r, as is that of the
+  head behind its multiplier, and both may move by 1, factor r. That of a hidden matrix is an outer product of a
+  gradient of order 1/r and an activation of order 1: just the 1/fan_in it may move by, factor 1 (fan_out/fan_in in
+  general; all hidden sides grow alike here). Momentum is linear in the gradient and changes nothing.
+- "spectral", hidden updates whose entries have a root mean square of the size of the weights', 1/sqrt(fan_in), or that
+  have all singular values alike and a fixed root mean square, as Muon's ``0.2 sqrt(max(m, n)) O``. The singular values
+  of a matrix may move by sqrt(fan_out/fan_in) (Yang, Simon & Bernstein 2023, arXiv 2310.17813); those of Muon's update
+  grow like sqrt(r), and so do those of an update relative to the weights as far as its entries are aligned: factor
+  1/sqrt(r). The other parameters are as in "adam".
+- "none": the learning rate is left alone, for updates that already have that spectral size, as Scion's.
+
+Essential AI (arXiv 2505.02222) writes W = a w with w of variance b and learning rate c: (sqrt(n), 1/n, 1/sqrt(n)) for
+input, (1/sqrt(n), 1/n, 1/sqrt(n)) for output, (1, 1/n, 1/n) for hidden weights, n being the width. Adam's update does
+not see the scale of a gradient, so (a, b, c) and (a t, b/t^2, c/t) train alike up to its eps, for any t. With
+t = 1/sqrt(n) input and output become (1, 1, 1) and (1/n, 1, 1): the "adam" column, whether the head is tied or not.
+
+Weight decay keeps its value. Where an optimizer multiplies it by the learning rate, as AdamW does, the decay of a
+hidden matrix per step shrinks with its factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from cbs.errors import ConfigError
+
+Kind = Literal["input", "hidden", "output"]
+
+POWERS: dict[str, dict[Kind, float]] = {
+    "adam": {"input": 0.0, "hidden": -1.0, "output": 0.0},
+    "sgd": {"input": 1.0, "hidden": 0.0, "output": 1.0},
+    "spectral": {"input": 0.0, "hidden": -0.5, "output": 0.0},
+    "none": {"input": 0.0, "hidden": 0.0, "output": 0.0},
+}
+"""Power of the width ratio by which a rule multiplies the learning rate, for each kind of parameter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Width:
+    """How a parameter grows with the width of its model.
+
+    Attributes:
+        kind: ``"input"`` if one of its sides grows (embeddings, gains, biases), ``"hidden"`` if two do, ``"output"``
+            for a head that the model multiplies by 1/ratio. A head tied to an embedding may be called either.
+        ratio: width over base width, positive.
+
+    Raises:
+        ConfigError: if there is no such kind or the ratio is not positive.
+    """
+
+    kind: Kind
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in POWERS["none"]:
+            raise ConfigError(f"kind of a width must be input, hidden or output, got {self.kind!r}")
+        if not 0.0 < self.ratio < float("inf"):
+            raise ConfigError(f"ratio of a width must be finite and above 0, got {self.ratio}")
+
+    def factor(self, rule: str) -> float:
+        """What ``rule`` multiplies the learning rate by."""
+        return self.ratio ** POWERS[rule][self.kind]
+
+
+@runtime_checkable
+class HasWidths(Protocol):
+    """A model that knows its base width; any ``nn.Module`` can define it."""
+
+    def widths(self) -> Mapping[str, Width]:
+        """Parameter name -> width. Parameters that do not grow are left out."""
+        ...
+
+
+def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: str) -> None:
+    """Multiply the learning rate of each parameter by the factor of its width, in place.
+
+    A parameter group whose parameters have different factors is split; the parts keep the group's options and the order
+    of its parameters. Groups are left as they are where the model has no ``widths()`` or every factor is 1. To be
+    called after construction, before the first step and before a scheduler reads the learning rates.
+
+    Args:
+        optimizer: over parameters of ``model``; composites and wrappers included.
+        model: the model.
+        rule: a key of :data:`POWERS`.
+
+    Raises:
+        ConfigError: if there is no such rule, or the model names a parameter that it does not have.
+    """
+    if rule not in POWERS:
+        raise ConfigError(f"unknown width rule {rule!r}: known rules are {', '.join(POWERS)}")
+    if not isinstance(model, HasWidths):
+        return
+    params = dict(model.named_parameters())
+    factors = {}
+    for name, width in model.widths().items():
+        if name not in params:
+            raise ConfigError(f"widths() of {type(model).__name__} names {name!r}, which is no parameter of it")
+        factors[id(params[name])] = width.factor(rule)
+    if all(factor == 1.0 for factor in factors.values()):
+        return
+    parts: dict[int, list[dict[str, Any]]] = {}
+    done: list[list[dict[str, Any]]] = []
+    for holder in _holders(optimizer):
+        # Composites and wrappers hold the dictionaries of their parts, or the very list: each is split once.
+        groups = holder.param_groups
+        if any(groups is other for other in done):
+            continue
+        for group in groups:
+            if id(group) not in parts:
+                parts[id(group)] = _split(group, factors)
+        groups[:] = [part for group in groups for part in parts[id(group)]]
+        done.append(groups)
+
+
+def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """An optimizer and all that it is made of."""
+    yield optimizer
+    inner = getattr(optimizer, "optimizers", None) or getattr(optimizer, "optimizer", None)
+    for part in inner if isinstance(inner, list | tuple) else [] if inner is None else [inner]:
+        yield from _holders(part)
+
+
+def _split(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str, Any]]:
+    """The group, with the parameters of the first factor, and a copy for each further one."""
+    members: dict[float, list[torch.Tensor]] = {}
+    for param in group["params"]:
+        members.setdefault(factors.get(id(param), 1.0), []).append(param)
+    parts = [group, *({**group} for _ in range(len(members) - 1))]
+    for part, (factor, params) in zip(parts, members.items(), strict=True):
+        part["params"] = params
+        if factor != 1.0:
+            part["lr"] = part["lr"] * factor
+    return parts
