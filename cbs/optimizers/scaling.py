@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 from cbs.config import Choice
@@ -57,7 +56,7 @@ def resolve(choice: Choice, defaults: Mapping[str, Any], family: str, *, lr: flo
         if name not in scaled_options(defaults, family):
             missing = target if target not in defaults else "second moment"
             raise ConfigError(f"optimizer {choice.name!r} has no {missing}, so {name} means nothing for it")
-        if isinstance(examples, bool) or not isinstance(examples, Real) or not 0.0 < examples < math.inf:
+        if isinstance(examples, bool) or not isinstance(examples, int | float) or not 0.0 < examples < math.inf:
             raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")
         if target == "weight_decay":
             if "weight_decay" in options:
