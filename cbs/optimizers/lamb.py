@@ -2,55 +2,104 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.trust_ratio import Bucket, TrustRatioOptimizer
+from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
+from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio.core import check_size
 
 
-class LAMB(TrustRatioOptimizer):
-    """Layerwise adaptive moments for batch training, arXiv 1904.00962, Algorithm 2 with phi(z) = z.
+class LAMB(AdamTrustRatio):
+    """Layerwise adaptive moments for batch training, arXiv 1904.00962, Algorithm 2.
 
-    With the bias-corrected moments m, v of a tensor w,
+    With the bias-corrected moments m, v of a tensor w and ``phi(z) = min(max(z, gamma_l), gamma_u)``,
 
         d  = m / (sqrt(v) + eps) + weight_decay * w
-        w <- w - lr * (|w| / |d|) * d
+        w <- w - lr * (phi(|w|) / |d|) * d
 
-    where ``|.|`` is the Euclidean norm over the whole tensor. The ratio is 1 where either norm is 0, so tensors that
-    start at 0 move. No tensor is exempt: biases and normalisation weights are scaled and decayed like the rest.
+    where ``|.|`` is the Euclidean norm over the whole tensor. The ratio is 1 where ``phi(|w|)`` or ``|d|`` is 0, so
+    tensors that start at 0 move; the paper leaves that open, optax and others do the same.
+
+    The defaults are those of the algorithm as printed: phi the identity, and no tensor exempt, so biases and
+    normalisation weights are scaled and decayed like the rest (optax too). The authors' BERT code is said to exempt
+    both from weight decay, and some ports of it from the ratio as well: ``decay_from_ndim=2``, ``ratio_from_ndim=2``.
+    Versions of the paper differ in bias correction; the default has it.
+
+    Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
+    moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
-        lr: learning rate: the relative change of a tensor's norm per step.
+        lr: learning rate, a number or a tensor: the relative change of a tensor's norm per step.
         betas: decay of the first and of the second moment per step.
         eps: added to the root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
+        bias_correction: whether the moments are divided by ``1 - beta^step``.
+        gamma_l: lower bound of phi.
+        gamma_u: upper bound of phi; ``None`` for none.
+        ratio_from_ndim: tensors of fewer dimensions have ratio 1.
+        decay_from_ndim: tensors of fewer dimensions have no weight decay.
+        foreach: ``False`` updates tensor by tensor with public operations of torch only.
+        capturable: whether a step must not wait for the device.
 
     Raises:
         ValueError: if a value is outside its domain.
     """
 
-    bias_correction = True
-
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        bias_correction: bool = True,
+        gamma_l: float = 0.0,
+        gamma_u: float | None = None,
+        ratio_from_ndim: int = 0,
+        decay_from_ndim: int = 0,
+        foreach: bool | None = None,
+        capturable: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "gamma_l": gamma_l,
+            "gamma_u": gamma_u,
+            "ratio_from_ndim": ratio_from_ndim,
+            "decay_from_ndim": decay_from_ndim,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
+        super().__init__(params, defaults)
 
-    def rescale(self, weight: Tensor, direction: Tensor, bucket: Bucket) -> Tensor:
-        """``(|w| / |d|) d`` for each tensor, ``d`` itself where either norm is 0."""
-        directions = direction.split(bucket.sizes)
-        norms = torch.stack(torch._foreach_norm([*weight.split(bucket.sizes), *directions])).view(2, -1)
-        ratios = torch.where((norms > 0).all(0), norms[0] / norms[1], 1.0)
-        torch._foreach_mul_(directions, ratios.unbind())
-        return direction
+    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+        """``phi(|w|) / |d|``, 1 where either is 0."""
+        if group["gamma_l"] > 0.0 or group["gamma_u"] is not None:
+            weights = weights.clamp(group["gamma_l"], group["gamma_u"])
+        return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, 1.0)
+
+    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
+        """Multiply ``tile.out`` by its ratios, a single tensor as it is added to the weights."""
+        if tile.alone and tile.ratios:
+            tile.multiplier = tile.ratios[0][0].view(1)
+        else:
+            super().scale(tile, group, finite=finite, tame=tame)
+
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        check_size("gamma_l", group["gamma_l"])
+        if group["gamma_u"] is not None and not group["gamma_l"] <= group["gamma_u"]:
+            raise ValueError(f"gamma_u must be None or at least gamma_l = {group['gamma_l']}, got {group['gamma_u']}")
 
 
 @optimizer(
@@ -59,6 +108,7 @@ class LAMB(TrustRatioOptimizer):
     family="trust ratio",
     geometry="l1",
     paper="You et al. 2020, arXiv 1904.00962",
+    width_rule="spectral",
 )
 def lamb(
     model: nn.Module,
@@ -67,6 +117,22 @@ def lamb(
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-6,
     weight_decay: float = 0.0,
+    bias_correction: bool = True,
+    gamma_l: float = 0.0,
+    gamma_u: float | None = None,
+    ratio_from_ndim: int = 0,
+    decay_from_ndim: int = 0,
 ) -> LAMB:
     """Adam's direction scaled to each tensor's Euclidean norm."""
-    return LAMB([p for p in model.parameters() if p.requires_grad], lr, betas, eps, weight_decay)
+    return LAMB(
+        [p for p in model.parameters() if p.requires_grad],
+        lr,
+        betas,
+        eps,
+        weight_decay,
+        bias_correction=bias_correction,
+        gamma_l=gamma_l,
+        gamma_u=gamma_u,
+        ratio_from_ndim=ratio_from_ndim,
+        decay_from_ndim=decay_from_ndim,
+    )

@@ -77,7 +77,7 @@ FAMILIES = {
 """Families and their classes: updates proportional to the gradient or an average of it, by the sign of an average,
 relative to the size of the weights, and with singular values of a fixed size. The others are Adam's kin."""
 
-WIDTH_RULES = {"sgd": "sgd", "trust ratio": "none", "spectral": "none"}
+WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
 """How the learning rate of a family moves with width where it is not Adam's way; see :mod:`cbs.optimizers.widths`."""
 
 GEOMETRIES = {

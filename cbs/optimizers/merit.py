@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.trust_ratio import Bucket, TrustRatioOptimizer, flatten, unflatten
+from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
+from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
+from cbs.optimizers.trust_ratio.core import Measure
+from cbs.optimizers.trust_ratio.norms import NORMS
+
+_VARIANTS = ("code", "paper")
+_SHY = 0.999
+"""A clip is passed over where no update comes closer to it than this fraction, far more than rounding."""
 
 
-class MERIT(TrustRatioOptimizer):
-    """Maximum-normalised elementwise ratio, arXiv 2508.20577, Algorithm 1, as in the authors' released code.
+class MERIT(AdamTrustRatio):
+    """Maximum-normalised elementwise ratio, arXiv 2508.20577, Algorithm 1, by default as in the authors' released code.
 
     With the moments m, v of a matrix w, not bias-corrected, and ``max`` over absolute values,
 
@@ -19,7 +29,10 @@ class MERIT(TrustRatioOptimizer):
         s(i, j) = max( max w(i, :) / max d(i, :),  max w(:, j) / max d(:, j),  max w / max d )
         w      <- w - lr * clip(s * d, -1, 1)
 
-    so no entry moves by more than ``lr``. What the paper leaves open follows the released code:
+    so no entry moves by more than ``lr``. As ``|s * d| <= max w`` wherever all three ratios are in force, the clip acts
+    only on tensors with an entry above 1, and on rows and columns that are all 0.
+
+    What the paper leaves open follows the released code with ``variant="code"``:
 
     - s is 1 in every row and every column in which w or d is all 0; this overrules the ratio of the whole tensor.
     - A tensor of fewer than two dimensions has the ratio of the whole tensor alone, 1 where w or d is all 0.
@@ -27,60 +40,123 @@ class MERIT(TrustRatioOptimizer):
       index of the other dimensions; the lower bound is over the whole tensor.
     - No tensor is exempt: embeddings, biases and normalisation weights are scaled, clipped and decayed like the rest.
 
+    ``variant="paper"`` reads Algorithm 1 literally: the ratio of a row of w that is all 0 is 0, so s is the largest of
+    the other two, and a tensor of three or more dimensions is a matrix with its dimensions from the second on flat.
+    Only where all of w or all of d is 0 is s 1.
+
+    Ablations: ``clip=None`` does not clip; ``lower_bound=False`` leaves the ratio of the whole tensor out of the
+    maximum; ``elementwise=False`` has that ratio alone (LAMB with the max norm); ``norm="l2"`` takes Euclidean norms in
+    all ratios. With s = 1 (``ratio_from_ndim`` above the dimensions of every tensor) and no clip it is Adam without
+    bias correction.
+
     Args:
         params: parameters, or groups of them as torch.optim takes them.
-        lr: learning rate: the largest change of an entry per step.
+        lr: learning rate, a number or a tensor: the largest change of an entry per step.
         betas: decay of the first and of the second moment per step.
         eps: added to the root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
+        bias_correction: whether the moments are divided by ``1 - beta^step``.
+        variant: ``"code"`` or ``"paper"``.
+        clip: bound of the absolute value of ``s * d``; ``None`` for none.
+        lower_bound: whether the ratio of the whole tensor bounds s from below.
+        elementwise: whether rows and columns have ratios.
+        norm: ``"max"`` or ``"l2"``.
+        ratio_from_ndim: tensors of fewer dimensions have s = 1.
+        decay_from_ndim: tensors of fewer dimensions have no weight decay.
+        foreach: ``False`` updates tensor by tensor with public operations of torch only.
+        capturable: whether a step must not wait for the device.
 
     Raises:
         ValueError: if a value is outside its domain.
     """
 
-    bias_correction = False
-
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        bias_correction: bool = False,
+        variant: str = "code",
+        clip: float | None = 1.0,
+        lower_bound: bool = True,
+        elementwise: bool = True,
+        norm: str = "max",
+        ratio_from_ndim: int = 0,
+        decay_from_ndim: int = 0,
+        foreach: bool | None = None,
+        capturable: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "variant": variant,
+            "clip": clip,
+            "lower_bound": lower_bound,
+            "elementwise": elementwise,
+            "norm": norm,
+            "ratio_from_ndim": ratio_from_ndim,
+            "decay_from_ndim": decay_from_ndim,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
+        super().__init__(params, defaults)
 
-    def rescale(self, weight: Tensor, direction: Tensor, bucket: Bucket) -> Tensor:
-        """``clip(s * d, -1, 1)`` for every entry."""
-        size = weight.abs()
-        weights = [largest for stack in bucket.stacks(size) for largest in _maxima(stack)]
-        torch.abs(direction, out=size)
-        directions = [largest for stack in bucket.stacks(size) for largest in _maxima(stack)]
-        # All ratios at once: a small model has few entries but many rows, columns and tensors.
-        ratios = iter(unflatten(_ratio(flatten(weights), flatten(directions)), weights))
-        scale = size
-        for part in bucket.stacks(scale):
-            if part.ndim <= 2:
-                part.copy_(next(ratios))
+    def measure(self, group: dict[str, Any]) -> Measure:
+        return Measure(group["norm"], group["elementwise"], group["variant"] == "paper")
+
+    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+        """``w / d``; NaN, which survives maxima, marks rows, columns and tensors in which s is 1."""
+        if group["variant"] == "paper":
+            return (weights / directions).masked_fill_(directions == 0, 0.0)
+        return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, torch.nan)
+
+    def look(self, bucket: Bucket, group: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
+        finite = bool(((bucket.ratios < math.inf) & (bucket.norms[0] > 0)).all())
+        clip = math.inf if group["clip"] is None else _SHY * group["clip"]
+        return finite, finite and bool(bucket.norms[0].amax() < clip)
+
+    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
+        """``out <- clip(s * out)``."""
+        if tile.ratios:
+            for factor, (whole, *lines) in zip(tile.factors, tile.ratios, strict=True):
+                if group["variant"] == "paper":
+                    # Where all of w is 0, so is every ratio.
+                    whole = torch.where(whole == 0, torch.nan, whole)
+                if not lines:
+                    factor.copy_(whole)
+                    continue
+                rows, columns = lines
+                if group["lower_bound"]:
+                    rows = torch.maximum(rows, whole)
+                elif not finite:
+                    rows = torch.where(whole.isnan(), whole, rows)
+                torch.maximum(rows, columns, out=factor)
+            if not finite:
+                # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
+                tile.spare[0].nan_to_num_(nan=1.0)
+            if tame and tile.alone:
+                tile.multiplier = tile.spare[0]
             else:
-                whole, rows, columns = next(ratios), next(ratios), next(ratios)
-                torch.maximum(torch.maximum(rows, whole), columns, out=part)
-        # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
-        scale.nan_to_num_(nan=1.0)
-        return direction.mul_(scale).clamp_(-1, 1)
+                tile.out.mul_(tile.spare[0])
+        if group["clip"] is not None and not tame:
+            tile.out.clamp_(-group["clip"], group["clip"])
 
-
-def _maxima(stack: Tensor) -> tuple[Tensor, ...]:
-    """Largest of the absolute values ``[count, *shape]`` in every tensor, row and column, in this order."""
-    if stack.ndim <= 2:
-        return (stack.amax(1, keepdim=True) if stack.ndim == 2 else stack.clone(),)
-    rows, columns = stack.amax(2, keepdim=True), stack.amax(1, keepdim=True)
-    return rows.amax(tuple(range(1, stack.ndim)), keepdim=True), rows, columns
-
-
-def _ratio(weight: Tensor, direction: Tensor) -> Tensor:
-    """``weight / direction``, NaN where either is 0: NaN survives the maxima and so marks its whole row or column."""
-    return torch.where((weight == 0) | (direction == 0), torch.nan, weight / direction)
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        if group["clip"] is not None and not group["clip"] > 0.0:
+            raise ValueError(f"clip must be None or above 0, got {group['clip']}")
+        for name, known in (("variant", _VARIANTS), ("norm", tuple(NORMS))):
+            if group[name] not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {group[name]!r}")
+        if not group["elementwise"] and not group["lower_bound"]:
+            raise ValueError("elementwise and lower_bound are both False, which leaves no ratio; keep one of them")
 
 
 @optimizer(
@@ -89,6 +165,7 @@ def _ratio(weight: Tensor, direction: Tensor) -> Tensor:
     family="trust ratio",
     geometry="l1",
     paper="MERIT, ICML 2025, arXiv 2508.20577",
+    width_rule="spectral",
 )
 def merit(
     model: nn.Module,
@@ -97,6 +174,28 @@ def merit(
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-6,
     weight_decay: float = 0.0,
+    bias_correction: bool = False,
+    variant: str = "code",
+    clip: float | None = 1.0,
+    lower_bound: bool = True,
+    elementwise: bool = True,
+    norm: str = "max",
+    ratio_from_ndim: int = 0,
+    decay_from_ndim: int = 0,
 ) -> MERIT:
     """Adam's direction scaled entry by entry to the largest weights of its row, column and tensor, then clipped."""
-    return MERIT([p for p in model.parameters() if p.requires_grad], lr, betas, eps, weight_decay)
+    return MERIT(
+        [p for p in model.parameters() if p.requires_grad],
+        lr,
+        betas,
+        eps,
+        weight_decay,
+        bias_correction=bias_correction,
+        variant=variant,
+        clip=clip,
+        lower_bound=lower_bound,
+        elementwise=elementwise,
+        norm=norm,
+        ratio_from_ndim=ratio_from_ndim,
+        decay_from_ndim=decay_from_ndim,
+    )

@@ -1,0 +1,170 @@
+"""LARS: momentum SGD with one ratio of Euclidean norms for each tensor (You et al. 2017, arXiv 1708.03888)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from cbs.optimizers.base import optimizer
+from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
+
+_COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
+"""The trust coefficient each variant comes with."""
+
+
+class LARS(TrustRatioOptimizer):
+    """Layerwise adaptive rate scaling, arXiv 1708.03888.
+
+    For a tensor w with gradient g, Euclidean norms ``|.|`` over whole tensors and trust coefficient c, by ``variant``:
+
+    - ``"paper"``, the learning rate inside the momentum buffer and the norms of the denominator added:
+
+          v <- momentum * v + lr * c * |w| / (|g| + weight_decay * |w|) * (g + weight_decay * w)
+          w <- w - v
+
+    - ``"optax"``, the same with the norm of the sum, ``|g + weight_decay * w|``, in the denominator;
+    - ``"lamb"``, as the paper of LAMB restates it (arXiv 1904.00962), the momentum before the ratio, with c = 1:
+
+          m <- momentum * m + (1 - momentum) * (g + weight_decay * w)
+          w <- w - lr * c * |w| / |m| * m
+
+    Where ``|w|`` or the other norm is 0 their quotient counts as 1, so tensors that start at 0 move; the ratio is then
+    c, and with ``"optax"``, as there, it is 1. The first paper leaves that open.
+
+    No tensor is exempt by default. Usual practice in vision exempts biases and normalisation weights from ratio and
+    weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these then move by plain momentum SGD with ``lr``,
+    which is some hundred times a usual one where c is 0.001. In a transformer normalisation gains train
+    well under the ratio.
+
+    Args:
+        params: parameters, or groups of them as torch.optim takes them.
+        lr: learning rate, a number or a tensor; ``lr * c`` is the relative change of a tensor's norm per step, before
+            momentum adds up steps.
+        momentum: decay of the momentum buffer per step.
+        weight_decay: coefficient of the weight that is added to the gradient.
+        variant: ``"paper"``, ``"optax"`` or ``"lamb"``.
+        trust_coefficient: c; ``None`` for the variant's own, 0.001, 0.001 and 1.
+        ratio_from_ndim: tensors of fewer dimensions have ratio 1.
+        decay_from_ndim: tensors of fewer dimensions have no weight decay.
+        foreach: ``False`` updates tensor by tensor.
+        capturable: whether a step must not wait for the device.
+
+    Raises:
+        ValueError: if a value is outside its domain.
+    """
+
+    state_names = ("momentum_buffer",)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        variant: str = "paper",
+        trust_coefficient: float | None = None,
+        ratio_from_ndim: int = 0,
+        decay_from_ndim: int = 0,
+        foreach: bool | None = None,
+        capturable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "variant": variant,
+            "trust_coefficient": trust_coefficient,
+            "ratio_from_ndim": ratio_from_ndim,
+            "decay_from_ndim": decay_from_ndim,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
+        super().__init__(params, defaults)
+
+    def direct(self, tile: Tile, group: dict[str, Any], *, advance: bool) -> None:
+        """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
+        (buffer,) = tile.states
+        if group["variant"] == "lamb":
+            if advance:
+                torch.add(tile.gradient, tile.weight, alpha=tile.decay, out=tile.out)
+                buffer.lerp_(tile.out, 1 - group["momentum"])
+            torch.neg(buffer, out=tile.out)
+        else:
+            torch.neg(tile.gradient, out=tile.out)
+            if group["variant"] == "optax":
+                tile.out.sub_(tile.weight, alpha=tile.decay)
+
+    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+        """``c |w| / |d|`` with the denominator of the variant."""
+        coefficient = _coefficient(group)
+        moving = (weights > 0) & (directions > 0)
+        if group["variant"] == "paper":
+            directions = directions + decay * weights
+        return torch.where(
+            moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
+        )
+
+    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
+        """Multiply by the ratio; the first paper's weight decay is scaled but not part of what is measured."""
+        if group["variant"] == "paper" and tile.decay:
+            tile.out.sub_(tile.weight, alpha=tile.decay)
+        super().scale(tile, group, finite=finite, tame=tame)
+
+    def move(self, tile: Tile, group: dict[str, Any]) -> tuple[Tensor, float]:
+        """The momentum buffer, which holds past learning rates, except in ``"lamb"``."""
+        update, lr = super().move(tile, group)
+        if group["variant"] == "lamb":
+            return update, lr
+        (buffer,) = tile.states
+        return buffer.mul_(group["momentum"]).sub_(update, alpha=lr), -1.0
+
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        if not 0.0 <= group["momentum"] < 1.0:
+            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
+        if group["variant"] not in _COEFFICIENTS:
+            raise ValueError(f"variant must be one of {', '.join(_COEFFICIENTS)}, got {group['variant']!r}")
+        if group["trust_coefficient"] is not None:
+            check_size("trust_coefficient", group["trust_coefficient"])
+
+
+def _coefficient(group: dict[str, Any]) -> float:
+    own = group["trust_coefficient"]
+    return _COEFFICIENTS[group["variant"]] if own is None else own
+
+
+@optimizer(
+    "lars",
+    lr_grid=(0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+    family="trust ratio",
+    geometry="l2",
+    paper="You et al. 2017, arXiv 1708.03888",
+    width_rule="spectral",
+)
+def lars(
+    model: nn.Module,
+    lr: float,
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    variant: str = "paper",
+    trust_coefficient: float | None = None,
+    ratio_from_ndim: int = 0,
+    decay_from_ndim: int = 0,
+) -> LARS:
+    """Momentum SGD scaled to each tensor's Euclidean norm."""
+    return LARS(
+        [p for p in model.parameters() if p.requires_grad],
+        lr,
+        momentum,
+        weight_decay,
+        variant=variant,
+        trust_coefficient=trust_coefficient,
+        ratio_from_ndim=ratio_from_ndim,
+        decay_from_ndim=decay_from_ndim,
+    )

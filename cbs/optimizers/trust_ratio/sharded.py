@@ -1,0 +1,91 @@
+"""Sharded parameters (``DTensor``): what a process holds of them, and norms across processes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbs.optimizers.trust_ratio.blocks import Bucket, flatten, unflatten
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, be it sharded or replicated."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor: the shard of a DTensor, any other tensor itself."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def layout_of(tensor: Tensor) -> Any:
+    """Mesh and placements of a DTensor, equal for those that lie alike; ``None`` for any other tensor."""
+    return (tensor.device_mesh, tensor.placements) if is_sharded(tensor) else None  # type: ignore[attr-defined]
+
+
+def pieces_of(tensor: Tensor) -> int:
+    """Into how many pieces a tensor is split."""
+    if not is_sharded(tensor):
+        return 1
+    mesh, placements = layout_of(tensor)
+    return math.prod(mesh.size(dim) for dim, place in enumerate(placements) if _split_dim(place) is not None)
+
+
+def like_param(piece: Tensor, param: Tensor) -> Tensor:
+    """Local state in the guise of ``param``: a DTensor if the parameter is one."""
+    if not is_sharded(param):
+        return piece
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = layout_of(param)
+    return DTensor.from_local(piece, mesh, placements, run_check=False, shape=param.shape, stride=param.stride())
+
+
+def check_layout(param: Tensor) -> None:
+    """Refuse gradients that lie unlike their parameter, and parameters whose pieces are yet to be summed.
+
+    Raises:
+        RuntimeError: with what to do.
+    """
+    if not is_sharded(param) or param.grad is None:
+        return
+    if any(place.is_partial() for place in layout_of(param)[1]):
+        raise RuntimeError("a parameter is a partial sum; redistribute it before building the optimizer")
+    if layout_of(param.grad) != layout_of(param):
+        raise RuntimeError("a gradient is sharded unlike its parameter; redistribute it before the step")
+
+
+def merge_over_shards(bucket: Bucket, largest: bool) -> None:
+    """Norms of whole tensors in place of those of the pieces held here; a collective per sharded mesh dimension.
+
+    Args:
+        bucket: its ``sizes`` are overwritten.
+        largest: whether the norm is the largest entry; else Euclidean.
+    """
+    import torch.distributed as dist
+
+    mesh, placements = bucket.layout
+    for mesh_dim, place in enumerate(placements):
+        dim = _split_dim(place)
+        if dim is None:
+            continue
+        parts = []
+        for stack, (whole, *lines) in zip(bucket.stacks, bucket.sizes, strict=True):
+            # Split along dimension 0, the entries of a column lie on several processes; along dimension 1, of a row.
+            split = (dim == 1 or (stack.inner and dim > 1), dim == 0)
+            parts += [whole, *(line for line, flag in zip(lines, split, strict=False) if flag)]
+        total = flatten(parts)
+        group = mesh.get_group(mesh_dim)
+        if largest:
+            dist.all_reduce(total, dist.ReduceOp.MAX, group=group)
+        else:
+            dist.all_reduce(total.square_(), dist.ReduceOp.SUM, group=group)
+            total.sqrt_()
+        torch._foreach_copy_(parts, list(unflatten(total, parts)))
+
+
+def _split_dim(place: Any) -> int | None:
+    return getattr(place, "dim", None)
