@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -32,3 +34,11 @@ def test_every_dependency_is_pinned_in_the_constraints():
     for requirement in [*PROJECT["project"]["dependencies"], *extras]:
         name = re.split(r"[\[<>=]", requirement)[0].lower().replace("_", "-")
         assert name in pinned, requirement
+
+
+def test_no_exported_name_is_that_of_a_module_beside_it():
+    # Importing the module would put it in the place of what is exported.
+    for init in (ROOT / "cbs").rglob("__init__.py"):
+        package = importlib.import_module(".".join(init.parent.relative_to(ROOT).parts))
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(getattr(package, "__all__", ())), package.__name__

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cbs.noise_scale.estimate import Estimate
     from cbs.noise_scale.geometries import GEOMETRIES
     from cbs.noise_scale.hessian import hessian_moments
-    from cbs.noise_scale.matched import matched
+    from cbs.noise_scale.matching import matched
     from cbs.noise_scale.noise_scale import NoiseScale
     from cbs.noise_scale.probe import Probe
     from cbs.noise_scale.sources import SOURCES
@@ -26,7 +26,7 @@ _HOMES = {
     "NoiseScale": "noise_scale",
     "Probe": "probe",
     "hessian_moments": "hessian",
-    "matched": "matched",
+    "matched": "matching",
 }
 
 __all__ = [
@@ -44,6 +44,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cbs.noise_scale' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"cbs.noise_scale.{_HOMES[name]}"), name)
-    globals()[name] = value  # the submodule 'matched' would otherwise take the place of the function
-    return value
+    return getattr(importlib.import_module(f"cbs.noise_scale.{_HOMES[name]}"), name)

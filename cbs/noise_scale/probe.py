@@ -18,7 +18,7 @@ from cbs.noise_scale.distributed import (
     whole_statistics,
 )
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
-from cbs.noise_scale.matched import matched
+from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source

@@ -19,7 +19,7 @@ from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.hessian import hessian_moments
-from cbs.noise_scale.matched import matched
+from cbs.noise_scale.matching import matched
 from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.options import ProbeOptions
 from cbs.training import TrainingLoop, even_sizes, pick_device, split_batch

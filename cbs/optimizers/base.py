@@ -33,7 +33,7 @@ class OptimizerSpec:
             same ratio where the optimum lies on its edge.
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
         geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
-            :func:`cbs.noise_scale.matched.matched`.
+            :func:`cbs.noise_scale.matching.matched`.
         width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
         paper: author, year and arXiv number or venue.
         summary: one line.

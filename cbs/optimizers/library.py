@@ -217,7 +217,7 @@ def _look_up(table: dict[str, str], key: str) -> str | None:
 
 
 def _geometry(kind: type[torch.optim.Optimizer]) -> str:
-    from cbs.noise_scale.matched import geometry_of  # it imports optimizers
+    from cbs.noise_scale.matching import geometry_of  # it imports optimizers
 
     # A class is judged by its name, for which an object that was never set up will do.
     return _look_up(GEOMETRIES, kind.__name__.lower()) or geometry_of(object.__new__(kind)) or "l2"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.orthogonalization import COEFFICIENTS
 from cbs.optimizers.routing import Matrices
-from cbs.optimizers.spectral import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 LR_CONVENTIONS = ("match_rms_adamw", "original")
 
@@ -35,7 +35,7 @@ class Muon(SpectralOptimizer):
         ns_steps: Newton-Schulz steps.
         ns_coefficients: Newton-Schulz coefficients.
         ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
-            :func:`~cbs.optimizers.orthogonalization.orthogonalize`.
+            :func:`~cbs.optimizers.spectral.orthogonalization.orthogonalize`.
         lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
             mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
         weight_decay: decoupled weight decay.

@@ -10,9 +10,9 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.muon import Muon
-from cbs.optimizers.orthogonalization import COEFFICIENTS
 from cbs.optimizers.routing import Matrices
-from cbs.optimizers.spectral import beside_adamw
+from cbs.optimizers.spectral.base import beside_adamw
+from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 _DIMENSIONS = {"col": (-2,), "row": (-1,), "col_row": (-2, -1), "row_col": (-1, -2)}
 """Along which dimensions the norms are taken, in order: a column's norm runs over the rows."""
@@ -30,7 +30,7 @@ class MuonPlus(Muon):
         norm_mode: ``"col"``, ``"row"``, ``"col_row"`` (columns, then rows) or ``"row_col"``.
         norm_eps: added to every norm.
         ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
-            :func:`~cbs.optimizers.orthogonalization.orthogonalize`.
+            :func:`~cbs.optimizers.spectral.orthogonalization.orthogonalize`.
         muon: the other options of :class:`~cbs.optimizers.muon.Muon`.
 
     Raises:

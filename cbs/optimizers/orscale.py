@@ -10,9 +10,9 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.muon import shape_scale
-from cbs.optimizers.orthogonalization import COEFFICIENTS
 from cbs.optimizers.routing import Matrices
-from cbs.optimizers.spectral import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 FORMS = ("lm", "general")
 
@@ -42,7 +42,7 @@ class OrScale(SpectralOptimizer):
         ns_steps: Newton-Schulz steps.
         ns_coefficients: Newton-Schulz coefficients.
         ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
-            :func:`~cbs.optimizers.orthogonalization.orthogonalize`.
+            :func:`~cbs.optimizers.spectral.orthogonalization.orthogonalize`.
         weight_decay: coefficient of the weight inside the direction.
 
     Raises:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.orthogonalization import COEFFICIENTS
 from cbs.optimizers.routing import Matrices, route
-from cbs.optimizers.spectral import MomentumOptimizer, SpectralOptimizer
+from cbs.optimizers.spectral.base import MomentumOptimizer, SpectralOptimizer
+from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 
 class NormBallOptimizer(MomentumOptimizer):
@@ -25,7 +25,7 @@ class NormBallOptimizer(MomentumOptimizer):
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate: the share of the way to the surface.
         options: ``radius`` above 0, ``constrained``, and the options of
-            :class:`~cbs.optimizers.spectral.MomentumOptimizer`.
+            :class:`~cbs.optimizers.spectral.base.MomentumOptimizer`.
 
     Raises:
         ValueError: if a value is outside its domain.
@@ -124,7 +124,7 @@ def scion(
         ns_steps: Newton-Schulz steps.
         ns_coefficients: Newton-Schulz coefficients.
         ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
-            :func:`~cbs.optimizers.orthogonalization.orthogonalize`.
+            :func:`~cbs.optimizers.spectral.orthogonalization.orthogonalize`.
         matrices: see :func:`~cbs.optimizers.routing.route`.
 
     Raises:

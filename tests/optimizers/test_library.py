@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cbs import run_trial
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.noise_scale.matched import matched
+from cbs.noise_scale.matching import matched
 from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.library import INSTALL, NOT_OPTIONS, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
 from cbs.optimizers.widths import POWERS

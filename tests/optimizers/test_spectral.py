@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
-from cbs.noise_scale.matched import matched
+from cbs.noise_scale.matching import matched
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.orscale import OrScale
-from cbs.optimizers.orthogonalization import newton_schulz, orthogonalize, polar_factor
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
-from cbs.optimizers.spectral import MomentumOptimizer
+from cbs.optimizers.spectral.base import MomentumOptimizer
+from cbs.optimizers.spectral.orthogonalization import newton_schulz, orthogonalize, polar_factor
 from tests.references.muon import MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 from tests.references.orscale import OrScaleTwin

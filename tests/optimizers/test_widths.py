@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cbs import seeding
 from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.noise_scale.matched import leaves
+from cbs.noise_scale.matching import leaves
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.problem import ProblemOptimizer

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.matched import geometry_of, leaves
+from cbs.noise_scale.matching import geometry_of, leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 
 

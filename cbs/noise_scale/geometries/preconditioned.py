@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.matched import leaves
+from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")

@@ -9,7 +9,7 @@ from torch import nn
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
-from cbs.noise_scale.matched import leaves, matched
+from cbs.noise_scale.matching import leaves, matched
 from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer
 
 

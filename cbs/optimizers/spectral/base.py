@@ -18,8 +18,8 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer, keep_precision
-from cbs.optimizers.orthogonalization import check_orthogonalization, orthogonalize
 from cbs.optimizers.routing import Matrices, route
+from cbs.optimizers.spectral.orthogonalization import check_orthogonalization, orthogonalize
 
 
 class MomentumOptimizer(torch.optim.Optimizer):
@@ -111,7 +111,9 @@ class MomentumOptimizer(torch.optim.Optimizer):
 
 
 class SpectralOptimizer(MomentumOptimizer):
-    """Averages the gradients of matrices and orthogonalises the averages; see :mod:`cbs.optimizers.orthogonalization`.
+    """Averages the gradients of matrices and orthogonalises the averages.
+
+    See :mod:`cbs.optimizers.spectral.orthogonalization`.
 
     Args:
         params: two-dimensional parameters, or groups of them.

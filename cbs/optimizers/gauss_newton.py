@@ -1,0 +1,226 @@
+"""Gauss-Newton with an inner optimizer (Abreu et al. 2025, arXiv 2510.09378)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbs import seeding
+from cbs.optimizers.adamw import adamw
+from cbs.optimizers.base import optimizer
+from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.muon import muon
+from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
+from cbs.optimizers.second_order.line_search import best_fraction
+from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
+from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, examples
+
+VARIANTS = ("full", "prox_linear", "layerwise")
+INNER = ("muon", "adamw")
+INNER_SCHEDULES = ("cosine", "constant")
+
+
+class GaussNewton(CompositeOptimizer, ProblemOptimizer):
+    r"""Each step minimises a Gauss-Newton model of the loss with an inner optimizer, then searches along the way there.
+
+    With the model Q of :mod:`cbs.optimizers.second_order.linearization` around the parameters :math:`\theta_t`:
+
+    1. N steps of the inner optimizer on Q, each on examples of its own, lead to :math:`\hat\theta`;
+    2. :math:`\theta_{t+1} = \theta_t + \alpha (\hat\theta - \theta_t)` with the :math:`\alpha` in
+       :math:`\{2^{-i/2}, i = 0..4\}` of the lowest mean loss, the true one, on further examples.
+
+    All of them are the examples of the step: of a batch of B the line search takes ``floor(B * search_share)``, and the
+    inner steps have equal parts of the rest, as many as have at least ``inner_batch_size`` examples, at least one.
+    Where there is no example for the line search, alpha is 1. Which examples serve for what is drawn anew at every
+    step, so that training on one batch again and again uses all of it. The batch's gradient, which a loop computes, is
+    not used.
+
+    The learning rate of the groups is that of the inner optimizer, at the beginning of the inner steps; with the
+    schedule ``"cosine"`` it falls to 0 over them, step j of N taking :math:`(1 + \cos(\pi j / N)) / 2` of it. The inner
+    optimizer keeps its state from step to step, and its iterate starts from :math:`\hat\theta` of the step before,
+    where it was before the line search, unless ``reset_start``.
+
+    Variants: ``"full"``; ``"prox_linear"``, where the loss is not expanded, only the model; ``"layerwise"``, where each
+    layer has a full model of its own with all others at :math:`\theta_t`, and their solutions are merged. A layer is a
+    block of a numbered stack or, outside of those, a module that holds parameters (see
+    :func:`cbs.optimizers.second_order.linearization.layers`).
+
+    Args:
+        inner: the inner optimizer, or several over disjoint parameters, over the parameters of the problem's model.
+        variant: which model is minimised.
+        inner_batch_size: examples of an inner step, at least 1.
+        search_share: part of the batch that goes into the line search, in [0, 1).
+        inner_schedule: ``"cosine"`` or ``"constant"``.
+        reset_start: whether the inner iterate starts at :math:`\theta_t`.
+
+    Raises:
+        ValueError: if a value is outside its domain.
+    """
+
+    geometry = "l2"
+
+    def __init__(
+        self,
+        inner: Sequence[torch.optim.Optimizer],
+        *,
+        variant: str = "full",
+        inner_batch_size: int = 8,
+        search_share: float = 0.5,
+        inner_schedule: str = "cosine",
+        reset_start: bool = False,
+    ) -> None:
+        if variant not in VARIANTS:
+            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+        if inner_schedule not in INNER_SCHEDULES:
+            raise ValueError(f"inner_schedule must be one of {', '.join(INNER_SCHEDULES)}, got {inner_schedule!r}")
+        if isinstance(inner_batch_size, bool) or not isinstance(inner_batch_size, int) or inner_batch_size < 1:
+            raise ValueError(f"inner_batch_size must be a whole number of at least 1, got {inner_batch_size!r}")
+        if not 0.0 <= search_share < 1.0:
+            raise ValueError(f"search_share must be in [0, 1), got {search_share}")
+        super().__init__(inner)
+        self._variant = variant
+        self._inner_batch_size = inner_batch_size
+        self._search_share = search_share
+        self._inner_schedule = inner_schedule
+        self._reset_start = reset_start
+
+    def attach(self, problem: Problem) -> None:
+        """Say what is optimized; once, before the first step."""
+        super().attach(problem)
+        self._function = ModelFunction(problem)
+        names = [name.removeprefix("twin.") for name in self._function.names]
+        self._blocks = layers(names) if self._variant == "layerwise" else [list(range(len(names)))]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One outer step on the observed batch; returns what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        batch, function = self.take_batch(), self.function()
+        done = self.param_groups[0].setdefault("outer_step", 0)
+        generator = seeding.generator(self.problem.seed, f"examples {done}")
+        inner, search = divide(count_examples(batch), self._inner_batch_size, self._search_share, generator)
+        model = prox_linear if self._variant == "prox_linear" else full
+        linearization = Linearization(function, model, self._blocks)
+        reached = self._minimise(linearization, [examples(batch, indices) for indices in inner])
+        params = function.parameters_in_order
+        end = [param.clone() for param in params]
+        if not self._reset_start:
+            for param, value in zip(params, end, strict=True):
+                # The inner optimizer takes a parameter with any state for one that it has set up.
+                if param in reached:
+                    self.state[param]["iterate"] = value
+        if len(search):
+            _, point = best_fraction(function, linearization.centre, end, examples(batch, search))
+            for param, value in zip(params, point, strict=True):
+                param.copy_(value)
+        self.param_groups[0]["outer_step"] = done + 1
+        return loss
+
+    def function(self) -> ModelFunction:
+        """The model as a function of its parameters.
+
+        Raises:
+            RuntimeError: before :meth:`attach`.
+        """
+        _ = self.problem
+        return self._function
+
+    def _minimise(self, linearization: Linearization, batches: Sequence[Batch]) -> set[nn.Parameter]:
+        """Lead the parameters from the start of the inner steps, one for each batch, to their end; returns those that
+        had a gradient."""
+        reached = set()
+        params = self._function.parameters_in_order
+        if not self._reset_start:
+            for param in params:
+                if "iterate" in self.state.get(param, {}):
+                    param.copy_(self.state[param]["iterate"])
+        gradients, peaks = [param.grad for param in params], [group["lr"] for group in self.param_groups]
+        for step, batch in enumerate(batches):
+            displacement = [param - centre for param, centre in zip(params, linearization.centre, strict=True)]
+            for param, gradient in zip(params, linearization.gradient(batch, displacement), strict=True):
+                param.grad = gradient
+                if gradient is not None:
+                    reached.add(param)
+            share = 0.5 * (1.0 + math.cos(math.pi * step / len(batches))) if self._inner_schedule == "cosine" else 1.0
+            for group, peak in zip(self.param_groups, peaks, strict=True):
+                group["lr"] = peak * share
+            for inner in self.optimizers:
+                inner.step()
+        for group, peak in zip(self.param_groups, peaks, strict=True):
+            group["lr"] = peak
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
+        return reached
+
+
+def divide(
+    total: int, inner_batch_size: int, search_share: float, generator: torch.Generator
+) -> tuple[list[Tensor], Tensor]:
+    """Which examples of a batch serve for what.
+
+    Args:
+        total: examples in the batch.
+        inner_batch_size: least examples of an inner step, if there are so many.
+        search_share: part of the batch that goes into the line search.
+        generator: of the random order.
+
+    Returns:
+        Indices for each inner step, of sizes that differ by at most one, and those for the line search.
+    """
+    searched = min(int(total * search_share), total - 1)
+    used = total - searched
+    count = max(1, used // inner_batch_size)
+    order = torch.randperm(total, generator=generator)
+    return [order[step * used // count : (step + 1) * used // count] for step in range(count)], order[used:]
+
+
+@optimizer(
+    "gauss_newton",
+    lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
+    family="second order",
+    geometry="l2",
+    width_rule="spectral",
+    paper="Abreu et al. 2025, arXiv 2510.09378",
+)
+def gauss_newton(
+    model: nn.Module,
+    lr: float,
+    *,
+    variant: str = "full",
+    inner: str = "muon",
+    inner_batch_size: int = 8,
+    search_share: float = 0.5,
+    inner_schedule: str = "cosine",
+    reset_start: bool = False,
+    betas: tuple[float, float] = (0.9, 0.99),
+    weight_decay: float = 0.0,
+) -> GaussNewton:
+    """Inner optimizer on a Gauss-Newton model of the loss, then a line search.
+
+    The learning rate is that of the inner optimizer: ``"muon"`` (:func:`cbs.optimizers.muon.muon`, AdamW on embeddings
+    and the head, which the entry's width rule is that of) or ``"adamw"``. ``betas`` belong to AdamW. See
+    :class:`GaussNewton` for the other options. No noise scale fits a step that is preconditioned by the
+    curvature; the geometry of the entry is the Euclidean one.
+
+    Raises:
+        ValueError: if an option is outside its domain, or the model has no trainable parameter.
+    """
+    if inner not in INNER:
+        raise ValueError(f"inner must be one of {', '.join(INNER)}, got {inner!r}")
+    build = muon if inner == "muon" else adamw
+    built = build(model, lr, betas=betas, weight_decay=weight_decay)
+    return GaussNewton(
+        built.optimizers if isinstance(built, CompositeOptimizer) else [built],
+        variant=variant,
+        inner_batch_size=inner_batch_size,
+        search_share=search_share,
+        inner_schedule=inner_schedule,
+        reset_start=reset_start,
+    )

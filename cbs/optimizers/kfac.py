@@ -1,0 +1,352 @@
+"""K-FAC: natural gradient with Kronecker-factored curvature (Martens & Grosse 2015, arXiv 1503.05671)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from cbs import seeding
+from cbs.optimizers.base import optimizer
+from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
+from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
+from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
+from cbs.optimizers.second_order.layer_uses import Use, is_supported, recorded_uses
+from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
+
+Statistics = dict[tuple[int, str], Tensor]
+"""Curvature by position of the parameter and name of the state."""
+
+MULTIPLIED, LOOKED_UP, DIAGONAL = ("rows", "columns"), ("lookup_rows", "lookup_columns"), "diagonal"
+INVERSE = ("inverse_rows", "inverse_columns", "inverse_spectrum")
+UNEXPLAINED = 0.05
+"""Largest relative part of a weight's gradient that its recorded uses may leave unexplained; bfloat16 leaves 0.01."""
+
+
+class KFAC(ProblemOptimizer):
+    r"""Kronecker-factored approximate curvature.
+
+    A step with gradient g of the batch and curvature F is
+
+    .. math::
+        m \leftarrow \mu m + (1 - \mu) g, \quad u = (F + \lambda I)^{-1} m, \quad
+        w \leftarrow (1 - \eta \beta) w - \nu \eta u, \quad \nu = \min(1, \sqrt{\kappa / (\eta^2 m^\top u)})
+
+    with learning rate :math:`\eta`, ``momentum`` :math:`\mu`, ``weight_decay`` :math:`\beta` (decoupled), ``damping``
+    :math:`\lambda` and ``kl_clip`` :math:`\kappa`, a bound on twice the KL divergence of a step as F measures it (Ba,
+    Grosse & Martens 2017, ICLR). The paper adds up past updates instead of gradients; their curvature is then out of
+    date, which early in training, when it grows fast, diverges at learning rates that serve here.
+
+    F is block diagonal, from vectors z with the curvature of the loss in the outputs as covariance (``curvature``, see
+    :func:`cbs.optimizers.second_order.curvature.curvature_vectors`), pulled back through the model on the examples of
+    the step. With D the pulled back gradient in the output of a layer, one row for each position (a token, a place of a
+    convolution) of each of B examples, and A the inputs it is multiplied with, N rows with a 1 appended where there is a
+    bias:
+
+    - Linear and convolution: rows D'D / B, columns A'A / N. Positions count as independent (``expand``, Eschenhagen et
+      al. 2023, arXiv 2311.00636; for convolutions Grosse & Martens 2016, arXiv 1602.01573).
+    - Embedding: the same with indicators as inputs and sides exchanged: rows the frequencies of the indices, columns
+      D'D / B.
+    - A weight that is used both ways, as an embedding tied to the head: the sum of both products, which is inverted
+      exactly.
+    - Any other parameter: the diagonal of F, from the square of the pulled back gradient over B, whose mean it is.
+
+    Several calls of layers with one weight count as more positions. Weights whose uses cannot all be seen, as those of
+    ``nn.MultiheadAttention``, are treated as other parameters. Sides of more than ``largest_factor`` entries have
+    diagonal factors. Statistics are averaged over their updates, the k-th with weight
+    :math:`\max(1/k, 1 - decay)`. They are updated on every ``factor_interval``-th step and inverted on every
+    ``inverse_interval``-th, beginning with the first. A missing gradient counts as zero.
+
+    Args:
+        params: parameters of the problem's model, or groups of them.
+        lr: learning rate; 1 is Newton's step for the averaged gradient.
+        momentum: decay per step of the average gradient, in [0, 1).
+        weight_decay: decoupled, at least 0.
+        damping: added to the curvature, above 0; in the unit of the loss per squared unit of a parameter.
+        kl_clip: bound on the step, above 0; ``None`` for none.
+        decay: of the statistics, per update of them, in [0, 1).
+        factor_interval: steps between updates of the statistics.
+        inverse_interval: steps between inversions.
+        curvature: ``"sampled"`` or ``"empirical"``.
+        largest_factor: largest side of a full factor.
+
+    Raises:
+        ValueError: if a value is outside its domain.
+    """
+
+    geometry = "l2"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.1,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        damping: float = 0.01,
+        kl_clip: float | None = 0.01,
+        decay: float = 0.95,
+        factor_interval: int = 5,
+        inverse_interval: int = 5,
+        curvature: str = "sampled",
+        largest_factor: int = 4096,
+    ) -> None:
+        for name, value in {"lr": lr, "weight_decay": weight_decay}.items():
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        for name, value in {"momentum": momentum, "decay": decay}.items():
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        for name, value in {"damping": damping, "kl_clip": math.inf if kl_clip is None else kl_clip}.items():
+            if not value > 0.0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        intervals = {"factor_interval": factor_interval, "inverse_interval": inverse_interval}
+        for name, count in (intervals | {"largest_factor": largest_factor}).items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}")
+        if curvature not in KINDS:
+            raise ValueError(f"curvature must be one of {', '.join(KINDS)}, got {curvature!r}")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "step": 0})
+        self._damping, self._decay = damping, decay
+        self._bound = math.inf if kl_clip is None else kl_clip
+        self._factor_interval, self._inverse_interval = factor_interval, inverse_interval
+        self._curvature = curvature
+        self._largest_factor = largest_factor
+
+    def attach(self, problem: Problem) -> None:
+        """Say what is optimized; once, before the first step.
+
+        Raises:
+            ValueError: if the optimizer was not built over all trainable parameters of the model.
+        """
+        super().attach(problem)
+        self._function = ModelFunction(problem)
+        self._params = self._function.parameters_in_order
+        held = {id(param) for group in self.param_groups for param in group["params"]}
+        if held != {id(param) for param in self._params}:
+            raise ValueError("KFAC must be built over all trainable parameters of the problem's model and no other")
+        positions = {id(param): index for index, param in enumerate(self._params)}
+        owners: dict[int, list[nn.Module]] = {}
+        for module in self._function.twin.modules():
+            for param in module.parameters(recurse=False):
+                owners.setdefault(id(param), []).append(module)
+        self._weights = {
+            module: positions[id(module.weight)]
+            for module in self._function.twin.modules()
+            if is_supported(module) and id(module.weight) in positions
+        }
+        # A bias is one more column of the weight if both belong to this module alone.
+        self._biases = {
+            index: positions[id(module.bias)]
+            for module, index in self._weights.items()
+            if id(getattr(module, "bias", None)) in positions
+            and len(owners[id(module.bias)]) == len(owners[id(module.weight)]) == 1
+        }
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter once; returns what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        batch, done = self.take_batch(), self.param_groups[0]["step"]
+        _ = self.problem
+        if done % self._factor_interval == 0:
+            self._average(self._measure(batch, first=done == 0), 1 + done // self._factor_interval)
+        if done % self._inverse_interval == 0:
+            self._invert()
+        averages = []
+        groups = {id(param): group for group in self.param_groups for param in group["params"]}
+        for param in self._params:
+            state, momentum = self.state[param], groups[id(param)]["momentum"]
+            if "average" not in state:
+                state["average"] = torch.zeros_like(param)
+            average = state["average"].mul_(momentum)
+            if param.grad is not None:
+                average.add_(param.grad, alpha=1.0 - momentum)
+            averages.append(average)
+        updates = self._precondition(averages)
+        for param, update in zip(self._params, updates, strict=True):
+            update.mul_(groups[id(param)]["lr"])
+        scale = self._scale(averages, updates, [groups[id(param)]["lr"] for param in self._params])
+        for param, update in zip(self._params, updates, strict=True):
+            group = groups[id(param)]
+            param.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update * scale)
+        for group in self.param_groups:
+            group["step"] += 1
+        return loss
+
+    def _scale(self, averages: Sequence[Tensor], updates: Sequence[Tensor], lrs: Sequence[float]) -> Tensor | float:
+        """By how much a step is shortened to respect the bound."""
+        if self._bound == math.inf:
+            return 1.0
+        squares = [lr * (m * u).sum() for m, u, lr in zip(averages, updates, lrs, strict=True)]
+        return (self._bound / torch.stack(squares).sum().clamp(min=self._bound)).sqrt()
+
+    def _measure(self, batch: Batch, *, first: bool) -> Statistics:
+        """Curvature on a batch."""
+        sums: dict[tuple[int, str], Sum] = {}
+        generator = seeding.generator(self.problem.seed, f"curvature {self.param_groups[0]['step']}")
+        for part in micro_batches(batch, self.problem.micro_batch_size):
+            leaves = self._function.values()
+            with torch.enable_grad(), recorded_uses(self._function.twin) as uses:
+                outputs = self._function.at(leaves, part)
+            uses = [use for use in uses if use.module in self._weights]
+            vectors = curvature_vectors(self.problem, outputs, part, generator, self._curvature)
+            others = [index for index, param in enumerate(self._params) if first or DIAGONAL in self.state[param]]
+            inputs: list[Any] = [*(use.edge for use in uses), *(leaves[index] for index in others)]
+            pulled = torch.autograd.grad(outputs, inputs, vectors, allow_unused=True)
+            gradients = {
+                index: gradient
+                for index, gradient in zip(others, pulled[len(uses) :], strict=True)
+                if gradient is not None
+            }
+            reached = [(use, use.gradients(g)) for use, g in zip(uses, pulled, strict=False) if g is not None]
+            if first:
+                for index in set(others) - self._explained(reached, gradients):
+                    self.state[self._params[index]][DIAGONAL] = torch.zeros_like(self._params[index])
+                first = False
+            for use, gradient in reached:
+                self._add_use(sums, use, gradient)
+            for index, gradient in gradients.items():
+                if DIAGONAL in self.state[self._params[index]]:
+                    add(sums, (index, DIAGONAL), gradient.square())
+        total = count_examples(batch)
+        return {key: entry.value / (entry.positions or total) for key, entry in sums.items()}
+
+    def _explained(self, uses: Sequence[tuple[Use, Tensor]], gradients: dict[int, Tensor]) -> set[int]:
+        """The weights and joined biases whose gradients are the sum over their recorded uses."""
+        sums: dict[int, Tensor] = {}
+        for use, gradient in uses:
+            index = self._weights[use.module]
+            sums[index] = sums.get(index, 0.0) + use.weight_gradient(gradient)
+            if index in self._biases:
+                bias = self._biases[index]
+                sums[bias] = sums.get(bias, 0.0) + gradient.sum(0)
+        good = {
+            index
+            for index, value in sums.items()
+            if (value - gradients[index]).norm() <= UNEXPLAINED * gradients[index].norm()
+        }
+        bias_of = self._biases
+        weights = {i for i in good & set(self._weights.values()) if i not in bias_of or bias_of[i] in good}
+        return weights | {bias_of[index] for index in weights if index in bias_of}
+
+    def _add_use(self, sums: dict[tuple[int, str], Sum], use: Use, gradient: Tensor) -> None:
+        index, inputs = self._weights[use.module], use.inputs
+        if DIAGONAL in self.state[self._params[index]]:
+            return
+        outer = self._second_moment(gradient)
+        if isinstance(use.module, nn.Embedding):
+            of_inner, of_outer = LOOKED_UP
+            inner = torch.bincount(inputs, minlength=len(use.module.weight)).to(outer)
+        else:
+            if index in self._biases:
+                inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
+            of_outer, of_inner = MULTIPLIED
+            inner = self._second_moment(inputs)
+        add(sums, (index, of_outer), outer)
+        add(sums, (index, of_inner), inner, len(inputs))
+
+    def _second_moment(self, values: Tensor) -> Tensor:
+        """Sum over the first dimension of the products of all entries, or of their squares where there are many."""
+        return values.T @ values if values.shape[1] <= self._largest_factor else values.square().sum(0)
+
+    def _average(self, found: Statistics, count: int) -> None:
+        """Take the ``count``-th measurement into the averages."""
+        weight = max(1.0 / count, 1.0 - self._decay)
+        for (index, name), value in found.items():
+            state = self.state[self._params[index]]
+            state.setdefault(name, torch.zeros_like(value)).lerp_(value, weight)
+
+    def _invert(self) -> None:
+        for param in self._params:
+            state = self.state[param]
+            products = [(state[rows], state[columns]) for rows, columns in (LOOKED_UP, MULTIPLIED) if rows in state]
+            if products:
+                inverse = (
+                    inverse_of_sum(products[0], products[1], self._damping)
+                    if len(products) == 2
+                    else inverse_of_product(products[0], self._damping)
+                )
+                state.update(zip(INVERSE, (inverse.rows, inverse.columns, inverse.spectrum), strict=True))
+
+    def _precondition(self, averages: Sequence[Tensor]) -> list[Tensor]:
+        """The damped inverse of the curvature times ``averages``, new tensors."""
+        updates: dict[int, Tensor] = {}
+        for index, param in enumerate(self._params):
+            state, average = self.state[param], averages[index]
+            if DIAGONAL in state:
+                updates[index] = average / (state[DIAGONAL] + self._damping)
+            elif INVERSE[0] in state:
+                v, bias = average.flatten(1), self._biases.get(index)
+                solved = Inverse(*(state[name] for name in INVERSE))(
+                    v if bias is None else torch.cat([v, averages[bias][:, None]], 1)
+                )
+                if bias is not None:
+                    updates[bias] = solved[:, -1].contiguous()
+                    solved = solved[:, :-1]
+                updates[index] = solved.reshape(param.shape).clone()
+        return [updates[index] for index in range(len(averages))]
+
+
+@dataclass
+class Sum:
+    """A sum over examples, or over positions, of which it then knows the number."""
+
+    value: Tensor
+    positions: int = 0
+
+
+def add(sums: dict[tuple[int, str], Sum], key: tuple[int, str], value: Tensor, positions: int = 0) -> None:
+    """Add to the sum ``key``."""
+    known = sums.get(key)
+    sums[key] = Sum(value, positions) if known is None else Sum(known.value + value, known.positions + positions)
+
+
+@optimizer(
+    "kfac",
+    lr_grid=(0.00625, 0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
+    family="second order",
+    geometry="l2",
+    paper="Martens & Grosse 2015, arXiv 1503.05671",
+    width_rule="none",
+)
+def kfac(
+    model: nn.Module,
+    lr: float,
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    damping: float = 0.01,
+    kl_clip: float | None = 0.01,
+    decay: float = 0.95,
+    factor_interval: int = 5,
+    inverse_interval: int = 5,
+    curvature: str = "sampled",
+    largest_factor: int = 4096,
+) -> KFAC:
+    """Kronecker-factored natural gradient.
+
+    See :class:`KFAC` for the options. No noise scale fits a step that is preconditioned by the curvature; the geometry
+    of the entry is the Euclidean one.
+    """
+    return KFAC(
+        [param for param in model.parameters() if param.requires_grad],
+        lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        damping=damping,
+        kl_clip=kl_clip,
+        decay=decay,
+        factor_interval=factor_interval,
+        inverse_interval=inverse_interval,
+        curvature=curvature,
+        largest_factor=largest_factor,
+    )
