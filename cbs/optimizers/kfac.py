@@ -45,8 +45,8 @@ class KFAC(ProblemOptimizer):
     F is block diagonal, from vectors z with the curvature of the loss in the outputs as covariance (``curvature``, see
     :func:`cbs.optimizers.second_order.curvature.curvature_vectors`), pulled back through the model on the examples of
     the step. With D the pulled back gradient in the output of a layer, one row for each position (a token, a place of a
-    convolution) of each of B examples, and A the inputs it is multiplied with, N rows with a 1 appended where there is a
-    bias:
+    convolution) of each of B examples, and A the inputs it is multiplied with, N rows with a 1 appended where there is
+    a bias:
 
     - Linear and convolution: rows D'D / B, columns A'A / N. Positions count as independent (``expand``, Eschenhagen et
       al. 2023, arXiv 2311.00636; for convolutions Grosse & Martens 2016, arXiv 1602.01573).
