@@ -38,6 +38,8 @@ def candidates(params: list[nn.Parameter]) -> dict[str, Callable[[], object]]:
         "AdamW(fused)": torch.optim.AdamW(params, lr=1e-6, fused=True),
         "MERIT": MERIT(params, lr=1e-6),
         "LAMB": LAMB(params, lr=1e-6),
+        "MERIT(native)": MERIT(params, lr=1e-6, native=True),
+        "LAMB(native)": LAMB(params, lr=1e-6, native=True),
         "LARS": LARS(params, lr=1e-6),
     }
     if importlib.util.find_spec("pytorch_optimizer"):

@@ -188,8 +188,11 @@ def _classes(library: str) -> dict[str, type[torch.optim.Optimizer]]:
     if library == TORCH:
         return _torch_classes()
     module = _pytorch_optimizer()
-    if module is None:
-        return {}
+    return {} if module is None else _pytorch_optimizer_classes(module)
+
+
+@cache
+def _pytorch_optimizer_classes(module: ModuleType) -> dict[str, type[torch.optim.Optimizer]]:
     return {f"{PYTORCH_OPTIMIZER}.{name}": module.load_optimizer(name) for name in module.get_supported_optimizers()}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio import native
+from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
 
 _fused_adamw: Any = getattr(torch, "_fused_adamw_", None)
@@ -26,7 +27,8 @@ class AdamTrustRatio(TrustRatioOptimizer):
         d  = m / (sqrt(v) + eps) + weight_decay * w
 
     Weight decay is part of the direction, so it goes through the ratio too. Options beside those of
-    :class:`~cbs.optimizers.trust_ratio.core.TrustRatioOptimizer`: ``betas``, ``eps`` and ``bias_correction``.
+    :class:`~cbs.optimizers.trust_ratio.core.TrustRatioOptimizer`: ``betas``, ``eps``, ``bias_correction`` and
+    ``native``, whether compiled code updates the tensors it can serve, see :mod:`cbs.optimizers.trust_ratio.native`.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -47,12 +49,29 @@ class AdamTrustRatio(TrustRatioOptimizer):
             fused=tile.fused,
         )
 
+    def native_rule(self, group: dict[str, Any]) -> native.Rule | None:
+        """How compiled code scales the direction; ``None`` where it cannot."""
+        raise NotImplementedError
+
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
+        if not isinstance(group["native"], bool):
+            raise ValueError(f"native must be True or False, got {group['native']!r}")
+        if group["native"]:
+            native.kernel()
         check_size("eps", group["eps"])
         betas = group["betas"]
         if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
+
+    def _update(self, bucket: Bucket, group: dict[str, Any]) -> None:
+        rule = self.native_rule(group) if group["native"] else None
+
+        def ratios(weights: Tensor, directions: Tensor, decay: float) -> Tensor:
+            return self.ratios(weights, directions, group, decay)
+
+        if rule is None or not native.update(bucket, group, rule, ratios):
+            super()._update(bucket, group)
 
 
 def descend(

@@ -161,6 +161,7 @@ class Bucket:
         norms: all norms of weights and directions, shape ``[2, norms]``.
         ratios: all ratios, shape ``[norms]``.
         sizes: ``norms`` for each stack.
+        plan: the bucket as compiled code sees it, once that has been used.
 
     Norms, ratios and views are made once, since a step of a small model is all calls and no arithmetic.
     """
@@ -178,6 +179,7 @@ class Bucket:
     norms: Tensor = field(init=False)
     ratios: Tensor = field(init=False)
     sizes: list[Sizes] = field(init=False)
+    plan: Any = field(default=None, init=False)
     _views: dict[int, tuple[Tensor, tuple[Tensor, ...]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -222,7 +224,7 @@ class Bucket:
 
     def work_in(self, directions: Tensor, spare: Tensor) -> None:
         """Use this memory from now on: ``[room or more]`` and ``[2, widest or more]`` entries."""
-        self._views = {}
+        self._views, self.plan = {}, None
         for tile in self.tiles:
             start = tile.start if self.keeps else 0
             tile.out, tile.spare = directions[start : start + tile.entries], spare[:, : tile.entries]
