@@ -90,9 +90,13 @@ def save(figure: Figure, folder: Path, name: str) -> list[str]:
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of every optimizer, in their order."""
+    """Colour and marker of every optimizer, in their order; no two share both up to 49."""
     distinct = list(dict.fromkeys(names))
-    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(distinct)}
+    rounds = [divmod(index, len(COLOURS)) for index in range(len(distinct))]
+    return {
+        name: (COLOURS[place], MARKERS[(place + turn) % len(MARKERS)])
+        for name, (turn, place) in zip(distinct, rounds, strict=True)
+    }
 
 
 def shades(values: Sequence[float]) -> dict[float, Any]:

@@ -126,3 +126,8 @@ def test_tick_labels_are_plain() -> None:
         "3M",
         "2G",
     ]
+
+
+def test_twenty_optimizers_look_different():
+    looks = style.looks([f"optimizer {index}" for index in range(20)])
+    assert len(set(looks.values())) == 20
