@@ -312,7 +312,7 @@ def add(sums: dict[tuple[int, str], Sum], key: tuple[int, str], value: Tensor, p
 
 @optimizer(
     "kfac",
-    lr_grid=(0.00625, 0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
+    lr_grid=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
     family="second order",
     geometry="l2",
     paper="Martens & Grosse 2015, arXiv 1503.05671",

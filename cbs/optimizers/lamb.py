@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ class LAMB(AdamTrustRatio):
             super().scale(tile, group, finite=finite, tame=tame)
 
     def native_rule(self, group: dict[str, Any]) -> Rule:
-        return Rule(by_max=False)
+        high = math.inf if group["gamma_u"] is None else group["gamma_u"]
+        return Rule(by_max=False, low=group["gamma_l"], high=high, blank=1.0)
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)

@@ -162,7 +162,8 @@ class MERIT(AdamTrustRatio):
             clip=math.inf if group["clip"] is None else group["clip"],
             floor=group["lower_bound"],
             mend=True,
-            zero_is_one=group["variant"] == "paper",
+            zero=group["variant"] == "paper",
+            blank=0.0 if group["variant"] == "paper" else math.nan,
         )
 
     def check(self, group: dict[str, Any]) -> None:

@@ -66,11 +66,7 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     def _update(self, bucket: Bucket, group: dict[str, Any]) -> None:
         rule = self.native_rule(group) if group["native"] else None
-
-        def ratios(weights: Tensor, directions: Tensor, decay: float) -> Tensor:
-            return self.ratios(weights, directions, group, decay)
-
-        if rule is None or not native.update(bucket, group, rule, ratios):
+        if rule is None or not native.update(bucket, group, rule):
             super()._update(bucket, group)
 
 
