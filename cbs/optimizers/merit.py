@@ -67,7 +67,8 @@ class MERIT(AdamTrustRatio):
         foreach: ``False`` updates tensor by tensor with public operations of torch only.
         capturable: whether a step must not wait for the device.
         native: whether compiled code updates the contiguous float32 tensors on a CPU, on one thread: the same formulas
-            and state, faster. It needs a C compiler. All other tensors, and all with ``norm="l2"``, are updated as without it.
+            and state, faster. It needs a C compiler. All other tensors, and all with ``norm="l2"``, are updated as
+            without it.
 
     Raises:
         ValueError: if a value is outside its domain.
