@@ -26,6 +26,12 @@ SINGLE, DOUBLE = 3.25, 6.75
 
 PANEL_HEIGHT = 2.5
 SMALL = 7
+MOST_INSIDE = 7
+"""Labels of a key within the axes."""
+
+TALL_PANEL = 3.6
+"""Height of a panel with more labels than that, inches."""
+
 GREY, ALERT = "#7f7f7f", "#d00000"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -213,7 +219,8 @@ def key(
 ) -> None:
     """A frameless key in the upper right corner; the y limit is raised where the data would run into it.
 
-    Limits and scales (log) of the axes must be final but for the upper y limit.
+    Limits and scales (log) of the axes must be final but for the upper y limit. More than :data:`MOST_INSIDE` labels go
+    beside the axes, and the figure then takes both columns.
 
     Args:
         axes: where.
@@ -222,6 +229,15 @@ def key(
         y: of the data; not finite where there is none.
         title: what the labels hold beside the names.
     """
+    if len(handles) > MOST_INSIDE:
+        figure = cast(Figure, axes.figure)
+        figure.set_size_inches(DOUBLE, TALL_PANEL)
+        figure.legend(
+            handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="left",
+            loc="outside right upper", frameon=False, labelcolor=[handle.get_color() for handle in handles],
+            handlelength=1.6, handletextpad=0.5, borderaxespad=0.4, borderpad=0.0, labelspacing=0.5,
+        )  # fmt: skip
+        return
     across, height = _size(axes)
     share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
     (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())

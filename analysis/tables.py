@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.noise import PLAIN
+from analysis.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -211,6 +212,10 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
     if len(targets) == 1:
         headings, rows = _without("target", headings, rows)
         title += f", {targets.pop()}"
+    for row in rows:
+        # A verdict in words would be cut off beside a long name; it stands with the advice.
+        row[-1] = row[-1] if row[-1] == Verdict.OK else "see below"
+    headings[-1] = "note"
     table = Table(box=box.SIMPLE_HEAD, title=_literal(title), pad_edge=False, collapse_padding=True)
     for name in headings:
         numeric = name in (*_NUMERIC, "S_min E_min")
@@ -218,12 +223,17 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
             name.replace(" ", "\n"),
             justify="right" if numeric else "left",
             no_wrap=numeric or name in ("optimizer", "LR interior"),
-            min_width=8,
+            min_width=5 if name == "note" else 8,
             overflow="fold",
         )
     for row in rows:
         table.add_row(*map(_literal, row))
-    advice = [f"{answer.group.optimizer}, {answer.target}: {answer.advice}" for answer in answers if answer.advice]
+    advice = [
+        f"{answer.group.optimizer}, {answer.target}: "
+        + (answer.advice if answer.verdict is Verdict.OK else f"{answer.verdict}: {answer.advice}")
+        for answer in answers
+        if answer.advice
+    ]
     table.caption = _literal("\n".join(advice)) or None
     table.caption_justify = "left"
     return table

@@ -131,3 +131,20 @@ def test_tick_labels_are_plain() -> None:
 def test_twenty_optimizers_look_different():
     looks = style.looks([f"optimizer {index}" for index in range(20)])
     assert len(set(looks.values())) == 20
+
+
+def test_a_long_key_stands_beside_the_axes() -> None:
+    from matplotlib.lines import Line2D
+
+    with style.style():
+        figure, (axes,) = style.grid(1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(1, 10)
+        axes.set_ylim(1, 10)
+        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(style.MOST_INSIDE + 1)]
+        style.key(axes, handles, pd.Series([1.0, 9.0]), pd.Series([2.0, 3.0]))
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert axes.get_ylim() == (1, 10)
