@@ -104,6 +104,7 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
     assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{pid}-*"))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
     process = start(tmp_path / "worker")
     wait_for(lambda: stored(tmp_path / "worker") >= 2, "no trial finished")

@@ -103,9 +103,16 @@ def test_pruning_changes_no_best_steps(reference, tmp_path):
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
-def test_every_optimizer_sweeps_without_another_flag(tmp_path):
-    names = OPTIMIZERS.names()
-    wanted = tiny(optimizers=tuple(Choice(name=name) for name in names), batch_sizes=(8,), seeds=(0,), max_steps=60)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["gauss_newton", "merit", "schedule_free", "torch.radam"], id="one of each kind"),
+        pytest.param(OPTIMIZERS.names(), id="every entry", marks=pytest.mark.slow),
+    ],
+)
+def test_optimizers_sweep_without_another_flag(names, tmp_path):
+    optimizers = tuple(Choice(name=name) for name in names)
+    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), seeds=(0,), max_steps=60, lrs=(0.01,))
     search = sweep(wanted, tmp_path)
     assert {study.optimizer for study in search.sweep.studies()} == set(names)
     results = list(Store(tmp_path).results())
