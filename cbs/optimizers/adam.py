@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from cbs.optimizers.adamw import has_fused_kernel
-from cbs.optimizers.base import optimizer
-from cbs.optimizers.library import trainable
+from cbs.optimizers.base import optimizer, trainable
 
 
 @optimizer(

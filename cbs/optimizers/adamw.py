@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 
 _FUSED_DEVICES = ("cpu", "cuda")
 
@@ -26,7 +26,7 @@ def adamw(
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
     """Adam with decoupled weight decay, torch's fused kernel where there is one."""
-    params = [p for p in model.parameters() if p.requires_grad]
+    params = trainable(model)
     return torch.optim.AdamW(
         params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=has_fused_kernel(params)
     )

@@ -83,6 +83,11 @@ def optimizer(
     return decorate
 
 
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of ``model`` that are trained."""
+    return [param for param in model.parameters() if param.requires_grad]
+
+
 def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int = 1) -> torch.optim.Optimizer:
     """The optimizer a configuration names, over the trainable parameters of ``model``.
 

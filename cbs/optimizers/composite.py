@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from cbs.optimizers.precision import keep_precision
+
 
 class CompositeOptimizer(torch.optim.Optimizer):
     """Optimizers of different kinds over disjoint parameters, driven like a single one.
@@ -68,18 +70,3 @@ class CompositeOptimizer(torch.optim.Optimizer):
             end = start + len(part.param_groups)
             part.__setstate__({"state": self.state, "param_groups": self.param_groups[start:end]})
             start = end
-
-
-def keep_precision(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Undo the rounding of a state that ``optimizer`` has just loaded from ``state_dict``.
-
-    torch casts floating point state to the type of its parameter, which would round the float32 averages that some
-    optimizers keep for bfloat16 weights.
-    """
-    keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    for key, param in zip(keys, params, strict=True):
-        for name, saved in state_dict["state"].get(key, {}).items():
-            loaded = optimizer.state[param][name]
-            if isinstance(saved, torch.Tensor) and saved.dtype != loaded.dtype:
-                optimizer.state[param][name] = saved.to(loaded.device, copy=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs import seeding
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
 from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
@@ -338,7 +338,7 @@ def kfac(
     of the entry is the Euclidean one.
     """
     return KFAC(
-        [param for param in model.parameters() if param.requires_grad],
+        trainable(model),
         lr,
         momentum=momentum,
         weight_decay=weight_decay,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import check_size
@@ -137,7 +137,7 @@ def lamb(
 ) -> LAMB:
     """Adam's direction scaled to each tensor's Euclidean norm."""
     return LAMB(
-        [p for p in model.parameters() if p.requires_grad],
+        trainable(model),
         lr,
         betas,
         eps,

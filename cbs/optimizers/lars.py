@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
 
@@ -159,7 +159,7 @@ def lars(
 ) -> LARS:
     """Momentum SGD scaled to each tensor's Euclidean norm."""
     return LARS(
-        [p for p in model.parameters() if p.requires_grad],
+        trainable(model),
         lr,
         momentum,
         weight_decay,

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError, reason
-from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec
+from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, trainable
 from cbs.optimizers.routing import route
 
 TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
@@ -161,11 +161,6 @@ def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:
     if library is None:
         raise ConfigError(f"optimizer class {name} is in a package that is not installed: {INSTALL}")
     return getattr(library, name)
-
-
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of ``model`` that are trained."""
-    return [param for param in model.parameters() if param.requires_grad]
 
 
 def _pytorch_optimizer() -> ModuleType | None:

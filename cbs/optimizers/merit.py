@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
 from cbs.optimizers.trust_ratio.core import Measure
@@ -205,7 +205,7 @@ def merit(
 ) -> MERIT:
     """Adam's direction scaled entry by entry to the largest weights of its row, column and tensor, then clipped."""
     return MERIT(
-        [p for p in model.parameters() if p.requires_grad],
+        trainable(model),
         lr,
         betas,
         eps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 
 
 @optimizer(
@@ -34,5 +34,5 @@ def sgd(
     """
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-    params = [p for p in model.parameters() if p.requires_grad]
+    params = trainable(model)
     return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cbs.optimizers.base import optimizer
-from cbs.optimizers.library import construct, from_pytorch_optimizer, trainable
+from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.library import construct, from_pytorch_optimizer
 
 
 @optimizer(

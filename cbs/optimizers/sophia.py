@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from cbs import seeding
-from cbs.optimizers.base import optimizer
+from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.library import construct, from_pytorch_optimizer, trainable
+from cbs.optimizers.library import construct, from_pytorch_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import curvature_vectors
 from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.adamw import has_fused_kernel
-from cbs.optimizers.composite import CompositeOptimizer, keep_precision
+from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.precision import keep_precision, state_dtype
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import check_orthogonalization, orthogonalize
 
@@ -103,9 +104,9 @@ class MomentumOptimizer(torch.optim.Optimizer):
                 )
             state = self.state[param]
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(param, dtype=_state_dtype(param))
+                state["momentum_buffer"] = torch.zeros_like(param, dtype=state_dtype(param))
             averages.append(state["momentum_buffer"])
-            gradients.append(param.grad.to(_state_dtype(param)))
+            gradients.append(param.grad.to(state_dtype(param)))
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         return list(torch._foreach_lerp(gradients, averages, group["momentum"])) if group["nesterov"] else averages
 
@@ -184,7 +185,3 @@ def beside_adamw(
         fused, decay = has_fused_kernel(routing.rest), options["weight_decay"]
         parts.append(torch.optim.AdamW(routing.rest, lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=fused))
     return CompositeOptimizer(parts)
-
-
-def _state_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype

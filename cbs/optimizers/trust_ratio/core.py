@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from cbs.optimizers.precision import state_dtype
 from cbs.optimizers.trust_ratio.blocks import Bucket, Tile, extent_on, flat, stacks_of, tiles_of, unflatten
 from cbs.optimizers.trust_ratio.norms import NORMS
 from cbs.optimizers.trust_ratio.sharded import check_layout, layout_of, like_param, local, merge_over_shards, pieces_of
@@ -307,11 +308,6 @@ def check_size(name: str, value: Any) -> None:
     """
     if not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {value}")
-
-
-def state_dtype(tensor: Tensor) -> torch.dtype:
-    """float32 for half precision, else the tensor's own type."""
-    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
 
 
 def _all_plain(params: list[Tensor], update: Tensor) -> bool:
