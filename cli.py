@@ -145,36 +145,6 @@ def sweep(
 
 
 @app.command()
-def analyze(
-    results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.")] = Path("results"),
-    target: Annotated[
-        list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 2000,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
-) -> None:
-    """Critical batch size with interval, noise scale, figures and tables.
-
-    Example: cbs analyze results/ --target 2.4 --target 2.8
-    """
-    neighbours()
-    import analysis
-
-    report = analysis.analyze(
-        results, targets=target or None, output=output, confidence=confidence, resamples=resamples, figures=figures
-    )
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
-        return
-    report.print(Console(highlight=False))
-
-
-@app.command()
 def optimizers(
     names: Annotated[list[str] | None, typer.Argument(help="Show everything about these. Default: a list.")] = None,
     workload: Annotated[
@@ -381,6 +351,10 @@ def neighbours() -> None:
 def main() -> None:
     """Entry point: one clear line and exit code 2 for anything a person can put right."""
     try:
+        neighbours()
+        from analysis.commands import add_to
+
+        add_to(app)
         status = app(standalone_mode=False)
     except CbsError as error:
         from_signal = type(error).__name__ == "Interrupted"

@@ -1,9 +1,9 @@
-"""The answer per optimizer and target: critical batch size, interval, verdict, and what to do about what is missing."""
+"""The answer per optimizer and target: critical batch size, interval, verdict, and the noise scale beside it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.attention import attention_logits
-from analysis.definitions import Definition, Sample
-from analysis.fitting import Fit, fit_curve, interval
+from analysis.estimate import Critical, Estimate, Interval, estimates
+from analysis.fitting import Fit
 from analysis.load import Group, Results
+from analysis.method import Method
 from analysis.noise import PLAIN, Measured, NoiseScale, measure, near, over
-from analysis.select import Point, Study, point, studies, within_reach
-from analysis.verdict import Verdict, judge
-from cbs.store import finite_or_none
+from analysis.select import Point, Study, crossings, studies, within_reach
+from analysis.verdict import Verdict, not_reached, with_value
+from cbs.errors import ConfigError
 from cbs.target import Target
-
-Interval = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +29,8 @@ class Answer:
     Attributes:
         group: the trials it is drawn from.
         target: metric, value, direction.
-        definition: name of the critical batch size definition.
-        confidence: level of the intervals.
-        studies: steps to target of every learning rate and seed, per batch size.
-        points: one per batch size.
-        fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
-        critical_batch_size: examples; ``None`` where the data do not bound it.
-        interval: of ``critical_batch_size``; an open end is ``None``.
-        min_steps, min_examples: asymptotes of the fit, with their intervals; ``None`` where not seen.
-        verdict: see :class:`Verdict`.
-        advice: what to change; empty when nothing is missing.
+        method: how the numbers were made.
+        estimate: fit, critical batch sizes, verdict.
         noise: by batch size, for the batch sizes that reached the target.
         noise_scale: plain, what stands for the optimizer, see :func:`analysis.noise.near`.
         matched_geometry: the geometry of the optimizer's own that was stored; ``"l2"`` without another.
@@ -50,24 +41,70 @@ class Answer:
 
     group: Group
     target: Target
-    definition: str
-    confidence: float
-    studies: tuple[Study, ...] = field(repr=False)
-    points: tuple[Point, ...]
-    fit: Fit | None = field(repr=False)
-    critical_batch_size: float | None
-    interval: Interval
-    min_steps: float | None
-    min_steps_interval: Interval
-    min_examples: float | None
-    min_examples_interval: Interval
-    verdict: Verdict
-    advice: str
+    method: Method
+    estimate: Estimate
     noise: dict[int, Measured] = field(repr=False)
     noise_scale: NoiseScale
     matched_geometry: str
     matched_noise_scale: NoiseScale
     attention_logits: dict[int, pd.DataFrame] = field(repr=False)
+
+    @property
+    def definition(self) -> str:
+        return self.method.definition
+
+    @property
+    def confidence(self) -> float:
+        return self.method.confidence
+
+    @property
+    def critical(self) -> Critical:
+        """By the chosen definition; those by the others are in ``estimate.critical``."""
+        return self.estimate.critical[self.method.definition]
+
+    @property
+    def critical_batch_size(self) -> float | None:
+        return self.critical.value
+
+    @property
+    def interval(self) -> Interval:
+        return self.critical.interval
+
+    @property
+    def studies(self) -> tuple[Study, ...]:
+        return self.estimate.studies
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return self.estimate.points
+
+    @property
+    def fit(self) -> Fit | None:
+        return self.estimate.fit
+
+    @property
+    def min_steps(self) -> float | None:
+        return self.estimate.min_steps
+
+    @property
+    def min_steps_interval(self) -> Interval:
+        return self.estimate.min_steps_interval
+
+    @property
+    def min_examples(self) -> float | None:
+        return self.estimate.min_examples
+
+    @property
+    def min_examples_interval(self) -> Interval:
+        return self.estimate.min_examples_interval
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.estimate.verdict
+
+    @property
+    def advice(self) -> str:
+        return self.estimate.advice
 
     @property
     def noise_scale_ratio(self) -> NoiseScale:
@@ -89,6 +126,7 @@ class Answer:
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
+            "definitions": [entry.to_json() for entry in self.estimate.critical.values()],
             "interval_method": fit.interval_method if fit else "none: no fit",
             "min_steps": self.min_steps,
             "min_examples": self.min_examples,
@@ -132,61 +170,67 @@ class Answer:
         }
 
 
-def answer(
-    results: Results,
-    group: int,
-    target: Target,
-    steps: np.ndarray,
-    definition: tuple[str, Definition],
-    *,
-    confidence: float,
-    resamples: int,
-    seed: int,
-) -> Answer:
-    """Everything about one group at one target.
+def answers(
+    results: Results, method: Method, *, targets: Sequence[float | Target] | None = None, noise: bool = True
+) -> list[Answer]:
+    """Everything about every group at every target, in this order.
 
     Args:
         results: all trials.
-        group: index into ``results.groups``.
-        target: the target.
-        steps: steps to target of all trials, shape ``[trials]``, see :func:`analysis.select.crossings`.
-        definition: name and function.
-        confidence: of every interval.
-        resamples: of every bootstrap.
-        seed: of every bootstrap.
+        method: how the numbers are made.
+        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
+            easier than a sweep's own are read from the same curves.
+        noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
 
     Raises:
+        ConfigError: if a target cannot be used.
         ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
     """
-    about = results.groups[group]
-    found = studies(results, group, target, steps)
-    points = [point(study) for study in found]
-    used = [study for study, entry in zip(found, points, strict=True) if entry.reached]
-    fit = None
-    if len(used) >= 2:
-        sizes, measured = [study.batch_size for study in used], [study.steps for study in used]
-        fit = fit_curve(sizes, measured, confidence=confidence, resamples=resamples, seed=seed)
-    numbers = _numbers(fit, definition[1], confidence)
-    reached = [entry for entry in points if entry.reached]
+    steps: dict[Target, np.ndarray] = {}
+    found = []
+    for index, group in enumerate(results.groups):
+        wanted = _targets(group, targets)
+        for target in wanted:
+            if target not in steps:
+                steps[target] = crossings(results.evaluations, len(results.trials), target)
+            _check_start(results, index, target, steps[target])
+        reachable = [within_reach(results, index, target.direction) for target in wanted]
+        measured = estimates(
+            [studies(results, index, target, steps[target]) for target in wanted],
+            method.definitions,
+            targets=[target.value for target in wanted],
+            not_reached=[not_reached(group, *pair) for pair in zip(wanted, reachable, strict=True)],
+            easier=[
+                "" if value is None else with_value(target, value)
+                for target, value in zip(wanted, reachable, strict=True)
+            ],
+            confidence=method.confidence,
+            resamples=method.resamples,
+            seed=method.seed,
+        )
+        found += [
+            _answer(results, group, target, method, estimate, noise=noise)
+            for target, estimate in zip(wanted, measured, strict=True)
+        ]
+    return found
+
+
+def _answer(
+    results: Results, group: Group, target: Target, method: Method, estimate: Estimate, *, noise: bool
+) -> Answer:
+    reached = [entry for entry in estimate.points if entry.reached] if noise else []
     folders = [[Path(results.trials.at[row, "folder"]) for row in entry.trials] for entry in reached]
     moments = {
-        entry.batch_size: measure(places, entry.steps_per_seed, entry.batch_size, confidence=confidence)
+        entry.batch_size: measure(places, entry.steps_per_seed, entry.batch_size, confidence=method.confidence)
         for entry, places in zip(reached, folders, strict=True)
     }
     geometries = [measured.geometry for measured in moments.values() if measured.geometry != PLAIN]
-    critical = numbers["critical_batch_size"]
-    verdict, advice = judge(points, _seen(numbers, fit), about, target, within_reach(results, group, target.direction))
+    critical = estimate.critical[method.definition].value
     return Answer(
-        group=about,
+        group=group,
         target=target,
-        definition=definition[0],
-        confidence=confidence,
-        studies=tuple(found),
-        points=tuple(points),
-        fit=fit,
-        **numbers,
-        verdict=verdict,
-        advice=advice,
+        method=method,
+        estimate=estimate,
         noise=moments,
         noise_scale=near({size: measured.summary for size, measured in moments.items()}, critical),
         matched_geometry=geometries[0] if geometries else PLAIN,
@@ -198,35 +242,23 @@ def answer(
     )
 
 
-def _numbers(fit: Fit | None, definition: Definition, confidence: float) -> dict[str, Any]:
-    """Critical batch size and asymptotes with their intervals; what lies beyond an open end is ``None``."""
-    if fit is None:
-        open_ends = dict.fromkeys(("interval", "min_steps_interval", "min_examples_interval"), (None, None))
-        return dict.fromkeys(("critical_batch_size", "min_steps", "min_examples")) | open_ends
-    steps, examples = fit.estimate.min_steps[None], fit.estimate.min_examples[None]
-    value = float(definition(Sample(fit.batch_sizes, fit.log_steps[None], steps, examples))[0])
-    resampled = Sample(fit.batch_sizes, fit.resampled_log_steps, fit.resampled.min_steps, fit.resampled.min_examples)
-    low, high = interval(definition(resampled), confidence)
-    fitted = float(examples[0] / steps[0]) if steps[0] > 0 else math.inf
-    resamples = len(fit.resampled_log_steps) > 0
-    plateau = fitted == 0 or (resamples and low is None and fitted < fit.batch_sizes[0])
-    perfect = fitted == math.inf or (resamples and high is None and fitted > fit.batch_sizes[-1])
-    return {
-        "critical_batch_size": None if plateau or perfect else finite_or_none(value),
-        "interval": (low, high),
-        "min_steps": None if perfect else float(steps[0]),
-        "min_steps_interval": interval(fit.resampled.min_steps, confidence),
-        "min_examples": None if plateau else float(examples[0]),
-        "min_examples_interval": interval(fit.resampled.min_examples, confidence),
-    }
+def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
+    own = group.target
+    if not wanted:
+        return [own]
+    found = []
+    for entry in wanted:
+        target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
+        if (target.metric, target.direction) != (own.metric, own.direction):
+            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
+        if target not in found:
+            found.append(target)
+    return found
 
 
-def _seen(numbers: dict[str, Any], fit: Fit | None) -> tuple[bool, bool]:
-    """Whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve."""
-    if fit is None:
-        return False, False
-    if numbers["min_steps"] is None or numbers["min_examples"] is None:
-        return numbers["min_examples"] is not None, numbers["min_steps"] is not None
-    critical = numbers["min_examples"] / numbers["min_steps"]
-    low, high = numbers["interval"] if len(fit.resampled_log_steps) else (critical, critical)
-    return critical >= fit.batch_sizes[0] and low is not None, critical <= fit.batch_sizes[-1] and high is not None
+def _check_start(results: Results, group: int, target: Target, steps: np.ndarray) -> None:
+    if (steps[results.of_group(group).index] == 0).any():
+        sweep = results.groups[group].sweep
+        raise ConfigError(
+            f"target {target} is reached before the first step in sweep {sweep!r}; choose a harder target"
+        )

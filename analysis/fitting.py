@@ -61,6 +61,11 @@ class Fit:
     resampled: Hyperbola
     interval_method: str
 
+    @property
+    def measured_resamples(self) -> Array:
+        """``resampled_log_steps`` scattered around ``log_steps`` instead of the fitted curve, shape ``[R, M]``."""
+        return self.resampled_log_steps + (self.log_steps - predicted(self.batch_sizes, self.estimate))
+
 
 def fit_hyperbola(batch_sizes: Array, log_steps: Array, weights: Array | None = None) -> Hyperbola:
     """Weighted least squares in log steps.

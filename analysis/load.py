@@ -50,7 +50,10 @@ class Group:
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
         optimizer: name of the optimizer, with every setting that tells this group from others of that name.
         optimizer_options: all options the optimizer was given.
-        target: where the trials stopped.
+        workload_options: all options the workload was given.
+        parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
+        target: where the trials stopped, or what imported ones are read at.
+        stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
         example_unit: what one example is.
         tokens_per_example: tokens in an example, or ``None``.
@@ -61,7 +64,10 @@ class Group:
     workload: str
     optimizer: str
     optimizer_options: dict[str, Any]
+    workload_options: dict[str, Any]
+    parameters: int | None
     target: Target
+    stops_at_target: bool
     prune_factor: float | None
     example_unit: str
     tokens_per_example: int | None
@@ -104,20 +110,20 @@ def load(path: str | os.PathLike[str]) -> Results:
     rows: list[dict[str, Any]] = []
     curves: list[tuple[np.ndarray, np.ndarray]] = []
     for store, name in zip(stores, names, strict=True):
-        prune_factor = _prune_factor(store)
+        protocol = _protocol(store)
         paths = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not paths:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
         with ThreadPoolExecutor(4) as pool:
             for row, curve in pool.map(_read, paths):
-                rows.append({"sweep": name, "prune_factor": prune_factor} | row)
+                rows.append({"sweep": name, **protocol} | row)
                 curves.append(curve)
     if not rows:
         raise ResultsError(notes[0])
     trials = pd.DataFrame(rows)
     trials["group"], groups = _group(trials)
     kept = _without_duplicates(trials, notes)
-    trials = trials.loc[kept].drop(columns=["config", "workload_info", "prune_factor"]).reset_index(drop=True)
+    trials = trials.loc[kept].drop(columns=["config", "workload_info", *protocol]).reset_index(drop=True)
     return Results(trials, _long([curves[index] for index in kept]), groups, notes)
 
 
@@ -126,12 +132,13 @@ def _sweep_names(stores: list[Store]) -> list[str]:
     return names if len(set(names)) == len(names) else [store.root.name for store in stores]
 
 
-def _prune_factor(store: Store) -> float | None:
+def _protocol(store: Store) -> dict[str, Any]:
+    """What the sweep did to its trials: where it pruned them, and whether it stopped them at the target."""
     protocol = store.manifest().get("protocol") or {}
     factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
-    return factor
+    return {"prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]:
@@ -250,7 +257,10 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[pd.Series
                 workload=workload[index],
                 optimizer=optimizer[index],
                 optimizer_options=row["config"]["optimizer"]["options"],
+                workload_options=row["config"]["workload"]["options"],
+                parameters=info.get("parameters"),
                 target=Target(**row["config"]["target"]),
+                stops_at_target=bool(row["stops_at_target"]),
                 prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
                 example_unit=info.get("example_unit", "example"),
                 tokens_per_example=info.get("tokens_per_example"),

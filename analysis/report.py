@@ -6,17 +6,16 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import tables
-from analysis.answers import Answer, answer
-from analysis.definitions import DEFINITIONS
-from analysis.load import Group, Results, load
-from analysis.select import crossings
-from cbs.errors import ConfigError, ResultsError
+from analysis.answers import Answer, answers
+from analysis.load import load
+from analysis.method import Method
+from cbs.errors import ResultsError
 from cbs.target import Target
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ def analyze(
     targets: Sequence[float | Target] | None = None,
     output: str | os.PathLike[str] | None = None,
     definition: str = "pareto",
+    options: Mapping[str, Any] | None = None,
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -92,6 +92,7 @@ def analyze(
             easier than a sweep's own are read from the same curves.
         output: folder to write; ``analysis`` inside ``path`` when absent.
         definition: name in :data:`analysis.definitions.DEFINITIONS`.
+        options: of the definition.
         confidence: of every interval.
         resamples: of every bootstrap.
         seed: of every bootstrap; the same seed gives the same numbers.
@@ -101,54 +102,17 @@ def analyze(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
     """
-    if not 0.0 < confidence < 1.0:
-        raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
-    if resamples < 100:
-        raise ConfigError(f"resamples must be at least 100, got {resamples}")
-    rule = (definition, DEFINITIONS[definition])
+    method = Method(definition=definition, options=options or {}, confidence=confidence, resamples=resamples, seed=seed)
     results = load(path)
-    steps: dict[Target, Any] = {}
-    answers = []
-    for index, group in enumerate(results.groups):
-        for target in _targets(group, targets):
-            if target not in steps:
-                steps[target] = crossings(results.evaluations, len(results.trials), target)
-            _check_start(results, index, target, steps[target])
-            answers.append(
-                answer(
-                    results, index, target, steps[target], rule, confidence=confidence, resamples=resamples, seed=seed
-                )
-            )
+    found = answers(results, method, targets=targets)
     report = Report(
         path=Path(path),
         output=Path(path) / "analysis" if output is None else Path(output),
-        answers=tuple(answers),
+        answers=tuple(found),
         confidence=confidence,
         notes=tuple(results.notes),
     )
     return _write(report, figures=figures)
-
-
-def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
-    own = group.target
-    if not wanted:
-        return [own]
-    found = []
-    for entry in wanted:
-        target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
-        if (target.metric, target.direction) != (own.metric, own.direction):
-            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
-        if target not in found:
-            found.append(target)
-    return found
-
-
-def _check_start(results: Results, group: int, target: Target, steps: Any) -> None:
-    if (steps[results.of_group(group).index] == 0).any():
-        sweep = results.groups[group].sweep
-        raise ConfigError(
-            f"target {target} is reached before the first step in sweep {sweep!r}; choose a harder target"
-        )
 
 
 def _write(report: Report, *, figures: bool) -> Report:

@@ -147,8 +147,9 @@ def _study(about: Group, part: pd.DataFrame, target: Target, steps: np.ndarray) 
     table, bound = np.full(shape, np.nan), np.full(shape, np.nan)
     status, trials = np.full(shape, "", dtype=object), np.full(shape, -1)
     trials[row, column] = part.index
-    known = easier_or_equal(target, about.target)
-    ended = np.array([STOPPED if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
+    known = easier_or_equal(target, about.target) or not about.stops_at_target
+    after = STOPPED if about.stops_at_target else str(TrialStatus.BUDGET_EXHAUSTED)
+    ended = np.array([after if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
     table[row, column] = steps if known else np.nan
     ran = np.isin(ended, _RAN)
     bound[row, column] = np.where(ran, part["final_step"], np.nan)

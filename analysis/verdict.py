@@ -22,24 +22,21 @@ class Verdict(StrEnum):
     OK = "ok"
 
 
-def judge(
-    points: Sequence[Point], seen: tuple[bool, bool], group: Group, target: Target, reachable: float | None
-) -> tuple[Verdict, str]:
+def judge(points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, easier: str) -> tuple[Verdict, str]:
     """Verdict and advice.
 
     Args:
         points: one per batch size.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
-        group: the trials behind the points.
-        target: the target.
-        reachable: from :func:`analysis.select.within_reach`.
+        not_reached: the advice when no batch size reached the target, see :func:`not_reached`.
+        easier: an easier target that was reached at every batch size; empty if there is none.
     """
     if not any(point.reached for point in points):
-        return Verdict.NOT_REACHED, _not_reached(group, target, reachable)
+        return Verdict.NOT_REACHED, not_reached
     found = list(_findings(points, seen))
     missed = [point for point in points if not point.reached]
     if missed:
-        easier = "" if reachable is None else f"; {with_value(target, reachable)} was reached at every batch size"
+        easier = f"; {easier} was reached at every batch size" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
         found.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
     verdict = next(verdict for verdict in Verdict if verdict in (Verdict.OK, *(entry for entry, _ in found)))
@@ -79,8 +76,15 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
 
 
-def _not_reached(group: Group, target: Target, reachable: float | None) -> str:
-    if not easier_or_equal(target, group.target):
+def not_reached(group: Group, target: Target, reachable: float | None) -> str:
+    """What to do about a target that no batch size reached.
+
+    Args:
+        group: the trials.
+        target: the target.
+        reachable: from :func:`analysis.select.within_reach`.
+    """
+    if group.stops_at_target and not easier_or_equal(target, group.target):
         return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
     if reachable is None:
         return "at some batch size no trial got as far as an evaluation: see the messages of the failed trials"

@@ -6,6 +6,9 @@ fewest steps and twice the fewest examples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from analysis.curves import Array
@@ -13,7 +16,13 @@ from analysis.definitions import DEFINITIONS, Sample
 
 
 @DEFINITIONS.register("pareto")
-def pareto(sample: Sample) -> Array:
+@dataclass(frozen=True, kw_only=True)
+class Pareto:
     """``min_examples / min_steps``, in examples."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(sample.min_examples / sample.min_steps)
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.asarray(samples[at].min_examples / samples[at].min_steps)
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        return ""

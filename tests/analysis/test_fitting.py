@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.curves import examples_to_target, perfect_scaling, steps_to_target
-from analysis.definitions import DEFINITIONS, Sample
+from analysis.definitions import DEFINITIONS, Sample, build
 from analysis.fitting import fit_curve, fit_hyperbola, interval, predicted
 from tests.certified import zhang2024
 from tests.factories import Truth, tables
@@ -132,4 +132,4 @@ def test_definitions_are_functions_of_the_curve() -> None:
     sample = Sample(
         SIZES.astype(float), np.log(175 + 7381 / SIZES)[None], np.array([175.0, 0.0]), np.array([7381.0, 5.0])
     )
-    assert DEFINITIONS["pareto"](sample).tolist() == [pytest.approx(7381 / 175), math.inf]
+    assert build("pareto")([sample]).tolist() == [pytest.approx(7381 / 175), math.inf]

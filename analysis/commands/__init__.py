@@ -1,0 +1,35 @@
+"""The commands that read results: one file each, a thin mirror of one public function.
+
+A module here has a function ``command`` and becomes the command of its own name (``import_`` is ``cbs import``). What
+it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
+Targets = Annotated[
+    list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")
+]
+Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+errors = Console(stderr=True, highlight=False)
+"""For progress and notes; what a script reads goes to standard output."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register every command of this package with ``app``, once."""
+    known = {command.name for command in app.registered_commands}
+    for module in pkgutil.iter_modules(__path__):
+        name = module.name.strip("_").replace("_", "-")
+        if name not in known:
+            app.command(name)(importlib.import_module(f"{__name__}.{module.name}").command)
