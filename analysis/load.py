@@ -47,6 +47,7 @@ class Group:
 
     Attributes:
         sweep: name of the sweep.
+        folder: the sweep's folder.
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
         optimizer: name of the optimizer, with every setting that tells this group from others of that name.
         optimizer_options: all options the optimizer was given.
@@ -61,6 +62,7 @@ class Group:
     """
 
     sweep: str
+    folder: Path
     workload: str
     optimizer: str
     optimizer_options: dict[str, Any]
@@ -138,7 +140,8 @@ def _protocol(store: Store) -> dict[str, Any]:
     factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
-    return {"prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
+    stops = protocol.get("stops_at_target", True) if isinstance(protocol, dict) else True
+    return {"root": str(store.root), "prune_factor": factor, "stops_at_target": stops}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]:
@@ -254,6 +257,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[pd.Series
         groups.append(
             Group(
                 sweep=row["sweep"],
+                folder=Path(row["root"]),
                 workload=workload[index],
                 optimizer=optimizer[index],
                 optimizer_options=row["config"]["optimizer"]["options"],

@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from analysis.method import Method
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[
@@ -20,10 +23,31 @@ Targets = Annotated[
 ]
 Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
 Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
+DefinitionName = Annotated[
+    str, typer.Option("--definition", help="Definition of the critical batch size that tables and figures show.")
+]
+Overhead = Annotated[
+    float | None, typer.Option(help="Of definition overhead: extra steps over linear scaling. Default: 0.2.")
+]
+ReferenceBatch = Annotated[
+    float | None,
+    typer.Option(help="Of definition overhead: batch size linear scaling starts from. Default: B -> 0."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 errors = Console(stderr=True, highlight=False)
 """For progress and notes; what a script reads goes to standard output."""
+
+
+def method(
+    definition: str, overhead: float | None, reference_batch: float | None, confidence: float, resamples: int
+) -> Method:
+    """The options above as a :class:`~analysis.method.Method`."""
+    from analysis.method import Method
+
+    given = {"overhead": overhead, "reference_batch": reference_batch}
+    options = {name: value for name, value in given.items() if value is not None}
+    return Method(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -76,11 +76,16 @@ def write_all(answers: Sequence[Answer], folder: Path) -> list[str]:
             table = kind.compute(members)
             if kind.optional and table.empty:
                 continue
-            table.to_csv(place / f"{name}{suffix}.csv", index=False)
-            with style.style():
-                files = style.save(kind.figure(table), place, f"{name}{suffix}")
-            written += [f"figures/{file}" for file in (*files, f"{name}{suffix}.csv")]
+            written += [f"figures/{file}" for file in write_one(kind, table, place, f"{name}{suffix}")]
     return written
+
+
+def write_one(kind: FigureKind, table: pd.DataFrame, folder: Path, name: str) -> list[str]:
+    """Draw ``table`` into ``folder`` as ``name.pdf`` and ``name.png``, and save it as ``name.csv``; returns the
+    names."""
+    table.to_csv(folder / f"{name}.csv", index=False)
+    with style.style():
+        return [*style.save(kind.figure(table), folder, name), f"{name}.csv"]
 
 
 def _suffix(scope: tuple[str, str, str], scopes: Sequence[tuple[str, str, str]]) -> str:
