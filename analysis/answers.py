@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from analysis.estimate import Critical, Estimate, Interval, estimates
 from analysis.fitting import Fit
 from analysis.load import Group, Results
 from analysis.method import Method
-from analysis.noise import PLAIN, Measured, NoiseScale, measure, near, over
-from analysis.select import Point, Study, crossings, studies, within_reach
+from analysis.noise import PLAIN, Columns, Measured, NoiseScale, measure, near, over
+from analysis.select import Point, Study, best_values, crossings, studies, within_reach
 from analysis.verdict import Verdict, not_reached, with_value
 from cbs.errors import ConfigError
+from cbs.store import read_steps
 from cbs.target import Target
 
 
@@ -187,6 +189,7 @@ def answers(
         ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
     """
     steps: dict[Target, np.ndarray] = {}
+    best: dict[str, np.ndarray] = {}
     found = []
     for index, group in enumerate(results.groups):
         wanted = _targets(group, targets)
@@ -194,35 +197,38 @@ def answers(
             if target not in steps:
                 steps[target] = crossings(results.evaluations, len(results.trials), target)
             _check_start(results, index, target, steps[target])
-        reachable = [within_reach(results, index, target.direction) for target in wanted]
+        direction = group.target.direction
+        if direction not in best:
+            best[direction] = best_values(results.evaluations, len(results.trials), direction)
+        reachable = within_reach(results.of_group(index), best[direction], direction)
         measured = estimates(
             [studies(results, index, target, steps[target]) for target in wanted],
             method.definitions,
             targets=[target.value for target in wanted],
-            not_reached=[not_reached(group, *pair) for pair in zip(wanted, reachable, strict=True)],
-            easier=[
-                "" if value is None else with_value(target, value)
-                for target, value in zip(wanted, reachable, strict=True)
-            ],
+            not_reached=[not_reached(group, target, reachable) for target in wanted],
+            easier=["" if reachable is None else with_value(target, reachable) for target in wanted],
             confidence=method.confidence,
             resamples=method.resamples,
             seed=method.seed,
         )
+        read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
         found += [
-            _answer(results, group, target, method, estimate, noise=noise)
+            _answer(group, target, method, estimate, read if noise else None)
             for target, estimate in zip(wanted, measured, strict=True)
         ]
     return found
 
 
 def _answer(
-    results: Results, group: Group, target: Target, method: Method, estimate: Estimate, *, noise: bool
+    group: Group, target: Target, method: Method, estimate: Estimate, read: Callable[[int], Columns] | None
 ) -> Answer:
-    reached = [entry for entry in estimate.points if entry.reached] if noise else []
-    folders = [[Path(results.trials.at[row, "folder"]) for row in entry.trials] for entry in reached]
+    """The estimate with what the per-step columns of its trials say; ``read`` gives those of a row of the trial
+    table."""
+    reached = [entry for entry in estimate.points if entry.reached] if read else []
+    columns = [[read(row) for row in entry.trials] for entry in reached] if read else []
     moments = {
-        entry.batch_size: measure(places, entry.steps_per_seed, entry.batch_size, confidence=method.confidence)
-        for entry, places in zip(reached, folders, strict=True)
+        entry.batch_size: measure(found, entry.steps_per_seed, entry.batch_size, confidence=method.confidence)
+        for entry, found in zip(reached, columns, strict=True)
     }
     geometries = [measured.geometry for measured in moments.values() if measured.geometry != PLAIN]
     critical = estimate.critical[method.definition].value
@@ -236,8 +242,8 @@ def _answer(
         matched_geometry=geometries[0] if geometries else PLAIN,
         matched_noise_scale=near({size: measured.matched for size, measured in moments.items()}, critical),
         attention_logits={
-            entry.batch_size: attention_logits(places, entry.steps_per_seed, entry.batch_size)
-            for entry, places in zip(reached, folders, strict=True)
+            entry.batch_size: attention_logits(found, entry.steps_per_seed, entry.batch_size)
+            for entry, found in zip(reached, columns, strict=True)
         },
     )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from cbs.store import read_steps
+from analysis.noise import Columns
 
 PREFIX = "max_attention_logit_layer_"
 POINTS = 64
@@ -17,11 +16,12 @@ POINTS = 64
 COLUMNS = ["layer", "step", "examples", "max_attention_logit", "low", "high", "seeds"]
 
 
-def attention_logits(folders: Sequence[Path], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
+def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
     """Curves of the largest attention logit of every layer, up to the step at which the first seed was at the target.
 
     Args:
-        folders: one trial folder per seed; those without the columns are left out.
+        columns: the per-step columns of one trial per seed, see :func:`cbs.store.read_steps`; trials without those of
+            the diagnostic are left out.
         steps_to_target: of each trial.
         batch_size: examples per step.
 
@@ -29,21 +29,18 @@ def attention_logits(folders: Sequence[Path], steps_to_target: Sequence[float], 
         One row per layer and point: ``layer`` from 1 on, ``step`` and ``examples`` where the point ends,
         ``max_attention_logit``: the median over seeds of each seed's largest value since the point before, ``low`` and
         ``high``: the least and the most of the seeds, ``seeds``: their number. No row where nothing was measured.
-
-    Raises:
-        ResultsError: if a ``steps.parquet`` is missing or damaged.
     """
-    found = [read_steps(folder / "steps.parquet", prefix=PREFIX) for folder in folders]
-    layers = sorted({int(name.removeprefix(PREFIX)) for columns in found for name in columns if name != "step"})
-    measured = [(columns, steps) for columns, steps in zip(found, steps_to_target, strict=True) if len(columns) > 1]
+    names = [{name for name in found if name.startswith(PREFIX)} for found in columns]
+    layers = sorted({int(name.removeprefix(PREFIX)) for found in names for name in found})
+    measured = [(found, steps) for found, steps, own in zip(columns, steps_to_target, names, strict=True) if own]
     if not measured:
         return pd.DataFrame(columns=COLUMNS)
-    last = int(min(min(np.ceil(steps), columns["step"][-1]) for columns, steps in measured))
+    last = int(min(min(np.ceil(steps), found["step"][-1]) for found, steps in measured))
     ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
     tables = []
     for layer in layers:
         name = f"{PREFIX}{layer}"
-        seeds = np.stack([_largest(columns[name], ends) for columns, _ in measured if name in columns])
+        seeds = np.stack([_largest(found[name], ends) for found, _ in measured if name in found])
         known = ~np.isnan(seeds).all(axis=0)
         table = {
             "layer": layer,

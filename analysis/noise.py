@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,9 @@ from analysis.curves import Array
 from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.interval import ratio_interval
-from cbs.store import read_steps
+
+Columns = Mapping[str, Array]
+"""Per-step columns of a trial by name, each of shape ``[steps]``."""
 
 BINS, STEPS_PER_BIN = 16, 12
 """Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
@@ -71,20 +72,16 @@ class Measured:
 
 
 def measure(
-    folders: Sequence[Path], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
+    columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> Measured:
     """Noise scales of the trials of one batch size at its best learning rate.
 
     Args:
-        folders: one trial folder per seed.
+        columns: the per-step columns of one trial per seed, see :func:`cbs.store.read_steps`.
         steps_to_target: of each trial.
         batch_size: examples per step.
         confidence: of the intervals.
-
-    Raises:
-        ResultsError: if a ``steps.parquet`` is missing or damaged.
     """
-    columns = [read_steps(folder / "steps.parquet") for folder in folders]
     stored = [name for name in _COLUMNS if columns and all(set(_COLUMNS[name]) <= set(found) for found in columns)]
     others = [name for name in stored if name != PLAIN]
     geometry = min(others, key=lambda name: list(columns[0]).index(_COLUMNS[name][0])) if others else PLAIN

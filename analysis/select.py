@@ -205,19 +205,38 @@ def _bound(study: Study) -> float | None:
     return None if np.isnan(study.bound).all() else float(np.nanmax(study.bound))
 
 
-def within_reach(results: Results, group: int, direction: str) -> float | None:
+def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.ndarray:
+    """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none.
+
+    Args:
+        evaluations: columns ``trial`` (0 to ``trials - 1``), ``step`` and ``value``, ordered by trial.
+        trials: number of trials.
+        direction: of the target.
+    """
+    trial, step, value = (evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    sign = 1.0 if direction == "below" else -1.0
+    usable = np.where((step > 0) & np.isfinite(value), sign * value, np.inf)
+    owner, first = np.unique(trial, return_index=True)
+    best = np.full(trials, np.inf)
+    if len(first):
+        best[owner] = np.minimum.reduceat(usable, first)
+    return np.where(np.isfinite(best), sign * best, np.nan)
+
+
+def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float | None:
     """The hardest value of the metric that some trial reached at every batch size; ``None`` without evaluations.
 
     Step 0 does not count. Rounded to three digits towards the easier side.
+
+    Args:
+        rows: the trials of one group.
+        best: :func:`best_values` of all trials.
+        direction: of the target.
     """
-    rows = results.of_group(group)
-    after = results.evaluations[results.evaluations["step"] > 0]
-    values = after.loc[after["trial"].isin(rows.index) & np.isfinite(after["value"]), ["trial", "value"]]
-    sizes = rows["batch_size"].loc[values["trial"]].to_numpy()
-    if len(np.unique(sizes)) < rows["batch_size"].nunique():
-        return None
     below = direction == "below"
-    per_size = values["value"].groupby(sizes).agg("min" if below else "max")
+    per_size = pd.Series(best[rows.index]).groupby(rows["batch_size"].to_numpy()).agg("min" if below else "max")
+    if per_size.isna().any():
+        return None
     hardest = float(per_size.max() if below else per_size.min())
     if hardest == 0:
         return None

@@ -194,7 +194,7 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         ResultsError: naming the file and the remedy.
     """
     try:
-        table = pq.ParquetFile(path).read()
+        table = pq.ParquetFile(path).read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise ResultsError(_unreadable(path, error)) from None
     summary = _parse_summary(table.schema.metadata, path)
@@ -205,19 +205,14 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     return table, summary
 
 
-def read_steps(path: Path, *, prefix: str | None = None) -> dict[str, np.ndarray]:
+def read_steps(path: Path) -> dict[str, np.ndarray]:
     """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``.
 
-    Args:
-        path: the file.
-        prefix: only ``step`` and the columns whose name begins so; ``None`` for all.
+    Raises:
+        ResultsError: naming the file and the remedy.
     """
     try:
-        file = pq.ParquetFile(path)
-        names = file.schema_arrow.names
-        if prefix is not None:
-            names = [name for name in names if name == "step" or name.startswith(prefix)]
-        table = file.read(columns=names)
+        table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ResultsError(_unreadable(path, error)) from None
     return {name: table[name].to_numpy() for name in table.column_names}

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import analyze, figures, style
+from analysis import analyze, attention, figures, style
 from analysis.answers import Answer
-from analysis.attention import POINTS, attention_logits
+from analysis.attention import POINTS
 from analysis.figures import FIGURES
 from cbs.errors import ResultsError
+from cbs.store import read_steps
 from tests.factories import Truth, attention_logit, sweep
 
 FIGURE = FIGURES["max_attention_logit"]
@@ -30,6 +31,11 @@ def folder(path: Path, **columns: np.ndarray) -> Path:
     steps = np.arange(1, 1 + len(next(iter(columns.values()))))
     pq.write_table(pa.table({"step": steps, "train_loss": np.ones(len(steps)), **columns}), path / "steps.parquet")
     return path
+
+
+def attention_logits(folders: list[Path], steps_to_target: list[float], batch_size: int) -> pd.DataFrame:
+    columns = [read_steps(path / "steps.parquet") for path in folders]
+    return attention.attention_logits(columns, steps_to_target, batch_size)
 
 
 def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.noise import NoiseScale, correct, measure, near, over, pooled_ratio
+from analysis import noise
+from analysis.noise import Measured, NoiseScale, correct, near, over, pooled_ratio
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.store import Store, read_steps
 from tests.factories import TARGET, Truth, trial
 
 
@@ -33,6 +34,10 @@ def folder(root: Path, batch_size: int = 8, seed: int = 0, truth: Truth | None =
     result = trial(config, [(0, 5.0), (1, 4.0), (steps, 2.3)], TrialStatus.REACHED, truth=truth)
     Store(root).save(result)
     return Store(root).trials / result.trial_id
+
+
+def measure(folders: list[Path], steps_to_target: list[float], batch_size: int) -> Measured:
+    return noise.measure([read_steps(path / "steps.parquet") for path in folders], steps_to_target, batch_size)
 
 
 def test_ratio_of_means_not_mean_of_ratios() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load import load
-from analysis.select import STOPPED, Study, crossings, easier_or_equal, point, studies, within_reach
+from analysis.select import STOPPED, Study, best_values, crossings, easier_or_equal, point, studies, within_reach
 from cbs.record import TrialStatus
 from cbs.target import Target
 from tests.factories import TARGET, Truth, sweep
@@ -129,9 +129,20 @@ def test_easier_means_passed_on_the_way() -> None:
     assert not easier_or_equal(above, TARGET)
 
 
+@pytest.mark.parametrize("direction", ["below", "above"])
+def test_best_value_of_every_trial_after_step_0(direction: str) -> None:
+    rows = pd.DataFrame(
+        {"trial": [0, 0, 0, 2, 2, 3], "step": [0, 1, 2, 0, 4, 1], "value": [0.1, 3.0, 2.0, 9.0, math.nan, -1.0]}
+    )
+    best = best_values(rows, 5, direction)
+    np.testing.assert_array_equal(best, [2.0 if direction == "below" else 3.0, math.nan, math.nan, -1.0, math.nan])
+
+
 def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(2, 8), lrs=(1e-3, 2e-3), max_steps=300, growth=1.2)
-    value = within_reach(load(tmp_path), 0, "below")
+    results = load(tmp_path)
+    best = best_values(results.evaluations, len(results.trials), "below")
+    value = within_reach(results.of_group(0), best, "below")
     assert value is not None
     reached = compared(tmp_path, dataclasses.replace(TARGET, value=value))
     assert all(point(entry).reached for entry in reached)
