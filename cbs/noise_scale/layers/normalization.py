@@ -15,6 +15,9 @@ from cbs.noise_scale.layers.layer import Layer
 FUSED_NUMEL = 2**15
 """Activations per group from which one fused kernel per group is faster than a product of all and a sum over rows."""
 
+_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
+"""Looked up once: on small models that takes as long as the call."""
+
 
 @LAYERS.register("layer_norm")
 class LayerNorm(Layer):
@@ -68,7 +71,7 @@ class LayerNorm(Layer):
     def _native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
         """Gradients of input, weight and bias, those in the mask."""
         inputs, mean, rstd = saved
-        return torch.ops.aten.native_layer_norm_backward(
+        return _layer_norm_backward(
             gradient, inputs, self.module.normalized_shape, mean, rstd, self.value("weight"), self.value("bias"), mask
         )
 

@@ -120,6 +120,11 @@ class Recorder:
         """The current forward pass, in which a layer is called."""
         current = self._current
         if current.number != self._passes.number:
+            if torch._C._are_functorch_transforms_active():
+                raise ConfigError(
+                    f"layer {layer.name!r} of a measured model is called under a transform of torch.func (vmap, grad, "
+                    "jvp), which cannot be measured; apply the transform to a copy of the model"
+                )
             examples = self._passes.examples
             runs = split_examples(examples, examples if self._groups is None else self._groups)
             current = self._current = Pass(self._passes.number, examples, runs)

@@ -413,3 +413,10 @@ def test_activations_that_change_in_place() -> None:
     x = torch.randn(6, 3, 8, 8).double()
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2)).double()
     assert_exact(model, lambda model: model(x).square().sum(1), source="split", groups=4, rtol=RTOL)
+
+
+def test_a_transform_of_torch_func_is_an_error() -> None:
+    model = gpt()
+    watch(model)
+    with pytest.raises(ConfigError, match=r"called under a transform of torch\.func"):
+        torch.func.vmap(model)(batch()[:, None, :-1])
