@@ -64,14 +64,14 @@ class WorkloadInfo:
         example_unit: what one example is, for example ``"sequence"``.
         tokens_per_example: tokens in an example, or ``None`` where that means nothing.
         metric_unit: unit of the validation metric, for example ``"nats/byte"``.
-        parameters: number of trained parameters.
+        parameters: number of trained parameters, or ``None`` where an import does not know it.
         data_hash: SHA-256 (16 digits) of the data, or ``None`` for synthetic data.
     """
 
     example_unit: str
     tokens_per_example: int | None
     metric_unit: str
-    parameters: int
+    parameters: int | None
     data_hash: str | None
 
 

@@ -231,7 +231,8 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
         raise ResultsError(f"{root} is a file, not a results folder")
     if (root / MANIFEST).exists():
         return [Store(root)]
-    stores = [Store(manifest.parent) for manifest in sorted(root.glob(f"*/{MANIFEST}"))]
+    found = sorted(path for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
+    stores = [Store(manifest.parent) for manifest in found]
     if not stores:
         raise ResultsError(f"no sweep in {root}: expected {MANIFEST} in it or in a folder below; run 'cbs sweep' first")
     return stores

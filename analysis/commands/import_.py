@@ -1,0 +1,117 @@
+"""``cbs import``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import AsJson, errors
+
+
+def command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE...", help="Files, folders, or entity/project of Weights & Biases."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="table, tensorboard, wandb, huggingface or batch_science. auto: by what is there.")
+    ] = "auto",
+    metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Default target of later analyses; curves are kept whole.")
+    ] = None,
+    metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
+    example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
+    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
+    batch_unit: Annotated[str, typer.Option(help="What batch sizes are given in: examples or tokens.")] = "examples",
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."
+        ),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="What holds for all runs, e.g. optimizer=adamw. Repeats."),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Table with a column run, and batch_size, optimizer, lr, seed of each.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help='Names of the runs, e.g. "{optimizer}-b{batch_size}-lr{lr}-s{seed}".')
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Of batch_science: take the first N COMPLETE trials of each.")
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn training curves of other tools into a sweep folder that the other commands read.
+
+    Example: cbs import runs.csv -o results/mine --metric val_loss --direction below --target 3.2
+    --metric-unit nats/token --example-unit sequence
+    """
+    with errors.status("starting"):
+        from analysis.importers import Settings, import_runs
+        from analysis.importers.settings import ask_for, missing
+
+    absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value]
+    absent += missing(
+        metric=metric,
+        direction=direction,
+        target=target,
+        metric_unit=metric_unit,
+        example_unit=example_unit,
+        tokens_per_example=tokens_per_example,
+        batch_unit=batch_unit,
+    )
+    if not sources or output is None or absent:
+        raise ask_for(absent)
+    settings = Settings(
+        metric=metric,
+        direction=direction,
+        target=target,
+        metric_unit=metric_unit,
+        example_unit=example_unit,
+        tokens_per_example=tokens_per_example,
+        batch_unit=batch_unit,
+        columns=_pairs("--column", column),
+        constants=_pairs("--set", constant),
+        runs=runs,
+        pattern=pattern,
+        trials=trials,
+    )
+    if errors.is_terminal:  # no spinner: wandb may ask for a login
+        errors.print(f"reading {', '.join(sources)}", markup=False)
+    imported = import_runs(
+        sources, output, settings, format=format, add=add, command=shlex.join(["cbs", *sys.argv[1:]])
+    )
+    if as_json:
+        typer.echo(json.dumps(imported.to_json(), indent=2, allow_nan=False))
+        return
+    typer.echo("\n".join(imported.lines()))
+
+
+def _pairs(flag: str, given: Sequence[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a dictionary; a name may be given once."""
+    from cbs.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip() and value.strip()):
+            raise ConfigError(f"{flag} {text!r} must be name=value, as in {flag} batch_size=256")
+        if name.strip() in found:
+            raise ConfigError(f"{flag} {name.strip()} is given twice")
+        found[name.strip()] = value.strip()
+    return found

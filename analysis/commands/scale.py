@@ -1,0 +1,96 @@
+"""``cbs scale``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import (
+    AsJson,
+    Confidence,
+    DefinitionName,
+    Overhead,
+    ReferenceBatch,
+    Resamples,
+    Targets,
+    errors,
+    method,
+)
+
+
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
+    against: Annotated[
+        list[str] | None,
+        typer.Option("--against", help="data, parameters, loss or compute; repeat. Default: all that vary."),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="KEY",
+            help="Compare along this at all else equal: an option of the workload (width, layers) or one of the above; "
+            "repeat. Default: every option that varies.",
+        ),
+    ] = None,
+    hold_data: Annotated[
+        list[float] | None,
+        typer.Option("--hold-data", metavar="D", help="Compare also at equal data (tokens) instead of equal loss."),
+    ] = None,
+    at: Annotated[
+        list[float] | None, typer.Option("--at", help="Predict at this value of the one --against; repeat.")
+    ] = None,
+    data_at_batch: Annotated[
+        float | None,
+        typer.Option(help="Data are the examples to target at this batch size. Default: E_min, the fewest."),
+    ] = None,
+    three_term: Annotated[
+        bool | None,
+        typer.Option(help="Fit the law of loss in N, steps and B. Default: with several sizes and targets."),
+    ] = None,
+    target: Targets = None,
+    definition: DefinitionName = "pareto",
+    overhead: Overhead = None,
+    reference_batch: ReferenceBatch = None,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis/scaling.")
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Laws of the critical batch size in data, model size, loss and compute, and comparisons at all else equal.
+
+    Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
+    """
+    from rich.console import Console
+
+    from analysis.scaling import scale
+    from analysis.scaling.output import show
+
+    chosen = method(definition, overhead, reference_batch, confidence, resamples)
+    with errors.status("fitting"):
+        found = scale(
+            results,
+            against=against,
+            vary=vary,
+            hold_data=hold_data,
+            at=at,
+            data_at_batch=data_at_batch,
+            three_terms=three_term,
+            targets=target or None,
+            definition=chosen.definition,
+            options=chosen.options,
+            confidence=confidence,
+            resamples=resamples,
+            output=output,
+            figures=figures,
+        )
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        return
+    show(found, Console(highlight=False))

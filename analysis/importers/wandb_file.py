@@ -1,0 +1,115 @@
+"""The ``.wandb`` file of an offline run: a log in the format of LevelDB whose records are protocol buffers.
+
+A file is a header of 7 bytes, then blocks of 32 KiB. A block holds records: checksum (CRC-32 of kind and data, 4
+bytes), length (2), kind (1: whole, 2: first, 3: middle, 4: last part), data. What is left of a block when no header
+fits is padding. See ``wandb/sdk/internal/datastore.py`` and https://github.com/google/leveldb/blob/main/doc/log_format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cbs.errors import DataError, MissingDependencyError, reason
+
+SUFFIX = ".wandb"
+
+_BLOCK, _HEADER = 32768, 7
+_IDENT = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_REMEDY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
+
+
+@dataclass
+class Offline:
+    """An offline run.
+
+    Attributes:
+        run_id: eight characters.
+        name: shown to people; may be empty.
+        config: settings of the run.
+        history: one dictionary per logged step; nested keys are joined with dots.
+    """
+
+    run_id: str = ""
+    name: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_offline(path: Path) -> Offline:
+    """Read a ``.wandb`` file in full.
+
+    Raises:
+        DataError: if it is unreadable, of another format, cut off or damaged.
+        MissingDependencyError: if wandb, which knows the records, is not installed.
+    """
+    try:
+        from google.protobuf.message import DecodeError
+        from wandb.proto import wandb_internal_pb2
+    except ImportError:
+        raise MissingDependencyError(
+            'files of offline runs need wandb: pip install "critical-batch-size[wandb]"'
+        ) from None
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}; check its permissions") from None
+    run = Offline()
+    for data in _records(content, path):
+        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        try:
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind == "history":
+                run.history.append(_items(record.history.item))
+            elif kind == "config":
+                run.config |= _items(record.config.update)
+            elif kind == "run":
+                run.run_id, run.name = record.run.run_id, record.run.display_name
+                run.config |= _items(record.run.config.update)
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise DataError(f"{path} has a record that cannot be read: {reason(error)}; {_REMEDY}") from None
+    return run
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+def _records(content: bytes, path: Path) -> Iterator[bytes]:
+    if content[:_HEADER] != _IDENT:
+        raise DataError(f"{path} is not a file of an offline run of wandb; {_REMEDY}")
+    at, parts = _HEADER, b""
+    expected: tuple[int, ...] = (_WHOLE, _FIRST)
+    while at < len(content):
+        left = _BLOCK - at % _BLOCK
+        if left < _HEADER:
+            at += left
+            continue
+        header = content[at : at + _HEADER]
+        if len(header) < _HEADER:
+            raise _cut(path, at, content)
+        checksum, length, kind = struct.unpack("<IHB", header)
+        data = content[at + _HEADER : at + _HEADER + length]
+        if len(data) < length:
+            raise _cut(path, at, content)
+        if kind not in expected or zlib.crc32(bytes([kind]) + data) != checksum:
+            raise DataError(f"{path} is damaged at byte {at} of {len(content)}; {_REMEDY}")
+        at += _HEADER + length
+        parts += data
+        expected = (_MIDDLE, _LAST) if kind in (_FIRST, _MIDDLE) else (_WHOLE, _FIRST)
+        if kind in (_WHOLE, _LAST):
+            yield parts
+            parts = b""
+    if parts:
+        raise _cut(path, at, content)
+
+
+def _cut(path: Path, at: int, content: bytes) -> DataError:
+    return DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_REMEDY}")

@@ -1,0 +1,1 @@
+"""Laws through many critical batch sizes or many runs: pure fits on arrays, no results folder needed."""
