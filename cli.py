@@ -292,6 +292,104 @@ def noise_scale(
     console.print(f"files: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
 
 
+@app.command()
+def throughput(
+    source: Annotated[str, typer.Argument(metavar="RESULTS_OR_RECIPE", help="Whose workload and optimizers to time.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Table to write (CSV).")] = Path("throughput.csv"),
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512. Default: those of the source.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time to spend on each batch size.")] = 1.0,
+) -> None:
+    """Time the training steps of a sweep on this machine, one row per optimizer and batch size.
+
+    Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
+    """
+    rows = probe_steps(source, batch_sizes, seconds)
+    from analysis.throughput import write_throughput
+
+    write_throughput(rows, output)
+    typer.echo(output)
+
+
+@app.command()
+def recommend(
+    results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.")] = Path("results"),
+    devices: Annotated[int, typer.Option(help="Most devices that may be used.")] = 1,
+    target: Annotated[
+        list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")
+    ] = None,
+    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
+    ] = False,
+    save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
+    examples_per_second_per_device: Annotated[
+        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    ] = None,
+    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
+    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+    price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
+    price_ratio: Annotated[
+        float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for files. Default: RESULTS/analysis/recommend.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 2000,
+    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
+) -> None:
+    """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
+
+    Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
+    """
+    from analysis.method import Method
+    from analysis.recommendation import Wish
+    from analysis.recommendation.report import recommend
+    from analysis.throughput import Measured, choose_throughput, write_throughput
+
+    wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
+    method = Method(confidence=confidence, resamples=resamples)
+    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
+    if (times is None) != probe or (save_throughput is not None and not probe):
+        raise ConfigError(
+            "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
+        )
+    if times is None:
+        rows = probe_steps(str(results), None, 1.0)
+        times = Measured(tuple(rows), "a short run on this machine")
+        if save_throughput is not None:
+            write_throughput(rows, save_throughput)
+    report = recommend(results, times, wish, targets=target or None, method=method, output=output, figures=figures)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    report.print(Console(highlight=False))
+
+
+def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[Any]:
+    """Step times of a folder of results or a recipe on this machine; what does not fit in memory is left out."""
+    with errors.status("loading the data"):
+        neighbours()
+        from analysis.throughput import StepTime
+        from sweeps.throughput import Timing, batch_sizes_of, examples_of, measure_throughput
+
+        configs = examples_of(source)
+        sizes = batch_sizes_of(source) if batch_sizes is None else parse_batch_sizes(batch_sizes)
+
+    def report(timing: Timing) -> None:
+        took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"
+        errors.print(f"{timing.optimizer}, batch size {timing.batch_size}: {took}", markup=False)
+
+    timings = measure_throughput(configs, sizes, seconds=seconds, report=report)
+    rows = [StepTime(optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds) for t in timings if t.seconds]
+    if not rows:
+        raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
+    return rows
+
+
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
     """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
     first, dots, last = text.partition("..")

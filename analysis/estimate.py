@@ -13,8 +13,10 @@ import numpy as np
 from analysis.curves import Array
 from analysis.definitions import Definition, Sample
 from analysis.fitting import Fit, fit_curve, interval
+from analysis.fitting.power import PowerEstimate, power_law
+from analysis.fitting.quality import LeaveOneOut, lack_of_fit, leave_one_out
 from analysis.select import Point, Study, point
-from analysis.verdict import Verdict, judge
+from analysis.verdict import Doubts, Verdict, judge
 from cbs.store import finite_or_none
 
 Interval = tuple[float | None, float | None]
@@ -63,6 +65,11 @@ class Estimate:
         min_steps, min_examples: asymptotes of the fit, with their intervals; ``None`` where not seen.
         verdict: see :class:`Verdict`.
         advice: what to change; empty when nothing is missing.
+        lack_of_fit: probability of residuals as large as these if the curve is the hyperbola, see
+            :func:`analysis.fitting.quality.lack_of_fit`; ``None`` where undefined.
+        left_out: the critical batch size without one batch size at a time; ``None`` below 4 that reached the target.
+        power_law: the curve with a free exponent; ``None`` below 4, too.
+        seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
     """
 
     studies: tuple[Study, ...] = field(repr=False)
@@ -75,15 +82,41 @@ class Estimate:
     min_examples_interval: Interval
     verdict: Verdict
     advice: str
+    lack_of_fit: float | None = None
+    left_out: LeaveOneOut | None = field(default=None, repr=False)
+    power_law: PowerEstimate | None = None
+    seen: tuple[bool, bool] = (False, False)
+
+    @property
+    def leave_one_out(self) -> Interval | None:
+        """Lowest and highest critical batch size (``E_min / S_min``) of refits without one batch size, in examples; an
+        end that the rest leaves open is ``None``. ``None`` where undefined."""
+        return None if self.left_out is None else self.left_out.range
+
+    def quality_json(self) -> dict[str, Any]:
+        """What says whether the fit can be believed, as plain JSON values."""
+        return {
+            "lack_of_fit": self.lack_of_fit,
+            "leave_one_out": None if self.leave_one_out is None else list(self.leave_one_out),
+            "power_law": None if self.power_law is None else self.power_law.to_json(),
+        }
 
 
 def fit_studies(studies: Sequence[Study], *, confidence: float, resamples: int, seed: int) -> Fit | None:
-    """The curve through the studies that reached the target; ``None`` when fewer than two did."""
-    used = [study for study in studies if study.winner is not None]
-    if len(used) < 2:
+    """The curve through the studies; ``None`` when fewer than two reached the target.
+
+    Seeds, and whole studies, that ran without reaching it enter as lower bounds.
+    """
+    if sum(study.winner is not None for study in studies) < 2:
         return None
-    sizes, measured = [study.batch_size for study in used], [study.steps for study in used]
-    return fit_curve(sizes, measured, confidence=confidence, resamples=resamples, seed=seed)
+    return fit_curve(
+        [study.batch_size for study in studies],
+        [study.steps for study in studies],
+        bounds=[study.bound for study in studies],
+        confidence=confidence,
+        resamples=resamples,
+        seed=seed,
+    )
 
 
 def estimates(
@@ -122,7 +155,10 @@ def estimates(
             for name, definition in definitions.items()
         }
         asymptotes = _asymptotes(fit, confidence)
-        verdict, advice = judge(points, _seen(asymptotes, fit, confidence), not_reached[index], easier[index])
+        quality = _quality(studies, fit, confidence)
+        doubts = Doubts(**quality, ends=(None, None) if fit is None else _ratio(fit, confidence)[1])
+        seen = _seen(asymptotes, fit, confidence)
+        verdict, advice = judge(points, seen, not_reached[index], easier[index], doubts)
         found.append(
             Estimate(
                 studies=tuple(studies),
@@ -132,9 +168,23 @@ def estimates(
                 **asymptotes,
                 verdict=verdict,
                 advice=advice,
+                **quality,
+                seen=seen,
             )
         )
     return found
+
+
+def _quality(studies: Sequence[Study], fit: Fit | None, confidence: float) -> dict[str, Any]:
+    """What says whether the fit can be believed, by the names it has in :class:`Estimate`."""
+    if fit is None:
+        return {"lack_of_fit": None, "left_out": None, "power_law": None}
+    tables = [study.steps for study in studies]
+    return {
+        "lack_of_fit": lack_of_fit(fit, tables),
+        "left_out": leave_one_out(fit, tables),
+        "power_law": power_law(fit, confidence=confidence),
+    }
 
 
 def sample(fit: Fit | None, target: float | None, *, resampled: bool = False) -> Sample:

@@ -18,6 +18,7 @@ class Method:
         definition: name in :data:`analysis.definitions.DEFINITIONS` of the critical batch size that tables and figures
             show; all the others are evaluated beside it.
         options: of this definition.
+        beside: options of the others by their name; where one is given for ``definition`` too, ``options`` wins.
         confidence: of every interval.
         resamples: of every bootstrap.
         seed: of every bootstrap; the same seed gives the same numbers.
@@ -25,6 +26,7 @@ class Method:
 
     definition: str = "pareto"
     options: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     confidence: float = 0.95
     resamples: int = 2000
     seed: int = 0
@@ -34,9 +36,13 @@ class Method:
             raise ConfigError(f"confidence must be between 0 and 1, got {self.confidence}")
         if self.resamples < 100:
             raise ConfigError(f"resamples must be at least 100, got {self.resamples}")
-        build(self.definition, **self.options)
+        for name in (self.definition, *self.beside):
+            build(name, **self._options(name))
 
     @property
     def definitions(self) -> dict[str, Definition]:
-        """Every definition, the chosen one with its options."""
-        return {name: build(name, **(self.options if name == self.definition else {})) for name in DEFINITIONS}
+        """Every definition with its options."""
+        return {name: build(name, **self._options(name)) for name in DEFINITIONS}
+
+    def _options(self, name: str) -> dict[str, Any]:
+        return {**self.beside.get(name, {}), **(self.options if name == self.definition else {})}

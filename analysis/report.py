@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import tables
+from analysis import definition_tables, tables
 from analysis.answers import Answer, answers
 from analysis.load import load
 from analysis.method import Method
-from cbs.errors import ResultsError
+from analysis.parameters import critical_to_json
+from analysis.suggest import Suggestion, suggest
+from analysis.writing import in_one_piece
 from cbs.target import Target
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Report:
         output: the folder that was written.
         answers: one per sweep, group and target.
         confidence: level of every interval.
+        suggestions: trials that would help, one per answer that has any; ``None`` where nobody asked.
         notes: what was left out, one line each.
         files: every file written.
     """
@@ -44,6 +45,7 @@ class Report:
     output: Path
     answers: tuple[Answer, ...]
     confidence: float
+    suggestions: tuple[Suggestion, ...] | None = None
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 
@@ -52,14 +54,21 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "confidence": self.confidence,
-            "fits": [answer.to_json() for answer in self.answers],
+            "fits": [fit_to_json(answer, self.answers) for answer in self.answers],
+            "suggestions": None if self.suggestions is None else [entry.to_json() for entry in self.suggestions],
             "notes": list(self.notes),
             "files": [str(path) for path in self.files],
         }
 
-    def print(self, console: Console) -> None:
-        """The short table with its advice, the notes, and where the files are."""
+    def print(self, console: Console, *, definitions: bool = False) -> None:
+        """The short table with its advice, suggestions where asked for, the notes, and where the files are;
+        ``definitions`` adds all of them side by side."""
         console.print(tables.terminal_table(self.answers, confidence=self.confidence))
+        if definitions:
+            console.print(definition_tables.terminal_table(self.answers, confidence=self.confidence))
+        if self.suggestions is not None:
+            for line in _in_words(self.suggestions):
+                console.print(line, markup=False, soft_wrap=True)
         for note in self.notes:
             console.print(note, markup=False)
         pictures = [path for path in self.files if path.suffix == ".png"]
@@ -78,10 +87,12 @@ def analyze(
     output: str | os.PathLike[str] | None = None,
     definition: str = "pareto",
     options: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
     figures: bool = True,
+    suggestions: bool = False,
 ) -> Report:
     """Critical batch size with an interval, per sweep, optimizer and target; writes tables, figures and
     ``report.json``.
@@ -93,16 +104,25 @@ def analyze(
         output: folder to write; ``analysis`` inside ``path`` when absent.
         definition: name in :data:`analysis.definitions.DEFINITIONS`.
         options: of the definition.
+        beside: options of the other definitions by their name; all of them are evaluated.
         confidence: of every interval.
         resamples: of every bootstrap.
         seed: of every bootstrap; the same seed gives the same numbers.
         figures: whether to draw figures.
+        suggestions: whether to work out which trials would help, see :func:`analysis.suggest.suggest`.
 
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
     """
-    method = Method(definition=definition, options=options or {}, confidence=confidence, resamples=resamples, seed=seed)
+    method = Method(
+        definition=definition,
+        options=options or {},
+        beside=beside or {},
+        confidence=confidence,
+        resamples=resamples,
+        seed=seed,
+    )
     results = load(path)
     found = answers(results, method, targets=targets)
     report = Report(
@@ -110,31 +130,43 @@ def analyze(
         output=Path(path) / "analysis" if output is None else Path(output),
         answers=tuple(found),
         confidence=confidence,
+        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
         notes=tuple(results.notes),
     )
     return _write(report, figures=figures)
 
 
+def fit_to_json(answer: Answer, answers: Sequence[Answer]) -> dict[str, Any]:
+    """An answer as plain JSON values, with what its fit is worth and the parameters of laws across ``answers``."""
+    return answer.to_json() | answer.estimate.quality_json() | {"definitions": critical_to_json(answer, answers)}
+
+
+def _in_words(suggestions: Sequence[Suggestion]) -> Iterator[str]:
+    """Lines for a person; the command on a line of its own, to be copied."""
+    if not suggestions:
+        yield "suggestions: none, no trials of this protocol would help"
+    for entry in suggestions:
+        sizes, seeds = (", ".join(map(str, values)) for values in (entry.batch_sizes, entry.seeds))
+        count = "trials (learning rates are searched)" if entry.trials is None else f"{entry.trials} trials"
+        gain = (
+            f", for an interval {entry.interval_factor:.2g} times as wide (in its logarithm)"
+            if entry.interval_factor is not None and entry.interval_factor < 1
+            else ""
+        )
+        yield f"suggested for {entry.group.optimizer}, {entry.target}: {'; '.join(entry.reasons)}"
+        cost = f"{tables.number(entry.cost)} {entry.group.example_unit}s"
+        yield f"  {count} at batch size {sizes} with seeds {seeds}, about {cost}{gain}"
+        yield f"  {entry.command}" if entry.command else "  (this sweep was not run by cbs sweep: no command)"
+
+
 def _write(report: Report, *, figures: bool) -> Report:
-    """Write everything beside its place, then move file by file, so that a failure leaves no half-written file."""
-    output = report.output
-    draft = output.parent / f".tmp-{output.name}-{uuid.uuid4().hex}"
-    try:
-        draft.mkdir(parents=True)
+    with in_one_piece(report.output) as draft:
         names = tables.write(report.answers, draft, confidence=report.confidence)
+        names += definition_tables.write(report.answers, draft, confidence=report.confidence)
         if figures:
             from analysis.figures import write_all
 
             names += write_all(report.answers, draft)
-        report = replace(report, files=tuple(output / name for name in (*names, REPORT)))
+        report = replace(report, files=tuple(report.output / name for name in (*names, REPORT)))
         (draft / REPORT).write_text(json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n")
-        for name in (*names, REPORT):
-            (output / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(draft / name, output / name)
-    except OSError as error:
-        raise ResultsError(
-            f"cannot write the analysis to {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return report

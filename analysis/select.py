@@ -31,7 +31,7 @@ class Study:
 
     Attributes:
         batch_size: examples per step.
-        lrs: learning rates, increasing, shape ``[L]``.
+        lrs: learning rates, increasing, shape ``[L]``; one NaN where the trials do not say.
         seeds: shape ``[N]``.
         steps: steps to target, shape ``[L, N]``; NaN where it was not reached or no trial was run.
         status: how each trial ended with respect to the target, shape ``[L, N]``; empty where no trial was run.
@@ -62,7 +62,8 @@ class Point:
         steps_to_target: geometric mean over the seeds that reached the target at the best learning rate.
         steps_per_seed: steps to target at the best learning rate, of the seeds that reached it.
         best_lr: the learning rate that wins over seeds.
-        at_grid_edge: whether it is the lowest or the highest that was tried.
+        at_grid_edge: whether it is the lowest or the highest that was tried; ``None``, as ``best_lr``, where no trial
+            reached the target or the trials do not say their learning rate.
         seeds: seeds that were run.
         seeds_reached: seeds that reached the target at the best learning rate.
         status: ``REACHED``, or how most trials ended when none reached the target.
@@ -179,6 +180,7 @@ def point(study: Study) -> Point:
             status=_dominating(study),
             steps_lower_bound=_bound(study),
         )
+    named = bool(np.isfinite(study.lrs).all())
     hit = np.isfinite(study.steps[winner])
     steps = study.steps[winner][hit]
     tried = np.isin(study.status, ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY), invert=True).any(axis=1)
@@ -187,8 +189,8 @@ def point(study: Study) -> Point:
         batch_size=study.batch_size,
         steps_to_target=math.exp(np.log(steps).mean()),
         steps_per_seed=tuple(steps.tolist()),
-        best_lr=float(study.lrs[winner]),
-        at_grid_edge=bool(winner in (grid[0], grid[-1])),
+        best_lr=float(study.lrs[winner]) if named else None,
+        at_grid_edge=bool(winner in (grid[0], grid[-1])) if named else None,
         seeds=seeds,
         seeds_reached=int(hit.sum()),
         status=str(TrialStatus.REACHED),

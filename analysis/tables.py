@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis.definitions import in_words, math_symbol, symbol
 from analysis.noise import PLAIN
 from analysis.verdict import Verdict
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from analysis.answers import Answer
+    from analysis.estimate import Estimate
+
+UNNAMED = "the target"
+"""A target of which a table does not tell the value."""
 
 _LATEX = str.maketrans(
     {
@@ -93,6 +99,7 @@ def _row(answer: Answer) -> dict[str, Any]:
         "critical_batch_size_tokens": None if critical is None or tokens is None else critical * tokens,
         "interval_method": answer.fit.interval_method if answer.fit else "none: no fit",
         "residual_rms": answer.fit.residual_rms if answer.fit else None,
+        **_quality(answer.estimate),
         "batch_sizes_reached": sum(point.reached for point in answer.points),
         "batch_sizes": len(answer.points),
         "lr_interior": lr_interior(answer),
@@ -101,9 +108,24 @@ def _row(answer: Answer) -> dict[str, Any]:
     }
 
 
+def _quality(estimate: Estimate) -> dict[str, Any]:
+    """What says whether a fit can be believed, see :class:`analysis.estimate.Estimate`."""
+    low, high = estimate.leave_one_out or (None, None)
+    power = estimate.power_law
+    ends = power.exponent_interval if power else (None, None)
+    return {
+        "lack_of_fit": estimate.lack_of_fit,
+        "leave_one_out_low": low,
+        "leave_one_out_high": high,
+        "exponent": power.exponent if power else None,
+        "exponent_low": ends[0],
+        "exponent_high": ends[1],
+    }
+
+
 def lr_interior(answer: Answer) -> bool | None:
-    """Whether every best learning rate lies inside the grid that was tried; ``None`` when there is none."""
-    edges = [point.at_grid_edge for point in answer.points if point.reached]
+    """Whether every best learning rate lies inside the grid that was tried; ``None`` where that is not known."""
+    edges = [point.at_grid_edge for point in answer.points if point.reached and point.at_grid_edge is not None]
     return not any(edges) if edges else None
 
 
@@ -121,12 +143,20 @@ def points(answers: Sequence[Answer]) -> pd.DataFrame:
 _SIMPLE, _MATCHED = ("B_simple", "B_simple / B_crit"), ("B_matched", "B_matched / B_crit")
 _NUMERIC = ("B_crit", "tokens", "S_min", "E_min", *_SIMPLE, *_MATCHED)
 _HEADINGS = ("optimizer", "target", *_NUMERIC, "LR interior", "verdict")
+"""``B_crit`` stands for whatever definition was chosen, see :func:`_name`."""
+
+
+def _name(heading: str, answers: Sequence[Answer]) -> str:
+    """A heading that names the definition: :func:`analysis.definitions.symbol` in place of ``B_crit``."""
+    return heading.replace("B_crit", symbol(answers[0].definition) if answers else "B_crit")
 
 
 def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells of the short table; names the same in every row are left out, and so is the matched noise
-    scale where it is the simple one in every row."""
+    """Headings and text cells of the short table; names the same in every row are left out, and so are noise scales
+    where none was looked for, and the matched one where it is the simple one in every row."""
     headings = list(_HEADINGS)
+    if not any(answer.noise for answer in answers):
+        headings = [name for name in headings if name not in _SIMPLE]
     if not any(answer.group.tokens_per_example for answer in answers):
         headings.remove("tokens")
     if all(answer.matched_geometry == PLAIN for answer in answers):
@@ -167,17 +197,21 @@ def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], li
     return headings, rows
 
 
-def _unit(answers: Sequence[Answer]) -> str:
+def example_units(answers: Sequence[Answer]) -> str:
+    """What examples are called, in the plural."""
     units = {answer.group.example_unit for answer in answers}
     return f"{units.pop()}s" if len(units) == 1 else "examples"
 
 
-def _percent(confidence: float) -> str:
+def percent(confidence: float) -> str:
+    """A confidence in percent, without the sign."""
     return f"{100 * confidence:g}"
 
 
-def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Table:
-    """The short table for :mod:`rich`, advice below.
+def terminal_table(
+    answers: Sequence[Answer], *, confidence: float = 0.95, names: Mapping[str, str] = MappingProxyType({})
+) -> Table:
+    """The short table for :mod:`rich`, advice below; ``names`` are headings in place of ours.
 
     The intervals of S_min and E_min are left to the files, and learning rates are only mentioned where one is not
     interior.
@@ -192,7 +226,7 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
     headings, rows = _without("E_min", headings, rows)
     headings[steps] = "S_min E_min"
     edge = headings.index("LR interior")
-    if all(row[edge] == "yes" for row in rows):
+    if all(row[edge] in ("yes", number(None)) for row in rows):
         headings, rows = _without("LR interior", headings, rows)
     targets = {str(answer.target) for answer in answers}
     if "tokens" in headings:
@@ -206,37 +240,49 @@ def terminal_table(answers: Sequence[Answer], *, confidence: float = 0.95) -> Ta
         at, below = headings.index(scale), headings.index(ratio)
         for row in rows:
             value, *rest = row[below].split("\n")
-            row[at] += "\n".join(["", f"{value} B_crit", *rest]) if value != number(None) else ""
+            row[at] += "\n".join(["", f"{value} {_name('B_crit', answers)}", *rest]) if value != number(None) else ""
         headings, rows = _without(ratio, headings, rows)
-    title = f"Critical batch size in {_unit(answers)} [{_percent(confidence)} % interval]"
+    title = f"Critical batch size{_by(answers)} in {example_units(answers)} [{percent(confidence)} % interval]"
     if len(targets) == 1:
         headings, rows = _without("target", headings, rows)
-        title += f", {targets.pop()}"
+        title += titled(targets)
     for row in rows:
         # A verdict in words would be cut off beside a long name; it stands with the advice.
         row[-1] = row[-1] if row[-1] == Verdict.OK else "see below"
     headings[-1] = "note"
-    table = Table(box=box.SIMPLE_HEAD, title=_literal(title), pad_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE_HEAD, title=literal(title), pad_edge=False, collapse_padding=True)
     for name in headings:
         numeric = name in (*_NUMERIC, "S_min E_min")
         table.add_column(
-            name.replace(" ", "\n"),
+            names.get(name, _name(name, answers)).replace(" ", "\n"),
             justify="right" if numeric else "left",
             no_wrap=numeric or name in ("optimizer", "LR interior"),
             min_width=5 if name == "note" else 8,
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*map(_literal, row))
-    advice = [
-        f"{answer.group.optimizer}, {answer.target}: "
-        + (answer.advice if answer.verdict is Verdict.OK else f"{answer.verdict}: {answer.advice}")
-        for answer in answers
-        if answer.advice
-    ]
-    table.caption = _literal("\n".join(advice)) or None
+        table.add_row(*map(literal, row))
+    advice = []
+    for answer in answers:
+        who = f"{answer.group.optimizer}{titled({str(answer.target)})}"
+        if answer.advice:
+            verdict = "" if answer.verdict is Verdict.OK else f"{answer.verdict}: "
+            advice.append(f"{who}: {verdict}{answer.advice}")
+        if answer.critical.remark:
+            advice.append(f"{who}: {answer.definition}: {answer.critical.remark}")
+    table.caption = literal("\n".join(advice)) or None
     table.caption_justify = "left"
     return table
+
+
+def titled(targets: set[str]) -> str:
+    """The one target there is, after a comma; nothing where it has no name or there are several."""
+    return f", {next(iter(targets))}" if len(targets) == 1 and targets != {UNNAMED} else ""
+
+
+def _by(answers: Sequence[Answer]) -> str:
+    """The definition with its options, in brackets."""
+    return f" ({in_words(answers[0].definition, answers[0].critical.options)})" if answers else ""
 
 
 def _without(name: str, headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -244,7 +290,7 @@ def _without(name: str, headings: list[str], rows: list[list[str]]) -> tuple[lis
     return headings[:at] + headings[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """``text`` for :mod:`rich` without markup."""
     return text.replace("[", r"\[")
 
@@ -252,21 +298,22 @@ def _literal(text: str) -> str:
 def latex(answers: Sequence[Answer], *, confidence: float = 0.95) -> str:
     """The short table as a LaTeX ``tabular`` for the booktabs package, all text escaped."""
     headings, rows = _cells(answers)
+    critical = math_symbol(answers[0].definition if answers else "pareto")
+    inside = critical.strip("$")
     symbols = {
-        "B_crit": r"$B_\mathrm{crit}$",
-        "tokens": r"$B_\mathrm{crit}$ (tokens)",
-        "S_min": r"$S_\mathrm{min}$",
-        "E_min": r"$E_\mathrm{min}$",
-        "B_simple": r"$B_\mathrm{simple}$",
-        "B_simple / B_crit": r"$B_\mathrm{simple} / B_\mathrm{crit}$",
-        "B_matched": r"$B_\mathrm{matched}$",
-        "B_matched / B_crit": r"$B_\mathrm{matched} / B_\mathrm{crit}$",
+        "B_crit": critical,
+        "tokens": f"{critical} (tokens)",
+        "S_min": r"$S_{\mathrm{min}}$",
+        "E_min": r"$E_{\mathrm{min}}$",
+        "B_simple": r"$B_{\mathrm{simple}}$",
+        "B_simple / B_crit": rf"$B_{{\mathrm{{simple}}}} / {inside}$",
+        "B_matched": r"$B_{\mathrm{matched}}$",
+        "B_matched / B_crit": rf"$B_{{\mathrm{{matched}}}} / {inside}$",
     }
     columns = "".join("r" if name in symbols else "l" for name in headings)
     lines = [
-        rf"% B and E in {_unit(answers)}, S in optimizer steps; brackets: {_percent(confidence)} % interval".replace(
-            " % ", r" percent "
-        ),
+        f"% critical batch size{_by(answers)}; B and E in {example_units(answers)}, S in optimizer steps; "
+        f"brackets: {percent(confidence)} percent interval",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         " & ".join(symbols.get(name, escape(name)) for name in headings) + r" \\",

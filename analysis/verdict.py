@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
+from analysis.fitting.power import PowerEstimate
+from analysis.fitting.quality import LeaveOneOut
 from analysis.load import Group
 from analysis.select import Point, easier_or_equal
 from cbs.target import Target
@@ -18,11 +23,51 @@ class Verdict(StrEnum):
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
     AT_GRID_EDGE = "LR optimum at edge of grid"
+    NOT_THE_HYPERBOLA = "curve is not the hyperbola"
+    ONE_DECIDES = "one batch size decides"
     TOO_FEW_SEEDS = "too few seeds"
     OK = "ok"
 
 
-def judge(points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, easier: str) -> tuple[Verdict, str]:
+LACK_OF_FIT = 0.01
+"""Probability below which the residuals of a fit are called too large."""
+
+ON_THE_CURVE = 0.1
+"""Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubts:
+    """What may speak against a fit.
+
+    Attributes:
+        lack_of_fit, left_out, power_law: see :class:`analysis.estimate.Estimate`.
+        ends: interval of ``E_min / S_min``; ``None`` for an open end.
+    """
+
+    lack_of_fit: float | None = None
+    left_out: LeaveOneOut | None = None
+    power_law: PowerEstimate | None = None
+    ends: tuple[float | None, float | None] = (None, None)
+
+    def decisive(self) -> tuple[float, float] | None:
+        """The batch size without which ``E_min / S_min`` lies farthest outside its interval, and where it then lies;
+        ``None`` while every such refit lies inside."""
+        if self.left_out is None or self.ends == (None, None):
+            return None
+        low, high = (np.log(end) if end else np.inf * side for end, side in zip(self.ends, (-1, 1), strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(self.left_out.critical)
+            outside = np.where(logs < low, low - logs, np.where(logs > high, logs - high, 0.0))
+        worst = int(outside.argmax())
+        if not outside[worst] > 0:
+            return None
+        return float(self.left_out.batch_sizes[worst]), float(self.left_out.critical[worst])
+
+
+def judge(
+    points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, easier: str, doubts: Doubts | None = None
+) -> tuple[Verdict, str]:
     """Verdict and advice.
 
     Args:
@@ -30,17 +75,20 @@ def judge(points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, ea
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         not_reached: the advice when no batch size reached the target, see :func:`not_reached`.
         easier: an easier target that was reached at every batch size; empty if there is none.
+        doubts: what may speak against the fit.
     """
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
-    found = list(_findings(points, seen))
+    found = [*_findings(points, seen), *_doubtful(doubts or Doubts())]
     missed = [point for point in points if not point.reached]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
         found.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
-    verdict = next(verdict for verdict in Verdict if verdict in (Verdict.OK, *(entry for entry, _ in found)))
-    return verdict, "; ".join(text for _, text in found)
+    # verdicts are listed from the most serious to the least
+    order = list(Verdict)
+    found.sort(key=lambda finding: order.index(finding[0]))
+    return found[0][0] if found else Verdict.OK, "; ".join(text for _, text in found)
 
 
 def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tuple[Verdict, str]]:
@@ -74,6 +122,33 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
     if partly:
         where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)
         yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
+
+
+def _misfit(doubts: Doubts, probability: float) -> str:
+    text = f"the points lie off the hyperbola by more than the seeds explain (p = {probability:.1g})"
+    rest = np.nan if doubts.left_out is None else np.nanmax(doubts.left_out.lack_of_fit)
+    if doubts.left_out is not None and rest > ON_THE_CURVE:
+        size = doubts.left_out.batch_sizes[np.nanargmax(doubts.left_out.lack_of_fit)]
+        text += f", but not without batch size {size:g} (p = {rest:.1g}): look at its trials"
+    power = doubts.power_law
+    if power is not None and power.remark:
+        critical = "" if power.critical is None else f", where the critical batch size is {power.critical:.3g}"
+        text += f"; {power.remark}{critical}"
+    return text
+
+
+def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
+    if doubts.lack_of_fit is not None and doubts.lack_of_fit < LACK_OF_FIT:
+        yield Verdict.NOT_THE_HYPERBOLA, _misfit(doubts, doubts.lack_of_fit)
+    decisive = doubts.decisive()
+    if decisive is not None:
+        size, value = decisive
+        where = f"{value:.3g}" if 0 < value < np.inf else "not bounded"
+        yield (
+            Verdict.ONE_DECIDES,
+            f"without batch size {size:g} the critical one is {where}, outside the interval: run more seeds there, and "
+            "batch sizes beside it",
+        )
 
 
 def not_reached(group: Group, target: Target, reachable: float | None) -> str:

@@ -27,11 +27,22 @@ DefinitionName = Annotated[
     str, typer.Option("--definition", help="Definition of the critical batch size that tables and figures show.")
 ]
 Overhead = Annotated[
-    float | None, typer.Option(help="Of definition overhead: extra steps over linear scaling. Default: 0.2.")
+    float | None, typer.Option(help="Of definition overhead: share of steps over linear scaling. Default: 0.2.")
 ]
 ReferenceBatch = Annotated[
     float | None,
     typer.Option(help="Of definition overhead: batch size linear scaling starts from. Default: B -> 0."),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="Of the definition, where it has one: relative excess that still counts as equal."),
+]
+Definitions = Annotated[
+    bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
+]
+VenueName = Annotated[
+    str,
+    typer.Option("--venue", help="Width of the figures: default, icml, neurips, iclr, acl, jmlr, ieee."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -40,14 +51,29 @@ errors = Console(stderr=True, highlight=False)
 
 
 def method(
-    definition: str, overhead: float | None, reference_batch: float | None, confidence: float, resamples: int
+    definition: str,
+    overhead: float | None,
+    reference_batch: float | None,
+    confidence: float,
+    resamples: int,
+    tolerance: float | None = None,
 ) -> Method:
-    """The options above as a :class:`~analysis.method.Method`."""
+    """The options above as a :class:`~analysis.method.Method`.
+
+    ``overhead`` and ``reference_batch`` belong to definition ``overhead``, whichever is chosen, because all of them are
+    evaluated; ``tolerance`` to the chosen one.
+    """
     from analysis.method import Method
 
     given = {"overhead": overhead, "reference_batch": reference_batch}
     options = {name: value for name, value in given.items() if value is not None}
-    return Method(definition=definition, options=options, confidence=confidence, resamples=resamples)
+    return Method(
+        definition=definition,
+        options={} if tolerance is None else {"tolerance": tolerance},
+        beside={"overhead": options} if options else {},
+        confidence=confidence,
+        resamples=resamples,
+    )
 
 
 def add_to(app: typer.Typer) -> None:

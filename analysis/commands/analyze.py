@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, Resamples, ResultsPath, Targets
+from analysis.commands import (
+    AsJson,
+    Confidence,
+    DefinitionName,
+    Definitions,
+    Overhead,
+    ReferenceBatch,
+    Resamples,
+    ResultsPath,
+    Targets,
+    Tolerance,
+    VenueName,
+    method,
+)
 
 
 def command(
@@ -17,9 +30,18 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")
     ] = None,
+    definition: DefinitionName = "pareto",
+    overhead: Overhead = None,
+    reference_batch: ReferenceBatch = None,
+    tolerance: Tolerance = None,
     confidence: Confidence = 0.95,
     resamples: Resamples = 2000,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    venue: VenueName = "default",
+    definitions: Definitions = False,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Critical batch size with interval, noise scale, figures and tables.
@@ -29,11 +51,23 @@ def command(
     from rich.console import Console
 
     from analysis.report import analyze
+    from analysis.style import venues
 
-    report = analyze(
-        results, targets=target or None, output=output, confidence=confidence, resamples=resamples, figures=figures
-    )
+    chosen = method(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    with venues.venue(venue):
+        report = analyze(
+            results,
+            targets=target or None,
+            output=output,
+            definition=chosen.definition,
+            options=chosen.options,
+            beside=chosen.beside,
+            confidence=confidence,
+            resamples=resamples,
+            figures=figures,
+            suggestions=suggest,
+        )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    report.print(Console(highlight=False))
+    report.print(Console(highlight=False), definitions=definitions)

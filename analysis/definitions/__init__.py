@@ -1,19 +1,28 @@
 """Definitions of the critical batch size: one file each, found by name.
 
 A definition looks at fitted curves, one measured or many resampled, so the interval of every definition is the
-percentile interval of its values on the resamples, with no further code.
+percentile interval of its values on the resamples, with no further code. Some read the fitted hyperbola
+``S = min_steps + min_examples / B``, others the measured steps alone; the docstring of each says which.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
+
+import numpy as np
 
 from analysis.curves import Array
 from cbs.errors import ConfigError
 from cbs.registry import Registry
+
+ROUNDING = 1e-9
+"""Measured steps closer than this (in their logarithm) count as equal: taking logarithms and adding resampled noise of
+zero moves them by about 1e-14."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,17 @@ class Sample:
     min_examples: Array
     target: float | None = None
 
+    @property
+    def log_examples(self) -> Array:
+        """Natural log of the examples to the target, shape ``[R, M]``."""
+        return np.asarray(self.log_steps + np.log(self.batch_sizes))
+
 
 class Definition(Protocol):
     """A critical batch size. Implementations are frozen dataclasses whose fields are the options.
 
-    ``samples`` are the curves of one optimizer at one or more targets, all with the same ``R`` and resampled alike;
-    ``at`` is the one in question.
+    ``samples`` are the curves of one optimizer at one or more targets, resampled alike; ``at`` is the one in question.
+    A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
     """
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
@@ -50,6 +64,11 @@ class Definition(Protocol):
     def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
         """What has to be said about the value of the measured curve (``R`` = 1), such as that it lies at the edge of
         the measured batch sizes; empty if nothing."""
+        return ""
+
+    def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
+        """Parameters of a law across targets by name, shape ``[R]`` each; empty for a definition without one."""
+        return {}
 
 
 DEFINITIONS: Registry[type[Definition]] = Registry("critical batch size definition", "analysis.definitions")
@@ -71,4 +90,33 @@ def build(name: str, **options: Any) -> Definition:
     return kind(**options)
 
 
-__all__ = ["DEFINITIONS", "Definition", "Sample", "build"]
+def symbol(name: str) -> str:
+    """How the critical batch size of a definition is called in a heading: ``B_crit`` is that of ``pareto``."""
+    return "B_crit" if name == "pareto" else f"B_{name}"
+
+
+def math_symbol(name: str) -> str:
+    r"""Likewise for LaTeX and the axes of a figure: ``$B_{\mathrm{overhead}}$``."""
+    words = symbol(name).removeprefix("B_").replace("_", r"\ ")
+    return rf"$B_{{\mathrm{{{words}}}}}$"
+
+
+def in_words(name: str, options: dict[str, Any]) -> str:
+    """A definition with the options that have a value: ``overhead (overhead 0.2, reference_batch 256)``."""
+    given = [f"{option} {value:g}" for option, value in options.items() if value is not None]
+    return f"{name} ({', '.join(given)})" if given else name
+
+
+def checked(definition: str, option: str, value: Any, *, zero: bool = False) -> None:
+    """Refuse an option that is not a finite number above zero (or zero itself, where it may be).
+
+    Raises:
+        ConfigError: naming definition and option.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not zero):
+        wanted = "0 or more" if zero else "above 0"
+        raise ConfigError(f"definition {definition!r}: {option} must be a number {wanted}, got {value!r}")
+
+
+__all__ = ["DEFINITIONS", "ROUNDING", "Definition", "Sample", "build", "checked", "in_words", "math_symbol", "symbol"]

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.curves import Array
-from analysis.definitions import DEFINITIONS, Sample
+from analysis.definitions import DEFINITIONS, Definition, Sample
 
 
 @DEFINITIONS.register("pareto")
 @dataclass(frozen=True, kw_only=True)
-class Pareto:
-    """``min_examples / min_steps``, in examples."""
+class Pareto(Definition):
+    """``min_examples / min_steps``, in examples.
+
+    Depends on: the target, and on the fitted hyperbola; every measured batch size has a say.
+    """
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         with np.errstate(divide="ignore"):
             return np.asarray(samples[at].min_examples / samples[at].min_steps)
-
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
-        return ""

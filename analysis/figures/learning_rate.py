@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.figures import FIGURES, FigureKind
@@ -88,10 +89,10 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     for batch_size, part in table.sort_values("lr").groupby("batch_size"):
         ends += _draw_batch_size(axes, part, colours[batch_size])
     style.label_ends(axes, ends)
-    style.log_axis(axes.xaxis, most=4)
+    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
     style.log_axis(axes.yaxis)
     axes.set_xlabel("learning rate")
-    axes.set_ylabel(f"steps to {style.words(table['target'].iloc[0])}")
+    style.axis_label(axes, "y", f"steps to {style.words(table['target'].iloc[0])}")
 
 
 def _draw_batch_size(axes: Axes, part: pd.DataFrame, colour: object) -> list[tuple[float, float, str, object]]:
@@ -130,4 +131,50 @@ def _draw_batch_size(axes: Axes, part: pd.DataFrame, colour: object) -> list[tup
     return [(last["lr"], last["y"], f"B={last['batch_size']}{edge}", colour)]
 
 
-FIGURES.register("learning_rate")(FigureKind(compute, draw, panels=True))
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """Those that are there."""
+    reached = table["steps"].notna()
+    lost = ~reached & table["steps_lower_bound"].isna() & (table["diverged"] > 0)
+    kinds: list[tuple[str, str, pd.Series, dict[str, Any]]] = [
+        ("best", "*", table["best"].astype(bool) & ~table["at_grid_edge"].astype(bool), {"markersize": 8}),
+        (
+            "best, at the edge of the grid",
+            "*",
+            table["at_grid_edge"].astype(bool),
+            {"markersize": 8, "markeredgecolor": style.ALERT},
+        ),
+        (
+            "only some seeds reached it",
+            "o",
+            reached & (table["seeds_reached"] < table["seeds"]),
+            {"markersize": 3, "markerfacecolor": "white"},
+        ),
+        (
+            "more steps than this",
+            "^",
+            table["steps_lower_bound"].notna(),
+            {"markersize": 3, "markerfacecolor": "white"},
+        ),
+        ("diverged", "x", lost, {"markersize": 4}),
+    ]
+    return [
+        Line2D([], [], marker=marker, linestyle="", color=style.GREY, label=label, **look)
+        for label, marker, there, look in kinds
+        if there.any()
+    ]
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    return (
+        f"Optimizer steps to {style.words(table['target'].iloc[0])} (geometric mean over the seeds that reached "
+        f"it) against the learning rate, one line per batch size B in {table['example_unit'].iloc[0]}s; both axes "
+        "are logarithmic. A star is the best learning rate, with a red rim where it is the lowest or highest "
+        "that was tried. Open circles: only some seeds reached the target. Open triangles: none did in the steps "
+        "that were run, so the true value is higher. Crosses at the top: every seed diverged."
+    )
+
+
+FIGURES.register("learning_rate")(
+    FigureKind(compute, draw, panels=True, marks=marks, title="Steps against learning rate", caption=caption)
+)

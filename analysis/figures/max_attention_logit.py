@@ -83,18 +83,44 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         margin = 0.06 * (high - low) or 0.5
         axes.set_ylim(low - margin, high + margin)
     ends = []
-    for name, (colour, _) in style.looks(table["optimizer"]).items():
+    dashes = style.dashes(table["optimizer"])
+    for name, (colour, marker) in style.looks(table["optimizer"]).items():
         part = curves[curves["optimizer"] == name]
         if part.empty:
             continue
-        axes.plot(part["examples"], part["max_attention_logit"], color=colour, zorder=3)
+        axes.plot(
+            part["examples"], part["max_attention_logit"], color=colour, linestyle=dashes[name], zorder=3,
+            marker=marker, markersize=3, markevery=max(1, len(part) // 6),
+        )  # fmt: skip
         if part["seeds"].max() > 1:
             axes.fill_between(part["examples"], part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
-        ends.append((part["examples"].iloc[-1], part["max_attention_logit"].iloc[-1], name, colour))
+        ends.append((part["examples"].iloc[-1], part["max_attention_logit"].iloc[-1], style.literal(name), colour))
     style.label_ends(axes, ends)
-    style.log_axis(axes.xaxis, most=4)
+    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
     axes.set_xlabel(f"data ({table['example_unit'].iloc[0]}s)")
     axes.set_ylabel("largest attention logit\n(unmasked pairs)")
 
 
-FIGURES.register("max_attention_logit")(FigureKind(compute, draw, panels=True, by="panel", columns=2, optional=True))
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    return (
+        "Largest attention logit (q.k times the scale of the attention; no unit) over the examples of a step, "
+        "the heads and the unmasked pairs of positions, against the data seen in "
+        f"{table['example_unit'].iloc[0]}s, at the best learning rate. Panels: first and last layer at the "
+        "smallest and the largest batch size that the optimizers share. Lines are medians over seeds, bands "
+        "their range."
+    )
+
+
+FIGURES.register("max_attention_logit")(
+    FigureKind(
+        compute,
+        draw,
+        panels=True,
+        by="panel",
+        columns=2,
+        optional=True,
+        title="Largest attention logit",
+        caption=caption,
+    )
+)

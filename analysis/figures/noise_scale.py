@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from analysis import style
+from analysis.definitions import math_symbol
 from analysis.figures import FIGURES, FigureKind
 from analysis.noise import PLAIN
 from analysis.noise_scale_run import SYMBOLS
@@ -25,6 +27,7 @@ _COLUMNS = [
     "simple_noise_scale",
     "matched_geometry",
     "matched_noise_scale",
+    "definition",
     "critical_batch_size",
     "critical_low",
     "critical_high",
@@ -45,6 +48,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
         about = {
             "optimizer": answer.group.optimizer,
             "matched_geometry": answer.matched_geometry,
+            "definition": answer.definition,
             "critical_batch_size": answer.critical_batch_size,
             "critical_low": low,
             "critical_high": high,
@@ -57,7 +61,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
         ]
         tables += parts or [pd.DataFrame([about])]
     table = pd.concat([table.reindex(columns=_COLUMNS) for table in tables], ignore_index=True)
-    numbers = [name for name in _COLUMNS if name not in ("optimizer", "matched_geometry", "example_unit")]
+    numbers = [name for name in _COLUMNS if name not in ("optimizer", "matched_geometry", "definition", "example_unit")]
     return table.astype(dict.fromkeys(numbers, float))
 
 
@@ -85,21 +89,44 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         band = low if np.isfinite(low) else bottom, high if np.isfinite(high) else top
         axes.axhspan(*band, color=style.GREY, alpha=0.2, linewidth=0, zorder=0)
         axes.axhline(critical, color="black", linewidth=0.9, linestyle=":", zorder=1)
-        ends.append((1.0, critical, "$B_{\\mathrm{crit}}$", "black"))
+        ends.append((1.0, critical, math_symbol(table["definition"].iloc[0]), "black"))
     for batch_size, other in measured.groupby("batch_size"):
         if batch_size != chosen:
             axes.plot(other["progress"], other["simple_noise_scale"], color=style.GREY, linewidth=0.6, alpha=0.6)
     for name, (colour, dashes, symbol) in lines.items():
-        axes.plot(part["progress"], part[name], color=colour, linestyle=dashes, zorder=3)
         defined = part[part[name].notna()]
+        dot = "o" if len(defined) == 1 else ""
+        axes.plot(part["progress"], part[name], color=colour, linestyle=dashes, marker=dot, zorder=3)
         if len(defined):
             ends.append((defined["progress"].iloc[-1], defined[name].iloc[-1], symbol, colour))
     axes.set_ylim(bottom, top)
     style.label_ends(axes, ends)
     style.log_axis(axes.yaxis)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "0.25", "0.5", "0.75", "1"])
+    ticks = [0, 0.25, 0.5, 0.75, 1.0] if style.most_ticks(axes) > 2 else [0, 0.5, 1.0]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(f"share of the steps to target\nat batch size {chosen:g}")
     axes.set_ylabel(f"noise scale ({table['example_unit'].iloc[0]}s)")
 
 
-FIGURES.register("noise_scale")(FigureKind(compute, draw, panels=True))
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """The one that has no label at its end."""
+    several = table[table["simple_noise_scale"].notna()].groupby("optimizer")["batch_size"].nunique().gt(1).any()
+    label = f"{SYMBOLS[PLAIN]} at other batch sizes"
+    return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)] if several else []
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    unit = table["example_unit"].iloc[0]
+    return (
+        f"Gradient noise scale in {unit}s (logarithmic) along the way to the target, as a share of the steps to "
+        "target, at the best learning rate. Solid: the simple noise scale at the batch size nearest to the "
+        "critical one; grey: at the other batch sizes; dashed: in the geometry of the optimizer, where it was "
+        "measured. Dotted with a band: critical batch size and its interval. A line breaks where an estimate is "
+        "not positive."
+    )
+
+
+FIGURES.register("noise_scale")(
+    FigureKind(compute, draw, panels=True, marks=marks, title="Noise scale along training", caption=caption)
+)

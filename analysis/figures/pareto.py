@@ -6,7 +6,7 @@ McCandlish et al. (2018), figure 1 and equation 2.11.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _RESOLUTION = 120
 _BEYOND = 3.0
 """The curve is drawn this factor beyond the measured batch sizes."""
+
+_MOST_LABELLED = 4
+"""Optimizers whose batch sizes are all labelled."""
 
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "example_unit", "tokens_per_example", "target"]
 
@@ -66,46 +69,92 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     shown = table[table["kind"] != "fit"]
     axes.set_xlim(*style.log_limits(shown["steps"], above=0.14))
     axes.set_ylim(*style.log_limits(shown["examples"], above=0.1))
-    names = style.looks(table["optimizer"])
-    key = [_draw_optimizer(axes, table[table["optimizer"] == name], name, *look) for name, look in names.items()]
+    names, dashes = style.looks(table["optimizer"]), style.dashes(table["optimizer"])
+    key = [
+        _draw_optimizer(axes, table[table["optimizer"] == name], name, *look, dashes[name])
+        for name, look in names.items()
+        if (shown["optimizer"] == name).any()
+    ]
     style.key(axes, key, shown["steps"], shown["examples"])
-    _label_batch_sizes(axes, points, {name: colour for name, (colour, _) in names.items()})
+    _label_batch_sizes(axes, table, {name: colour for name, (colour, _) in names.items()})
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
-    axes.set_xlabel(f"steps to {style.words(table['target'].iloc[0])}")
+    style.axis_label(axes, "x", f"steps to {style.words(table['target'].iloc[0])}")
     axes.set_ylabel(f"data ({table['example_unit'].iloc[0]}s)")
 
 
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, colour: str, marker: str) -> Line2D:
+def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, colour: str, marker: str, dashes: Any) -> Line2D:
     points, fit, critical = (part[part["kind"] == kind] for kind in ("point", "fit", "critical"))
-    axes.plot(fit["steps"], fit["examples"], color=colour, zorder=2)
+    axes.plot(fit["steps"], fit["examples"], color=colour, linestyle=dashes, zorder=2)
     axes.plot(points["steps"], points["examples"], marker, color=colour, zorder=3)
     axes.plot(
         critical["steps"], critical["examples"], "*", color=colour, markersize=11, markeredgecolor="white", zorder=4
     )
-    return axes.plot([], [], marker=marker, linestyle="-" if len(fit) else "", color=colour, label=name)[0]
+    line = dashes if len(fit) else ""
+    return axes.plot([], [], marker=marker, linestyle=line, color=colour, label=style.literal(name))[0]
 
 
-def _label_batch_sizes(axes: Axes, points: pd.DataFrame, colours: dict[str, str]) -> None:
-    """The smallest and the largest batch size of every optimizer; one label where two would cover each other."""
-    taken: list[np.ndarray] = []
-    for name, part in points.groupby("optimizer", sort=False):
+def _label_batch_sizes(axes: Axes, table: pd.DataFrame, colours: dict[str, str]) -> None:
+    """The smallest and the largest batch size of every optimizer, each in the corner of its point that covers no other
+    point and least of the curves; none where every corner covers one. Of many optimizers, every batch size once."""
+    inches = np.array(style.size(axes)) - (0.45, 0.0)  # of the axis in tokens
+
+    def place(rows: pd.DataFrame) -> np.ndarray:
+        pixels = axes.transData.transform(rows[["steps", "examples"]].to_numpy(dtype=float))
+        return axes.transAxes.inverted().transform(pixels) * inches
+
+    marks, curves = place(table[table["kind"] != "fit"]), place(table[table["kind"] == "fit"])
+    height, gap = (style.SMALL - 1) / 72, 0.06
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    written: set[str] = set()
+    for name, part in table[table["kind"] == "point"].groupby("optimizer", sort=False):
         for _, row in part.iloc[[0, -1] if len(part) > 1 else [0]].iterrows():
-            place = axes.transAxes.inverted().transform(axes.transData.transform((row["steps"], row["examples"])))
-            if any((np.abs(place - other) < (0.16, 0.06)).all() for other in taken):
+            text = f"B={row['batch_size']:g}"
+            if len(colours) > _MOST_LABELLED and text in written:
                 continue
-            taken.append(place)
+            box = np.array([style.width(text, style.SMALL - 1), height])
+            at = place(row.to_frame().T)[0]
+            found: list[tuple[int, int, tuple[int, int], np.ndarray]] = []
+            for corner in ((1, 1), (-1, 1), (1, -1), (-1, -1)):
+                low = at + np.array(corner) * gap + np.minimum(corner, 0) * box
+                covered = any((low < end).all() and (start < low + box).all() for start, end in taken)
+                covered |= _inside(marks, low - 0.045, low + box + 0.045) > 0
+                if not covered and (low > 0).all() and (low + box < inches).all():
+                    found.append((_inside(curves, low, low + box), len(found), corner, low))
+            if not found:
+                continue
+            _, _, corner, low = min(found, key=lambda entry: entry[:2])
+            taken.append((low, low + box))
+            written.add(text)
             axes.annotate(
-                f"B={row['batch_size']:g}",
+                text,
                 (row["steps"], row["examples"]),
-                (4, 4),
+                tuple(72 * gap * np.array(corner)),
                 textcoords="offset points",
+                ha="left" if corner[0] > 0 else "right",
+                va="bottom" if corner[1] > 0 else "top",
                 zorder=5,
                 fontsize=style.SMALL - 1,
-                color=colours[str(name)],
+                color=style.ink(colours[str(name)]),
                 path_effects=style.halo(),
             )
 
 
-FIGURES.register("pareto")(FigureKind(compute, draw))
+def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
+    """How many points lie in a box."""
+    return int(((points > low) & (points < high)).all(axis=1).sum())
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    return (
+        f"Data to {style.words(table['target'].iloc[0])} in {table['example_unit'].iloc[0]}s against the "
+        "optimizer steps to it, each batch size at its best learning rate; both axes are logarithmic. Small "
+        "batches B are at the lower right, large ones at the upper left. Lines are the fitted curve (S/S_min - "
+        "1)(E/E_min - 1) = 1; a star is its point at E_min / S_min, which takes twice the fewest steps and twice "
+        f"the fewest {table['example_unit'].iloc[0]}s."
+    )
+
+
+FIGURES.register("pareto")(FigureKind(compute, draw, title="Data against steps", caption=caption))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -202,4 +202,4 @@ def _key(axes: Axes, handles: list[Line2D], table: pd.DataFrame, title: str) -> 
     )  # fmt: skip
 
 
-SCALING = FigureKind(cast(Any, compute), draw)
+SCALING = FigureKind(compute, draw)

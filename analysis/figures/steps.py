@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.curves import perfect_scaling
+from analysis.definitions import in_words, math_symbol
 from analysis.figures import FIGURES, FigureKind
 from analysis.fitting import predicted
 from analysis.tables import number, with_interval
@@ -27,8 +28,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
     where the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that
-    reached the target. Columns on every row: ``optimizer, critical_batch_size`` with its interval, ``confidence,
-    example_unit, tokens_per_example, target``.
+    reached the target. Columns on every row: ``optimizer, definition, definition_in_words, critical_batch_size`` with
+    its interval, ``confidence, example_unit, tokens_per_example, target``.
     """
     tables = []
     for answer in answers:
@@ -49,6 +50,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
         tables.append(
             table.assign(
                 optimizer=answer.group.optimizer,
+                definition=answer.definition,
+                definition_in_words=in_words(answer.definition, answer.critical.options),
                 critical_batch_size=np.nan if answer.critical_batch_size is None else answer.critical_batch_size,
                 critical_low=np.nan if low is None else low,
                 critical_high=np.nan if high is None else high,
@@ -79,7 +82,8 @@ def _fit(answer: Answer) -> pd.DataFrame:
 
 
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; one colour and marker per optimizer, open triangles for lower bounds, a dotted line at every B_crit."""
+    """Log-log; one colour and marker per optimizer, open triangles for lower bounds, a dotted line at every critical
+    batch size."""
     unit = table["example_unit"].iloc[0]
     drawn = table[table["steps"].notna()]
     if drawn.empty:
@@ -90,9 +94,11 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_yscale("log")
     axes.set_xlim(*style.log_limits(sizes))
     axes.set_ylim(*style.log_limits(drawn[["steps", "low", "high"]].to_numpy().ravel()))
-    names = style.looks(table["optimizer"])
+    names, dashes = style.looks(table["optimizer"]), style.dashes(table["optimizer"])
     key = [
-        _draw_optimizer(axes, drawn[drawn["optimizer"] == name], name, look, 4 + 2 * (len(names) - index))
+        _draw_optimizer(
+            axes, drawn[drawn["optimizer"] == name], name, (*look, dashes[name]), 4 + 2 * (len(names) - index)
+        )
         for index, (name, look) in enumerate(names.items())
         if (drawn["optimizer"] == name).any()
     ]
@@ -103,7 +109,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
             axes.plot([], [], "^", markerfacecolor="white", color=style.GREY, label="not reached in the steps run")[0]
         )
     title = (
-        f"$B_{{crit}}$ [{100 * table['confidence'].iloc[0]:g} % interval]"
+        f"{math_symbol(table['definition'].iloc[0])} [{100 * table['confidence'].iloc[0]:g} % interval]"
         if table["critical_low"].notna().any()
         else ""
     )
@@ -112,18 +118,18 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.log_axis(axes.yaxis)
     style.token_axis(axes, table["tokens_per_example"])
     axes.set_xlabel(f"batch size ({unit}s)")
-    axes.set_ylabel(f"steps to {style.words(table['target'].iloc[0])}")
+    style.axis_label(axes, "y", f"steps to {style.words(table['target'].iloc[0])}")
 
 
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, str], triangle: float) -> Line2D:
+def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, str, Any], triangle: float) -> Line2D:
     """Returns the handle for the key, labelled with the critical batch size.
 
     Triangles of several optimizers at one place are told apart by their size.
     """
-    colour, marker = look
+    colour, marker, dashes = look
     points, fit, censored = (part[part["kind"] == kind] for kind in ("point", "fit", "censored"))
     if len(fit):
-        axes.plot(fit["batch_size"], fit["steps"], color=colour, zorder=3)
+        axes.plot(fit["batch_size"], fit["steps"], color=colour, linestyle=dashes, zorder=3)
         if fit["low"].notna().all():
             axes.fill_between(fit["batch_size"], fit["low"], fit["high"], color=colour, alpha=0.18, linewidth=0)
     if len(points):
@@ -146,7 +152,9 @@ def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, 
         at = np.exp(np.interp(np.log(critical), np.log(fit["batch_size"]), np.log(fit["steps"])))
         axes.plot([critical, critical], [axes.get_ylim()[0], at], ":", color=colour, linewidth=0.9, zorder=2)
     label = f"{name}  {_value(critical, part['critical_low'].iloc[0], part['critical_high'].iloc[0])}".strip()
-    return axes.plot([], [], marker=marker, linestyle="-" if len(fit) else "", color=colour, label=label)[0]
+    line, marker = (dashes if len(fit) else ""), (marker if len(points) else "^")
+    fill = colour if len(points) else "white"
+    return axes.plot([], [], marker, linestyle=line, color=colour, markerfacecolor=fill, label=style.literal(label))[0]
 
 
 def _value(critical: float, low: float, high: float) -> str:
@@ -170,4 +178,18 @@ def _draw_perfect_scaling(axes: Axes, table: pd.DataFrame) -> Line2D:
     return line
 
 
-FIGURES.register("steps")(FigureKind(compute, draw))
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    percent = f"{100 * table['confidence'].iloc[0]:g} %"
+    return (
+        f"Optimizer steps to {style.words(table['target'].iloc[0])} against the batch size in "
+        f"{table['example_unit'].iloc[0]}s, each batch size at its best learning rate; both axes are logarithmic. "
+        "Points are geometric means over seeds, bars their range; lines are the fitted curve S = S_min + E_min / "
+        f"B, bands its {percent} interval. Dotted lines mark the critical batch size by definition "
+        f"{table['definition_in_words'].iloc[0]}, the dashed one what perfect scaling would do. Open triangles: the "
+        "target was not reached in the steps that were run, so the true "
+        "value is higher."
+    )
+
+
+FIGURES.register("steps")(FigureKind(compute, draw, title="Steps against batch size", caption=caption))

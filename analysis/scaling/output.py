@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +13,7 @@ import pandas as pd
 
 from analysis.scaling.fits import Law
 from analysis.tables import escape, number, with_interval
-from cbs.errors import ResultsError
+from analysis.writing import in_one_piece
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,29 +24,17 @@ _NAMES = ("E", "N_c", "alpha_N", "S_c", "alpha_S", "B_star", "alpha_B")
 
 
 def write(scaling: Scaling, *, figures: bool) -> Scaling:
-    """Write everything beside its place, then move file by file, so that a failure leaves no half-written file.
+    """Write tables, figures and ``scaling.json`` in one piece.
 
     Raises:
         ResultsError: if the folder cannot be written.
     """
-    output = scaling.output
-    draft = output.parent / f".tmp-{output.name}-{uuid.uuid4().hex}"
-    try:
-        draft.mkdir(parents=True)
+    with in_one_piece(scaling.output) as draft:
         names = _tables(scaling, draft)
         if figures:
             names += _figures(scaling, draft)
-        scaling = replace(scaling, files=tuple(output / name for name in (*names, "scaling.json")))
+        scaling = replace(scaling, files=tuple(scaling.output / name for name in (*names, "scaling.json")))
         (draft / "scaling.json").write_text(json.dumps(scaling.to_json(), indent=2, allow_nan=False) + "\n")
-        output.mkdir(parents=True, exist_ok=True)
-        for name in (*names, "scaling.json"):
-            os.replace(draft / name, output / name)
-    except OSError as error:
-        raise ResultsError(
-            f"cannot write to {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return scaling
 
 

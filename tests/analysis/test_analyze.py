@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
@@ -12,9 +13,11 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import analysis
 from analysis import Report, analyze
+from analysis.definitions import DEFINITIONS
 from analysis.tables import number
 from cbs.errors import ConfigError, ResultsError, UnknownNameError
 from cbs.target import Target
@@ -39,12 +42,27 @@ POINT = {
     "simple_noise_scale": NUMBER,
     "matched_noise_scale": NUMBER,
 }
+CRITICAL = {
+    "definition": {"enum": DEFINITIONS.names()},
+    "options": {"type": "object"},
+    "critical_batch_size": NUMBER,
+    "interval": PAIR,
+    "remark": {"type": "string"},
+}
 FIT = {
     "sweep": {"type": "string"},
     "workload": {"type": "string"},
     "optimizer": {"type": "string"},
     "target": {"type": "object", "required": ["metric", "value", "direction"]},
-    "definition": {"const": "pareto"},
+    "definition": {"enum": DEFINITIONS.names()},
+    "definitions": {
+        "type": "array",
+        "minItems": len(DEFINITIONS.names()),
+        "items": {"type": "object", "properties": CRITICAL, "required": list(CRITICAL)},
+    },
+    "lack_of_fit": NUMBER,
+    "leave_one_out": {"oneOf": [PAIR, {"type": "null"}]},
+    "power_law": {"type": ["object", "null"]},
     "critical_batch_size": NUMBER,
     "interval": PAIR,
     "interval_method": {"type": "string"},
@@ -75,9 +93,10 @@ SCHEMA = {
     "properties": {
         "schema_version": {"const": 1},
         "fits": {"type": "array", "items": {"type": "object", "properties": FIT, "required": list(FIT)}},
+        "suggestions": {"type": ["array", "null"], "items": {"type": "object", "required": ["reasons", "command"]}},
         "files": {"type": "array", "items": {"type": "string"}},
     },
-    "required": ["schema_version", "fits", "files"],
+    "required": ["schema_version", "fits", "suggestions", "files"],
 }
 
 
@@ -147,12 +166,57 @@ def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None
 def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
     report = run(exact, output=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == report.to_json()
-    assert {path.name for path in report.files} == {"report.json", "summary.csv", "summary.tex", "points.csv"}
+    tables = {"summary.csv", "summary.tex", "points.csv", "definitions.csv", "definitions.tex"}
+    assert {path.name for path in report.files} == {"report.json", *tables}
     assert all(path.is_file() for path in report.files)
     assert sorted(tmp_path.iterdir()) == [tmp_path / "out"]
     summary = pd.read_csv(tmp_path / "out" / "summary.csv")
     assert summary["critical_batch_size_tokens"].tolist() == pytest.approx([32 * 7381 / 175, 1600])
     assert len(pd.read_csv(tmp_path / "out" / "points.csv")) == 2 * len(SIZES)
+
+
+def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: Path) -> None:
+    options = {"overhead": 0.5, "reference_batch": 8.0}
+    report = run(exact, output=tmp_path, definition="overhead", options=options)
+    adamw = report.answers[0]
+    assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175)
+    assert adamw.estimate.critical["pareto"].value == pytest.approx(7381 / 175)
+    beside = run(exact, output=tmp_path, beside={"overhead": options}).answers[0]
+    assert beside.critical_batch_size == pytest.approx(7381 / 175)
+    assert beside.estimate.critical["overhead"].to_json() == adamw.critical.to_json()
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    assert summary["lack_of_fit"].dtype == float
+    assert summary["exponent"].tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
+    assert summary["leave_one_out_low"].tolist() == pytest.approx(summary["leave_one_out_high"].tolist(), rel=1e-3)
+
+
+def test_the_law_across_targets_is_in_the_report(exact: Path, tmp_path: Path) -> None:
+    """The steps of the synthetic sweep scale with the loss, so its critical batch size does not move: alpha has no
+    upper end."""
+    fits = run(exact, output=tmp_path, targets=[2.4, 2.6, 2.8]).to_json()["fits"]
+    for fit in fits:
+        kaplan = next(entry for entry in fit["definitions"] if entry["definition"] == "kaplan")
+        assert kaplan["critical_batch_size"] == pytest.approx(fit["critical_batch_size"], rel=1e-5)
+        assert kaplan["parameters"]["B_star"]["value"] == pytest.approx(fit["critical_batch_size"], rel=1e-2)
+        assert kaplan["parameters"]["alpha"] == {"value": None, "interval": [None, None]}
+        assert "does not grow as the loss falls" in kaplan["remark"]
+    assert all("parameters" not in entry for entry in run(exact, output=tmp_path).to_json()["fits"][0]["definitions"])
+
+
+def test_suggestions_where_asked_for(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(1, 2, 4), lrs=LRS, growth=1.3)
+    assert run(tmp_path).to_json()["suggestions"] is None
+    report = run(tmp_path, suggestions=True)
+    (suggestion,) = report.to_json()["suggestions"]
+    assert suggestion["optimizer"] == "adamw"
+    console = Console(width=100, file=io.StringIO())
+    report.print(console)
+    shown = console.file.getvalue()
+    assert f"suggested for adamw, validation_loss < 2.4: {suggestion['reasons'][0]}" in shown
+    sweep(tmp_path / "none", {"adamw": INTERIOR}, batch_sizes=(1, 2), lrs=LRS, growth=1.3, max_steps=10)
+    console = Console(width=100, file=io.StringIO())
+    run(tmp_path / "none", suggestions=True).print(console)
+    assert "suggestions: none" in console.file.getvalue()
 
 
 def test_the_analysis_folder_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
@@ -258,6 +322,8 @@ def test_an_accuracy_is_reached_from_below(tmp_path: Path) -> None:
         ({"targets": [dataclasses.replace(TARGET, metric="accuracy")]}, ConfigError, "does not fit sweep"),
         ({"targets": [math.nan]}, ConfigError, "finite"),
         ({"definition": "paretto"}, UnknownNameError, "pareto"),
+        ({"options": {"overhead": 0.2}}, ConfigError, "'pareto' has no option 'overhead'"),
+        ({"beside": {"overhead": {"overhead": -1}}}, ConfigError, "overhead must be a number above 0"),
         ({"confidence": 1.0}, ConfigError, "confidence"),
         ({"resamples": 3}, ConfigError, "resamples"),
     ],
@@ -270,7 +336,7 @@ def test_misuse_is_one_clear_line(exact: Path, options: dict[str, Any], error: t
 
 def test_an_output_that_cannot_be_written_is_named(exact: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match=r"cannot write the analysis to .*file/out"):
+    with pytest.raises(ResultsError, match=r"cannot write to .*file/out"):
         run(exact, output=tmp_path / "file" / "out")
 
 

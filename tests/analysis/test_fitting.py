@@ -58,6 +58,27 @@ def test_equals_the_slow_twin(seed: int, count: int) -> None:
         assert (fit.min_steps, fit.min_examples) == pytest.approx((a, b), rel=1e-4)
 
 
+def test_every_resample_is_refitted_to_the_minimum_of_the_slow_twin() -> None:
+    """As the benchmark checks with all 1000; the twin stops at 1e-14 of the squares."""
+    fit = fit_curve(SIZES, tables(Truth(noise=0.08), SIZES, 3), resamples=100)
+    twin = np.array([fit_by_curve_fit(SIZES, row, fit.weights) for row in fit.resampled_log_steps])
+    np.testing.assert_allclose(fit.resampled.min_steps, twin[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(fit.resampled.min_examples, twin[:, 1], rtol=1e-5)
+
+
+def test_rows_with_their_own_weights_and_a_start_give_the_same_minimum() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.log(175 + 7381 / SIZES) + 0.1 * rng.standard_normal((20, len(SIZES)))
+    weights = rng.uniform(0.0, 3.0, rows.shape)
+    found = fit_hyperbola(SIZES, rows, weights, reach=SIZES)
+    near = fit_hyperbola(SIZES, rows)
+    for row, weight, steps, examples in zip(rows, weights, found.min_steps, found.min_examples, strict=True):
+        alone = fit_hyperbola(SIZES, row, weight)
+        assert (steps, examples) == (pytest.approx(alone.min_steps), pytest.approx(alone.min_examples))
+    started = fit_hyperbola(SIZES, rows, weights, start=near)
+    np.testing.assert_allclose(started.min_steps, found.min_steps, rtol=1e-9)
+
+
 def test_many_rows_equal_one_by_one() -> None:
     rng = np.random.default_rng(0)
     rows = np.log(175 + 7381 / SIZES) + 0.1 * rng.standard_normal((20, len(SIZES)))
@@ -125,6 +146,10 @@ def test_selection_of_the_learning_rate_widens_the_interval() -> None:
 def test_open_ends_are_none(low: float, high: float) -> None:
     values = np.array([low] * 50 + [2.0] * 100 + [high] * 50)
     assert interval(values, 0.95) == (low or None, None if high == math.inf else high)
+
+
+def test_an_interval_of_nothing_but_infinity_is_open() -> None:
+    assert interval(np.full(100, math.inf), 0.95) == (None, None)
 
 
 def test_definitions_are_functions_of_the_curve() -> None:

@@ -148,3 +148,10 @@ def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
     assert all(point(entry).reached for entry in reached)
     harder = compared(tmp_path, dataclasses.replace(TARGET, value=value - 0.02))
     assert not all(point(entry).reached for entry in harder)
+
+
+def test_runs_that_do_not_say_their_learning_rate_have_no_edge() -> None:
+    unnamed = dataclasses.replace(study([[300.0, 310.0]]), lrs=np.array([math.nan]))
+    found = point(unnamed)
+    assert (found.best_lr, found.at_grid_edge) == (None, None)
+    assert found.steps_to_target == pytest.approx(math.sqrt(300 * 310))

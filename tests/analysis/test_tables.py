@@ -95,7 +95,7 @@ def test_matched_is_left_out_where_it_is_plain_in_every_row(measured: Path, tmp_
     assert "B_simple" in shown(tmp_path)
     assert "B_matched" in shown(measured)
     mixed = latex(analyze(measured, figures=False, resamples=200).answers)
-    assert r"$B_\mathrm{matched} / B_\mathrm{crit}$" in mixed
+    assert r"$B_{\mathrm{matched}} / B_{\mathrm{crit}}$" in mixed
     assert "l1: " in mixed
     rows = [line for line in mixed.splitlines() if line.endswith(r"\\")]
     assert len({row.count(" & ") for row in rows}) == 1

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import cli
 
 Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries_leave_nothing_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """wandb makes temporary folders when it is imported and removes them at an orderly exit only."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("libraries"))
+    yield
+    tempfile.tempdir = before
 
 
 @pytest.fixture

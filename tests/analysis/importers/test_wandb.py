@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 import os
 import subprocess
@@ -17,7 +19,7 @@ from cbs.errors import DataError, MissingDependencyError
 from cbs.store import Store
 from tests.analysis.importers.sources import CURVES, Curve, curves_of, settings, write_csv
 
-wandb = pytest.importorskip("wandb")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
 BOTH = {"optimizer": "adamw", "lr": "1e-3", "batch_size": "4"}
@@ -74,11 +76,12 @@ class FakeApi:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> type[FakeApi]:
     FakeApi.runs_there = [FakeRun(curve, f"id{index}") for index, curve in enumerate(CURVES)]
-    monkeypatch.setattr(wandb, "Api", FakeApi)
+    monkeypatch.setattr(importlib.import_module("wandb"), "Api", FakeApi)
     return FakeApi
 
 
 def test_the_fake_has_the_shape_of_the_real_api() -> None:
+    wandb = importlib.import_module("wandb")
     for name in ("run", "runs"):
         assert callable(getattr(wandb.Api, name))
     public = wandb.apis.public.Run

@@ -21,10 +21,17 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-SINGLE, DOUBLE = 3.25, 6.75
-"""Column widths of a two-column paper, inches."""
+from analysis.style import venues
+from analysis.style.lettering import FONT, ink, literal, width, wrapped
+from analysis.style.venues import venue as venue
 
 PANEL_HEIGHT = 2.5
+PANEL_WIDTH = 1.9
+"""Least width of a panel, inches; narrower pages have fewer side by side."""
+
+LINE = 1.25
+"""Height of a line over the font size."""
+
 SMALL = 7
 MOST_INSIDE = 7
 """Labels of a key within the axes."""
@@ -39,9 +46,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 MARKERS = ("o", "s", "D", "v", "P", "X", "p")
 
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)))
+
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.sans-serif": [FONT],
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -76,10 +85,11 @@ def style() -> Iterator[None]:
 
 
 def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure with ``panels`` axes: one in a single column, more side by side over both columns."""
-    across = min(panels, columns)
+    """A figure with ``panels`` axes: one in a single column, more side by side over the whole text of the venue."""
+    page = venues.current()
+    across = min(panels, columns, int(page.text / PANEL_WIDTH))
     down = -(-panels // across)
-    figure = Figure(figsize=(SINGLE if across == 1 else DOUBLE, PANEL_HEIGHT * down), layout="constrained")
+    figure = Figure(figsize=(page.single if panels == 1 else page.text, PANEL_HEIGHT * down), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for unused in axes[panels:]:
@@ -105,12 +115,18 @@ def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
 
 
+def dashes(names: Sequence[str]) -> dict[str, Any]:
+    """Line style of every optimizer, in their order: another one where a colour comes again."""
+    distinct = list(dict.fromkeys(names))
+    return {name: DASHES[index // len(COLOURS) % len(DASHES)] for index, name in enumerate(distinct)}
+
+
 def shades(values: Sequence[float]) -> dict[float, Any]:
     """One colour of a sequential map per distinct value, light to dark without the palest part."""
     distinct = sorted(set(values))
-    positions = np.linspace(0.0, 0.85, len(distinct)) if len(distinct) > 1 else [0.4]
+    positions = np.linspace(0.0, 0.75, len(distinct)) if len(distinct) > 1 else [0.35]
     return {
-        value: matplotlib.colormaps["viridis"](0.85 - position)
+        value: matplotlib.colormaps["viridis"](0.75 - position)
         for value, position in zip(distinct, positions, strict=True)
     }
 
@@ -178,16 +194,20 @@ def spread(positions: Sequence[float], gap: float) -> np.ndarray:
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
     """Labels in a column right of the axes, joined to the ends of their lines, never on top of one another.
 
-    Limits and scales of the axes must be final.
+    Limits and scales of the axes must be final. Long labels are broken where there is room, else cut in the middle.
 
     Args:
         axes: where.
         ends: x and y (data), text and colour of each.
     """
-    height = _size(axes)[1]
+    across, height = size(axes)
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
-    places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], SMALL * 1.25 / 72 / height)
-    for (x, y, text, colour), place in zip(ends, places, strict=True):
+    line = SMALL * LINE / 72 / height
+    most = int(np.clip(1.0 / (line * max(1, len(ends))), 1, 3))
+    texts = [wrapped(text, 0.45 * across, SMALL, lines=most) for _, _, text, _ in ends]
+    gap = line * max((text.count("\n") + 1 for text in texts), default=1)
+    places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], gap)
+    for (x, y, _, colour), text, place in zip(ends, texts, places, strict=True):
         axes.annotate(
             text,
             xy=(x, y),
@@ -195,7 +215,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
             textcoords="axes fraction",
             va="center",
             fontsize=SMALL,
-            color=colour,
+            color=ink(colour),
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
@@ -220,7 +240,7 @@ def key(
     """A frameless key in the upper right corner; the y limit is raised where the data would run into it.
 
     Limits and scales (log) of the axes must be final but for the upper y limit. More than :data:`MOST_INSIDE` labels go
-    beside the axes, and the figure then takes both columns.
+    beside the axes, and the figure then takes the whole text; labels too long for either go below.
 
     Args:
         axes: where.
@@ -229,30 +249,76 @@ def key(
         y: of the data; not finite where there is none.
         title: what the labels hold beside the names.
     """
+    figure, across, height = cast(Figure, axes.figure), *size(axes)
+    page = venues.current()
+    longest = max(width(line, SMALL) for line in (title, *(str(handle.get_label()) for handle in handles)))
+    look: dict[str, Any] = {
+        "title": title or None, "title_fontsize": SMALL, "frameon": False, "handletextpad": 0.5, "borderpad": 0.0,
+        "labelcolor": [ink(handle.get_color()) for handle in handles],
+    }  # fmt: skip
+    if longest > (0.45 * page.text if len(handles) > MOST_INSIDE else 0.85 * across):
+        for handle in handles:
+            handle.set_label(wrapped(str(handle.get_label()), page.single - 0.5, SMALL, lines=3))
+        lines = sum(str(handle.get_label()).count("\n") + 1.4 for handle in handles) + bool(title)
+        figure.set_size_inches(page.single, figure.get_size_inches()[1] + lines * SMALL * LINE / 72)
+        figure.legend(handles=list(handles), loc="outside lower left", handlelength=1.6, alignment="left", **look)
+        return
     if len(handles) > MOST_INSIDE:
-        figure = cast(Figure, axes.figure)
-        figure.set_size_inches(DOUBLE, TALL_PANEL)
+        figure.set_size_inches(page.text, TALL_PANEL)
         figure.legend(
-            handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="left",
-            loc="outside right upper", frameon=False, labelcolor=[handle.get_color() for handle in handles],
-            handlelength=1.6, handletextpad=0.5, borderaxespad=0.4, borderpad=0.0, labelspacing=0.5,
+            handles=list(handles), alignment="left", loc="outside right upper", handlelength=1.6, borderaxespad=0.4,
+            labelspacing=0.5, **look,
         )  # fmt: skip
         return
-    across, height = _size(axes)
     share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
     (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())
-    letters = max(len(title), *(len(str(handle.get_label())) for handle in handles))
-    width = min(1.0, (letters * SMALL * 0.55 / 72 + 0.35) / across)
-    beside = (np.log(np.asarray(x)) > right - width * (right - left)) & np.isfinite(y)
+    taken = min(1.0, (longest + 0.35) / across)
+    beside = (np.log(np.asarray(x)) > right - taken * (right - left)) & np.isfinite(y)
     if beside.any():
         highest = np.log(np.asarray(y)[beside]).max()
         top = max(top, bottom + (highest - bottom) / (1.0 - share))
     axes.set_ylim(np.exp(bottom), np.exp(top))
     axes.legend(
-        handles=list(handles), title=title or None, title_fontsize=SMALL, alignment="right", loc="upper right",
-        frameon=False, labelcolor=[handle.get_color() for handle in handles], handlelength=1.4, handletextpad=0.5,
-        borderaxespad=0.4, borderpad=0.0, labelspacing=0.35,
+        handles=list(handles), alignment="right", loc="upper right", handlelength=1.4, borderaxespad=0.4,
+        labelspacing=0.35, **look,
     )  # fmt: skip
+
+
+def symbols(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """What the marks of all panels mean, in rows below them."""
+    across = figure.get_size_inches()[0]
+    for handle in handles:
+        handle.set_label(wrapped(str(handle.get_label()), across - 0.6, SMALL, lines=3))
+    labels = [str(handle.get_label()) for handle in handles]
+    longest = max(width(line, SMALL) for label in labels for line in label.split("\n")) + 0.45
+    columns = max(1, min(len(handles), int(across / longest)))
+    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
+    figure.set_size_inches(across, figure.get_size_inches()[1] + (rows * SMALL * 1.4 + 6) / 72)
+    figure.legend(
+        handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, handlelength=1.6,
+        handletextpad=0.5, borderpad=0.0, labelspacing=0.35, columnspacing=1.5,
+    )  # fmt: skip
+
+
+def axis_label(axes: Axes, axis: str, text: str) -> None:
+    """Label of the ``"x"`` or ``"y"`` axis, on up to three lines where it is longer than the axis."""
+    across, height = size(axes)
+    if axis == "x":
+        axes.set_xlabel(literal(wrapped(text, across + 0.4, 8, lines=3)))
+    else:
+        # One line may reach beyond both ends of the axis; several need the room for their neighbours.
+        fits = width(text, 8) <= height + 0.2
+        axes.set_ylabel(literal(text if fits else wrapped(text, 0.85 * height, 8, lines=3)))
+
+
+def panel_title(axes: Axes, text: str) -> None:
+    """Title of one of several panels, on up to three lines where it is wider than the panel."""
+    axes.set_title(literal(wrapped(text, size(axes)[0] + 0.1, 8, lines=3)))
+
+
+def most_ticks(axes: Axes) -> int:
+    """How many labels the x axis has room for."""
+    return int(np.clip(size(axes)[0] / 0.55, 2, 6))
 
 
 def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:
@@ -279,7 +345,7 @@ def words(target: str) -> str:
     return target.replace("_", " ")
 
 
-def _size(axes: Axes) -> tuple[float, float]:
+def size(axes: Axes) -> tuple[float, float]:
     """Width and height of the axes in inches, about; labels and ticks take the rest of their cell of the grid."""
     figure, cells = cast(Figure, axes.figure), axes.get_gridspec()
     width, height = figure.get_size_inches()

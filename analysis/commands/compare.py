@@ -1,0 +1,82 @@
+"""``cbs compare``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import (
+    AsJson,
+    Confidence,
+    DefinitionName,
+    Overhead,
+    ReferenceBatch,
+    Resamples,
+    ResultsPath,
+    Targets,
+    Tolerance,
+    VenueName,
+    method,
+)
+
+
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Optimizer that the others are compared with. Default: adamw where it is there, else the first."
+        ),
+    ] = None,
+    throughput: Annotated[
+        Path | None, typer.Option(help="Table of step times (CSV or Parquet), for the compute-time plane.")
+    ] = None,
+    examples_per_second_per_device: Annotated[
+        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    ] = None,
+    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
+    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for tables and figures. Default: RESULTS/analysis/compare."),
+    ] = None,
+    definition: DefinitionName = "pareto",
+    overhead: Overhead = None,
+    reference_batch: ReferenceBatch = None,
+    tolerance: Tolerance = None,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    venue: VenueName = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Optimizers side by side: token ratio, which critical batch size is the larger, compute-time plane.
+
+    Example: cbs compare results/ --reference adamw --throughput throughput.csv
+    """
+    from rich.console import Console
+
+    from analysis.comparison.report import compare
+    from analysis.style import venues
+    from analysis.throughput import choose_throughput
+
+    with venues.venue(venue):
+        report = compare(
+            results,
+            targets=target or None,
+            reference=reference,
+            throughput=choose_throughput(
+                throughput, examples_per_second_per_device, max_batch_per_device, step_latency
+            ),
+            method=method(definition, overhead, reference_batch, confidence, resamples, tolerance),
+            output=output,
+            figures=figures,
+        )
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    report.print(Console(highlight=False))

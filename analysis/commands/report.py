@@ -1,0 +1,58 @@
+"""``cbs report``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import (
+    AsJson,
+    Confidence,
+    DefinitionName,
+    Overhead,
+    ReferenceBatch,
+    Resamples,
+    ResultsPath,
+    Targets,
+    Tolerance,
+    errors,
+    method,
+)
+
+
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page. Default: names the sweeps.")] = "",
+    definition: DefinitionName = "pareto",
+    overhead: Overhead = None,
+    reference_batch: ReferenceBatch = None,
+    tolerance: Tolerance = None,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+    as_json: AsJson = False,
+) -> None:
+    """Everything about the results as one HTML page that needs no network: tables, figures, data, protocol.
+
+    Example: cbs report results/ -o report.html
+    """
+    with errors.status("analyzing"):
+        from analysis.page import report
+
+        page = report(
+            results,
+            targets=target or None,
+            output=output,
+            method=method(definition, overhead, reference_batch, confidence, resamples, tolerance),
+            title=title,
+            command=shlex.join(["cbs", *sys.argv[1:]]),
+        )
+    typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

@@ -1,0 +1,166 @@
+"""Seconds per step on this machine, from a short run of a sweep's own trials.
+
+What is timed is the training step alone: no validation, no probe of the noise scale, no diagnostics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cbs import seeding
+from cbs.config import TrialConfig
+from cbs.errors import ConfigError, ResultsError, reason
+from cbs.record import TrialStatus
+from cbs.store import find_sweeps, read_record
+from cbs.training import TrainingLoop, pick_device
+from cbs.workloads import Workload
+from sweeps.cell import Cell
+from sweeps.launch import resolve
+from sweeps.recipes import RECIPES
+from sweeps.workload import built
+
+BLOCKS = 5
+"""Steps are timed in so many blocks; the median block counts."""
+_MOST_STEPS = 1000
+_CPU_MEMORY = "can't allocate memory"
+"""What torch says in a plain RuntimeError when main memory is full."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Step time of one optimizer at one batch size, on one device.
+
+    Attributes:
+        optimizer: its name.
+        batch_size: examples per step.
+        seconds: of a step; ``None`` where the batch does not fit in memory.
+    """
+
+    optimizer: str
+    batch_size: int
+    seconds: float | None
+
+
+Report = Callable[[Timing], None]
+"""Called once per optimizer and batch size."""
+
+
+def examples_of(source: str) -> list[TrialConfig]:
+    """One trial configuration per optimizer of a folder of results, or of a recipe.
+
+    A trial that reached its target stands for its optimizer where there is one.
+
+    Raises:
+        ConfigError: if there is neither a folder nor a recipe of this name.
+        ResultsError: if the folder cannot be read, or holds no trial.
+    """
+    if Path(source).exists():
+        return _of_results(Path(source))
+    if source not in RECIPES:
+        raise ConfigError(f"{source!r} is neither a folder of results nor a recipe ({', '.join(RECIPES.names())})")
+    sweep = resolve(RECIPES[source]())
+    cells = [Cell(choice.name, sweep.batch_sizes[0], sweep.seeds[0]) for choice in sweep.optimizers]
+    grids = [sweep.lr_grid(cell.optimizer) for cell in cells]
+    return [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
+
+
+def batch_sizes_of(source: str) -> list[int]:
+    """Every batch size of a folder of results, or of a recipe."""
+    if not Path(source).exists():
+        return list(RECIPES[source]().batch_sizes)
+    return sorted({config.batch_size for config, _ in _configs(Path(source))})
+
+
+def _of_results(path: Path) -> list[TrialConfig]:
+    found: dict[str, tuple[bool, TrialConfig]] = {}
+    for config, reached in _configs(path):
+        known = found.get(config.optimizer.name)
+        if known is not None and known[1].workload != config.workload:
+            raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
+        if known is None or reached > known[0]:
+            found[config.optimizer.name] = reached, config
+    return [config for _, config in found.values()]
+
+
+def _configs(path: Path) -> list[tuple[TrialConfig, bool]]:
+    found = []
+    for store in find_sweeps(path):
+        for trial_id in store.trial_ids():
+            _, summary = read_record(store.trials / trial_id / "record.parquet")
+            reached = summary["status"] == TrialStatus.REACHED
+            found.append((TrialConfig.from_dict(summary["config"]), reached))
+    if not found:
+        raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
+    return found
+
+
+def measure_throughput(
+    configs: Sequence[TrialConfig], batch_sizes: Sequence[int], *, seconds: float = 1.0, report: Report | None = None
+) -> list[Timing]:
+    """Seconds per step of every trial configuration at every batch size, in this process and on its device.
+
+    After two steps to warm up, the steps of about ``seconds`` are timed in :data:`BLOCKS` blocks, each until the device
+    is done. Once a batch does not fit in memory, larger ones are not tried.
+
+    Args:
+        configs: as of :func:`examples_of`; their batch size and budget do not matter.
+        batch_sizes: examples per step.
+        seconds: to spend on each.
+        report: see :data:`Report`.
+
+    Raises:
+        ConfigError: if a value is out of its domain, or torch refuses a step for another reason than memory.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"the seconds per batch size must be above 0, got {seconds:g}")
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ConfigError("batch sizes must be whole numbers of at least 1")
+    found = []
+    for config in configs:
+        full = False
+        for batch_size in sorted(set(batch_sizes)):
+            took = None if full else _seconds_per_step(config, batch_size, seconds)
+            full = took is None
+            found.append(Timing(optimizer=config.optimizer.name, batch_size=batch_size, seconds=took))
+            if report is not None:
+                report(found[-1])
+    return found
+
+
+def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> float | None:
+    config = dataclasses.replace(config, batch_size=batch_size, probe=None, diagnostics=())
+    try:
+        return _timed(config, built(config.workload), seconds)
+    except (torch.OutOfMemoryError, MemoryError):
+        return None
+    except RuntimeError as error:
+        if _CPU_MEMORY in str(error):
+            return None
+        where = f"workload {config.workload.name!r}, optimizer {config.optimizer.name!r}, batch size {batch_size}"
+        raise ConfigError(f"{where}: the training step fails: {reason(error)}") from error
+
+
+def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
+    with seeding.seeded(config.seed, "training"):
+        loop = TrainingLoop(config, workload, pick_device(config))
+        _block(loop, 0, 1)
+        once = _block(loop, 1, 1)
+        steps = min(_MOST_STEPS, max(1, round(seconds / BLOCKS / once)))
+        blocks = BLOCKS if once < seconds else 1
+        return statistics.median(_block(loop, 2 + index * steps, steps) / steps for index in range(blocks))
+
+
+def _block(loop: TrainingLoop, done: int, steps: int) -> float:
+    """Seconds of so many steps; reading the losses waits for the device."""
+    started = time.perf_counter()
+    for step in range(done + 1, done + steps + 1):
+        loop.train_step(step)
+    loop.columns.flush()
+    return time.perf_counter() - started

@@ -1,0 +1,204 @@
+"""Step times of real trials, and what happens when memory ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import cli
+from analysis.throughput import read_throughput
+from cbs.config import Choice, TrialConfig
+from cbs.errors import ConfigError, ResultsError
+from cbs.record import TrialStatus
+from cbs.store import Store
+from cbs.target import Target
+from cbs.training import TrainingLoop
+from sweeps.throughput import Timing, batch_sizes_of, examples_of, measure_throughput
+from tests.factories import trial
+
+QUADRATIC = TrialConfig(
+    workload=Choice(name="noisy_quadratic", options={"dimension": 4}),
+    optimizer=Choice(name="adamw"),
+    lr=1e-2,
+    batch_size=8,
+    seed=0,
+    target=Target(metric="validation_loss", value=1e-9),
+    max_steps=10,
+)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two optimizers; the first trial of one of them did not reach its target."""
+    store = Store(tmp_path / "sweep")
+    store.prepare()
+    store.write_manifest({"name": "quadratic", "recipe": "quadratic", "protocol": {"prune_factor": None}})
+    for name, lr, status in (
+        ("adamw", 1e-3, TrialStatus.BUDGET_EXHAUSTED),
+        ("adamw", 1e-2, TrialStatus.REACHED),
+        ("muon", 1e-2, TrialStatus.REACHED),
+    ):
+        config = dataclasses.replace(QUADRATIC, optimizer=Choice(name=name), lr=lr, batch_size=8 if lr > 5e-3 else 4)
+        store.save(trial(config, [(0, 1.0), (5, 0.5)], status))
+    return store.root
+
+
+def test_every_optimizer_and_batch_size_is_timed() -> None:
+    seen: list[Timing] = []
+    configs = [QUADRATIC, dataclasses.replace(QUADRATIC, optimizer=Choice(name="muon"))]
+    found = measure_throughput(configs, [16, 4, 4], seconds=0.02, report=seen.append)
+    assert seen == found
+    assert [(timing.optimizer, timing.batch_size) for timing in found] == [
+        ("adamw", 4), ("adamw", 16), ("muon", 4), ("muon", 16)
+    ]  # fmt: skip
+    assert all(0 < timing.seconds < 1 for timing in found)
+
+
+def test_the_global_random_state_stays_as_it_was() -> None:
+    before = torch.get_rng_state()
+    measure_throughput([QUADRATIC], [4], seconds=0.01)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_seconds_are_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that advances 0.1 s in a training step of 8 examples and 0.2 s in one of 16."""
+    clock = [0.0]
+
+    def step(loop: TrainingLoop, number: int) -> float:
+        clock[0] += loop.config.batch_size / 80
+        return 0.0
+
+    monkeypatch.setattr(TrainingLoop, "train_step", step)
+    monkeypatch.setattr("sweeps.throughput.time.perf_counter", lambda: clock[0])
+    found = measure_throughput([QUADRATIC], [8, 16], seconds=3.0)
+    assert [timing.seconds for timing in found] == [pytest.approx(0.1), pytest.approx(0.2)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_unavailable_and_larger_ones_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tried = []
+    whole = TrainingLoop.train_step
+
+    def step(loop: TrainingLoop, number: int) -> float:
+        tried.append(loop.config.batch_size)
+        if loop.config.batch_size > 8:
+            raise error
+        return whole(loop, number)
+
+    monkeypatch.setattr(TrainingLoop, "train_step", step)
+    found = measure_throughput([QUADRATIC], [8, 16, 32], seconds=0.01)
+    assert [timing.seconds is None for timing in found] == [False, True, True]
+    assert set(tried) == {8, 16}
+
+
+def test_another_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(loop: TrainingLoop, number: int) -> float:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nmore")
+
+    monkeypatch.setattr(TrainingLoop, "train_step", step)
+    with pytest.raises(ConfigError, match=r"noisy_quadratic.*batch size 8.*mat1 and mat2") as refusal:
+        measure_throughput([QUADRATIC], [8])
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("sizes", "seconds"), [([], 1.0), ([0], 1.0), ([8], 0.0)])
+def test_values_out_of_their_domain_are_refused(sizes: list[int], seconds: float) -> None:
+    with pytest.raises(ConfigError):
+        measure_throughput([QUADRATIC], sizes, seconds=seconds)
+
+
+def test_a_folder_of_results_gives_a_trial_per_optimizer_that_reached_its_target(results: Path) -> None:
+    found = examples_of(str(results))
+    assert {config.optimizer.name: config.lr for config in found} == {"adamw": 1e-2, "muon": 1e-2}
+    assert batch_sizes_of(str(results)) == [4, 8]
+
+
+def test_a_recipe_gives_its_optimizers_and_batch_sizes() -> None:
+    (config,) = examples_of("quick")
+    assert (config.optimizer.name, config.workload.name) == ("adamw", "text")
+    assert batch_sizes_of("quick") == [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+def test_a_source_that_is_neither(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither a folder of results nor a recipe"):
+        examples_of("quik")
+    with pytest.raises(ResultsError, match="no sweep"):
+        examples_of(str(tmp_path))
+    store = Store(tmp_path)
+    store.prepare()
+    store.write_manifest({"name": "empty", "recipe": "empty", "protocol": {"prune_factor": None}})
+    with pytest.raises(ResultsError, match="no trial yet"):
+        examples_of(str(tmp_path))
+
+
+def test_several_workloads_are_refused(results: Path) -> None:
+    other = dataclasses.replace(QUADRATIC, workload=Choice(name="noisy_quadratic", options={"dimension": 5}))
+    Store(results).save(trial(other, [(0, 1.0), (5, 0.5)], TrialStatus.REACHED))
+    with pytest.raises(ConfigError, match="several workloads"):
+        examples_of(str(results))
+
+
+def test_the_command_writes_a_table_that_recommend_reads(run, results: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    code, out, err = run("throughput", results, "-o", table, "--batch-sizes", "2..8", "--seconds", 0.01)
+    assert (code, out) == (0, f"{table}\n")
+    assert "adamw, batch size 8:" in err
+    rows = read_throughput(table).rows
+    assert {(row.optimizer, row.batch_size) for row in rows} == {
+        (name, size) for name in ("adamw", "muon") for size in (2, 4, 8)
+    }
+    assert {row.devices for row in rows} == {1}
+
+
+def test_recommend_probes_on_its_own_and_keeps_the_table(
+    run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.throughput._MOST_STEPS", 10)
+    table = tmp_path / "t.csv"
+    code, out, err = run(
+        "recommend", results, "--probe", "--save-throughput", table, "-o", tmp_path / "out", "--no-figures"
+    )
+    assert code == 0
+    assert "muon, batch size 8:" in err
+    assert "a short run on this machine" in out
+    assert len(read_throughput(table).rows) == 4
+
+
+def test_no_batch_that_fits_is_one_line(run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(loop: TrainingLoop, number: int) -> float:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(TrainingLoop, "train_step", step)
+    code, _, err = run("throughput", results, "-o", tmp_path / "t.csv")
+    assert code == 2
+    assert "adamw, batch size 4: does not fit in memory" in err
+    assert err.splitlines()[-1].startswith("cbs: no batch size fits in memory")
+    assert not (tmp_path / "t.csv").exists()
