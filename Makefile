@@ -2,6 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Processes of the test run; 0 runs all tests in one.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: demo test test-all lint bench clean help
 
@@ -27,10 +30,10 @@ lint: $(STAMP)  ## style, layering, types
 	$(BIN)/mypy
 
 test: lint  ## lint, then the tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint  ## lint, then every test, the slow ones too
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 bench: $(STAMP)  ## ratios measured side by side
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,13 +1,51 @@
-"""Shared fixtures: one thread, and one local Ray for the whole session."""
+"""Shared fixtures: one thread, and one local Ray for the whole session; how tests are shared out among processes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from sweeps.cluster import Resources, connected
+
+# One thread in processes that tests start, too; and time says nothing about a test on a machine that others use.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
+
+RAY_FILES = ("tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """How ``pytest -n`` shares out tests: those of a file, which share fixtures, to one process, and so those of all
+    files that start Ray, so that there is one Ray at a time. They come first, as they take longest."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "ray" if file in RAY_FILES else file
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start Ray first; others that would start it are refused.
+
+    Raises:
+        pytest.UsageError: if ``local_ray`` is used in a file that is not in ``RAY_FILES``.
+    """
+    file = {item: item.nodeid.split("::")[0] for item in items}
+    for item in items:
+        if "local_ray" in getattr(item, "fixturenames", ()) and file[item] not in RAY_FILES:
+            raise pytest.UsageError(f"{file[item]} uses local_ray; name it in RAY_FILES of tests/conftest.py")
+    items.sort(key=lambda item: file[item] not in RAY_FILES)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,6 +11,10 @@ from cbs.checkpoint import Checkpoint
 from cbs.errors import ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.store import Store
+from cbs.workloads import Workload, build_workload
+
+# What is validated is not what is tested; 512 sequences would take most of the time.
+TEXT = Choice(name="text", options={"validation_sequences": 32})
 
 
 class Killed(Exception):
@@ -28,7 +32,7 @@ def killed_at(step: int):
 
 def config(optimizer: str, **changes: object) -> TrialConfig:
     values = {
-        "workload": Choice(name="text"),
+        "workload": TEXT,
         "optimizer": Choice(name=optimizer),
         "lr": OPTIMIZERS[optimizer].lr_grid[len(OPTIMIZERS[optimizer].lr_grid) // 2],
         "batch_size": 4,
@@ -39,16 +43,21 @@ def config(optimizer: str, **changes: object) -> TrialConfig:
     return TrialConfig(**(values | changes))
 
 
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return build_workload(TEXT)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.names())
-def test_a_resumed_trial_leaves_the_same_bytes(optimizer, tmp_path):
+def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     trial = config(optimizer)
-    undisturbed = run_trial(trial)
+    undisturbed = run_trial(trial, workload=workload)
     for step in (7, 22):
         checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=0.0)
         with pytest.raises(Killed):
-            run_trial(trial, checkpoint=checkpoint, monitor=killed_at(step))
+            run_trial(trial, workload=workload, checkpoint=checkpoint, monitor=killed_at(step))
         assert checkpoint.path.exists()
-    resumed = run_trial(trial, checkpoint=Checkpoint(tmp_path / "trial.pt", seconds=0.0))
+    resumed = run_trial(trial, workload=workload, checkpoint=Checkpoint(tmp_path / "trial.pt", seconds=0.0))
     for name, result in (("a", undisturbed), ("b", resumed)):
         Store(tmp_path / name).prepare()
         Store(tmp_path / name).save(result)

@@ -49,11 +49,12 @@ class LAMB(AdamTrustRatio):
         foreach: ``False`` updates tensor by tensor with public operations of torch only.
         capturable: whether a step must not wait for the device.
         native: whether compiled code updates the contiguous float32 tensors on a CPU, on one thread: the same formulas
-            and state, faster. It needs a C compiler. All other tensors are updated as without it.
+            and state, faster; results differ by rounding. ``None`` uses it where it was compiled before or there is a C
+            compiler, ``True`` insists, ``False`` never does. All other tensors take the portable path.
 
     Raises:
         ValueError: if a value is outside its domain.
-        MissingDependencyError: if ``native`` is set and there is no C compiler.
+        MissingDependencyError: if ``native`` is ``True`` and there is no compiled code, and no C compiler.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LAMB(AdamTrustRatio):
         decay_from_ndim: int = 0,
         foreach: bool | None = None,
         capturable: bool = False,
-        native: bool = False,
+        native: bool | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -133,7 +134,7 @@ def lamb(
     gamma_u: float | None = None,
     ratio_from_ndim: int = 0,
     decay_from_ndim: int = 0,
-    native: bool = False,
+    native: bool | None = None,
 ) -> LAMB:
     """Adam's direction scaled to each tensor's Euclidean norm."""
     return LAMB(

@@ -82,7 +82,7 @@ def _split(weight: Tensor, place: Any) -> Any:
 def _rank(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=30)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=120)
     )
     try:
         mesh = init_device_mesh("cpu", (2,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,23 +15,30 @@ from pathlib import Path
 import pytest
 
 import analysis
+import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
+from cbs.training import run_trial
+from sweeps import launch, tuning
+from sweeps.cluster import Resources
+from sweeps.tuning import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ["workload.dimension=500", "max_steps=1500", "max_examples=4000"]
-AXES = ["--optim", "sgd", "--batch-sizes", "4..64", "--seeds", "2", "--target", "0.3"]
+# Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
+SETTINGS = ["workload.dimension=100", "max_steps=500", "max_examples=2000"]
+AXES = ["--optim", "sgd", "--batch-sizes", "4..32", "--seeds", "2", "--target", "0.4"]
 COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
-DEADLINE = 240.0
+DEADLINE = 600.0
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "-o", str(folder)]
+def start(folder: Path, workers: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", str(workers), "-o", str(folder)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(folder: Path) -> None:
-    process = start(folder)
+    """Run the sweep to its end with one worker, since every worker imports torch and Ray, which takes seconds."""
+    process = start(folder, workers=1)
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, out + err
 
@@ -78,10 +86,25 @@ def fits(folder: Path) -> list[dict]:
     ]
 
 
+def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
+    """What Ray Tune does for a sweep, in this process and without pruning on the way."""
+    while (config := run.search.next()) is not None:
+        result = run_trial(config)
+        run.store.save(result)
+        run.search.add(result)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
+    """The same command without Ray."""
     folder = tmp_path_factory.mktemp("kill") / "undisturbed"
-    finish(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(folder)])
+        patch.setattr(launch, "connected", lambda resources: contextlib.nullcontext(""))
+        patch.setattr(tuning, "tune_search", one_after_the_other)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    assert stop.value.code == 0
     return folder
 
 
@@ -121,7 +144,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
     process = start(tmp_path / "interrupted")
     wait_for(lambda: stored(tmp_path / "interrupted") >= 2, "no trial finished")
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert "the same command continues" in err
     assert "Traceback" not in err

@@ -21,6 +21,8 @@ from sweeps.progress import Progress
 from sweeps.spec import Sweep
 
 pytestmark = pytest.mark.usefixtures("local_ray")
+# Every worker of every sweep imports torch and Ray anew, which takes seconds.
+ONE = Resources(workers=1)
 
 
 def tiny(**changes: object) -> Sweep:
@@ -68,7 +70,7 @@ def copied(reference: Path, tmp_path: Path) -> Path:
 def test_another_run_leaves_the_same_bytes_whatever_the_number_of_workers(reference, tmp_path):
     text = io.StringIO()
     progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
-    sweep(tiny(), tmp_path, resources=Resources(workers=1), progress=progress)
+    sweep(tiny(), tmp_path, resources=ONE, progress=progress)
     assert files(tmp_path) == files(reference) != {}
     assert "trials done" in text.getvalue()
     assert "left" in text.getvalue()
@@ -89,7 +91,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
         shutil.rmtree(store.trials / trial_id)
     (store.trials / ".tmp-half-written").mkdir()
     console = Console(file=text, width=100, height=40, force_terminal=True)
-    search = sweep(tiny(), folder, progress=Progress(console, StepCost(0.001, 0.0, 0.001), 2))
+    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, StepCost(0.001, 0.0, 0.001), 1))
     assert files(folder) == files(reference)
     assert not list(store.trials.glob(".tmp-*"))
     for study in search.sweep.studies():
@@ -99,7 +101,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
 
 def test_pruning_changes_no_best_steps(reference, tmp_path):
     pruned = sweep(tiny(), copied(reference, tmp_path))
-    full = sweep(tiny(prune_factor=None), tmp_path / "full")
+    full = sweep(tiny(prune_factor=None), tmp_path / "full", resources=ONE)
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
@@ -113,7 +115,7 @@ def test_pruning_changes_no_best_steps(reference, tmp_path):
 def test_optimizers_sweep_without_another_flag(names, tmp_path):
     optimizers = tuple(Choice(name=name) for name in names)
     wanted = tiny(optimizers=optimizers, batch_sizes=(8,), seeds=(0,), max_steps=60, lrs=(0.01,))
-    search = sweep(wanted, tmp_path)
+    search = sweep(wanted, tmp_path, resources=ONE)
     assert {study.optimizer for study in search.sweep.studies()} == set(names)
     results = list(Store(tmp_path).results())
     assert {result.config.optimizer.name for result in results} == set(names)
@@ -131,14 +133,14 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     asked = tiny(workload=Choice(name="broken_workload:broken", options={"flag": str(flag), "folder": str(tmp_path)}))
     text = io.StringIO()
     progress = Progress(Console(file=text, width=200), None, 2)
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", progress=progress)
+    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE, progress=progress)
     (result,) = Store(tmp_path / "out").results()
     assert result.status is TrialStatus.FAILED
     assert "ValueError: on purpose [/red]" in result.message
     assert "\n" not in result.message
     assert "on purpose [/red]" in text.getvalue()
     flag.unlink()
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
+    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE)
     (result,) = Store(tmp_path / "out").results()
     assert result.status is not TrialStatus.FAILED
 
@@ -169,7 +171,8 @@ def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp
 
 def test_another_optimizer_joins_the_same_folder(reference, tmp_path):
     folder = copied(reference, tmp_path)
-    sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(Choice(name="adamw", options={"eps": 1e-6}),)), folder)
+    adamw = Choice(name="adamw", options={"eps": 1e-6})
+    sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(adamw,)), folder, resources=ONE)
     manifest = Store(folder).manifest()
     assert manifest["axes"]["optimizers"] == ["sgd", "adamw"]
     assert manifest["axes"]["batch_sizes"] == [4, 8, 32]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.optimizers.trust_ratio import native
+from cbs.optimizers.trust_ratio import kernel, native
 from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
 
@@ -28,7 +28,8 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     Weight decay is part of the direction, so it goes through the ratio too. Options beside those of
     :class:`~cbs.optimizers.trust_ratio.core.TrustRatioOptimizer`: ``betas``, ``eps``, ``bias_correction`` and
-    ``native``, whether compiled code updates the tensors it can serve, see :mod:`cbs.optimizers.trust_ratio.native`.
+    ``native``, whether compiled code updates the tensors it can serve (``None``: where it is there or can be made), see
+    :mod:`cbs.optimizers.trust_ratio.native`.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -55,17 +56,24 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
-        if not isinstance(group["native"], bool):
-            raise ValueError(f"native must be True or False, got {group['native']!r}")
+        if not isinstance(group["native"], bool | None):
+            raise ValueError(f"native must be None, True or False, got {group['native']!r}")
         if group["native"]:
-            native.kernel()
+            kernel.required()
         check_size("eps", group["eps"])
         betas = group["betas"]
         if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if group["native"] is None and any(native.takes(param, group) for param in group["params"]):
+            # Made now rather than in the first step, which someone may be timing.
+            kernel.automatic()
+
     def _update(self, bucket: Bucket, group: dict[str, Any]) -> None:
-        rule = self.native_rule(group) if group["native"] else None
+        rule = None if group["native"] is False else self.native_rule(group)
         if rule is None or not native.update(bucket, group, rule):
             super()._update(bucket, group)
 

@@ -1,47 +1,32 @@
 """LAMB's and MERIT's step in compiled C, for float32 tensors in the memory of a CPU.
 
-``native.c`` is compiled once with the machine's C compiler and kept in the user's cache folder. A step then reads g, m,
-v, w and writes m, v as it takes the sizes of weights and directions, and reads m, v, w again (or directions that fit a
-cache) as it writes w: 40 bytes per parameter, the least a trust ratio can do with. It runs on one thread.
+``native.c`` is compiled once with the machine's C compiler and kept in the user's cache folder, see
+:mod:`cbs.optimizers.trust_ratio.kernel`. A step then reads g, m, v, w and writes m, v as it takes the sizes of weights
+and directions, and reads m, v, w again (or directions that fit a cache) as it writes w: 40 bytes per parameter, the
+least a trust ratio can do with. It runs on one thread.
 
 State and formulas are those of the portable path, so a run can change over at any step; results differ by rounding.
 LAMB's squares are added up in float64, so weights above 1e19 do not overflow as they do in the portable path.
+
+The option ``native`` of a group says what is asked for: ``True`` the compiled code, which must be there; ``False`` the
+portable path; ``None``, the default, the compiled code where it is there or can be made.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import math
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
-from cbs.errors import MissingDependencyError
+from cbs.optimizers.trust_ratio import kernel
 from cbs.optimizers.trust_ratio.blocks import Bucket, Stack
 
-SOURCE = Path(__file__).with_name("native.c")
-COMPILERS = ("cc", "gcc", "clang")
-FLAGS = (
-    "-O3",
-    "-std=gnu11",
-    "-fPIC",
-    "-shared",
-    # Leave to use vector instructions for roots and choices; neither changes a result.
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    # Every product is rounded, so that machines with and without fused multiply-add agree.
-    "-ffp-contract=off",
-)
+_PLAIN = (Tensor, nn.Parameter)
 KEPT = 2**22
 """Up to so many entries of a bucket, directions are kept between the passes rather than computed again."""
 
@@ -93,10 +78,9 @@ class Plan:
 
 
 def update(bucket: Bucket, group: dict[str, Any], rule: Rule) -> bool:
-    """Update a bucket; ``False``, with nothing done, where only the portable path can.
+    """Update a bucket; ``False``, with nothing done, where the portable path has to.
 
-    That is where parameters are not float32, not in the memory of a CPU, not contiguous or sharded, where the group is
-    capturable, or where ``foreach`` is ``False``.
+    That is where :func:`serves` is ``False``, where ``native`` is, and where that is ``None`` and there is no library.
 
     Args:
         bucket: the parameters, all with a gradient, and their state.
@@ -104,11 +88,13 @@ def update(bucket: Bucket, group: dict[str, Any], rule: Rule) -> bool:
         rule: from sizes to updates.
 
     Raises:
-        MissingDependencyError: if there is no C compiler.
+        MissingDependencyError: if ``native`` is ``True`` and there is no library.
     """
-    if not serves(bucket, group):
+    if group["native"] is False or not serves(bucket, group):
         return False
-    library, plan = kernel(), bucket.plan
+    library, plan = kernel.required() if group["native"] else kernel.automatic(), bucket.plan
+    if library is None:
+        return False
     if plan is None:
         plan = bucket.plan = plan_of(bucket)
     # Kept in a list: a gradient made contiguous must outlive the call.
@@ -119,37 +105,51 @@ def update(bucket: Bucket, group: dict[str, Any], rule: Rule) -> bool:
     library.update(
         plan.stacks,
         plan.count,
-        _adam(group, group["weight_decay"] if bucket.decayed else 0.0, step),
-        _Rule(
-            float(group["lr"]),
-            rule.clip,
-            rule.low,
-            rule.high,
-            rule.blank,
-            bucket.scaled,
-            rule.by_max,
-            rule.floor,
-            rule.mend,
-            rule.zero,
+        ctypes.byref(_adam(group, group["weight_decay"] if bucket.decayed else 0.0, step)),
+        ctypes.byref(
+            _Rule(
+                float(group["lr"]),
+                rule.clip,
+                rule.low,
+                rule.high,
+                rule.blank,
+                bucket.scaled,
+                rule.by_max,
+                rule.floor,
+                rule.mend,
+                rule.zero,
+            )
         ),
         pointers(*[param.data_ptr() for param in bucket.params]),
         pointers(*[gradient.data_ptr() for gradient in gradients]),
         *plan.memory,
         plan.total,
     )
+    # As every operation of torch in place does: who saved the weights for a backward pass learns that they changed.
+    increment_version(bucket.params)
     return True
 
 
+def takes(param: Tensor, group: dict[str, Any]) -> bool:
+    """Whether there is compiled code for a parameter: a plain dense one of float32 in the memory of a CPU."""
+    return (
+        type(param) in _PLAIN
+        and param.device.type == "cpu"
+        and param.dtype is torch.float32
+        and param.layout is torch.strided
+        and not group["capturable"]
+        and group["foreach"] is not False
+    )
+
+
 def serves(bucket: Bucket, group: dict[str, Any]) -> bool:
-    """Whether :func:`update` can update a bucket."""
+    """Whether :func:`update` can update a bucket: :func:`takes` says so of its parameters, and they are contiguous."""
     return (
         bucket.kind == (torch.device("cpu"), torch.float32)
         and bucket.layout is None
-        and bucket.params[0].dtype is torch.float32
-        and not group["capturable"]
-        and group["foreach"] is not False
+        and takes(bucket.params[0], group)
         and type(bucket.states[0]) is Tensor
-        and all(map(Tensor.is_contiguous, bucket.params))
+        and all(type(param) in _PLAIN and param.is_contiguous() for param in bucket.params)
     )
 
 
@@ -193,60 +193,3 @@ def _adam(group: dict[str, Any], decay: float, step: float) -> _Adam:
 
 def _bias(beta: float, step: float) -> float:
     return -math.expm1(step * math.log(beta)) if beta > 0.0 else 1.0
-
-
-@cache
-def kernel() -> ctypes.CDLL:
-    """The compiled ``native.c``, from the cache folder or compiled now.
-
-    Raises:
-        MissingDependencyError: if it is not in the cache and there is no compiler, or the compiler fails.
-    """
-    library = ctypes.CDLL(str(build()))
-    pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    constants: list[Any] = [ctypes.POINTER(_Adam), ctypes.POINTER(_Rule)]
-    library.update.argtypes = [pointer, integer, *constants, *[pointer] * 7, integer]
-    library.update.restype = None
-    return library
-
-
-def build() -> Path:
-    """Compile ``native.c`` unless the cache folder has it, and say where it is; several processes may do so at once.
-
-    Raises:
-        MissingDependencyError: if there is no compiler, or the compiler fails.
-    """
-    key = repr((SOURCE.read_bytes(), FLAGS, platform.machine(), _processor()))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cbs"
-    place = folder / f"trust_ratio-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    if place.exists():
-        return place
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise MissingDependencyError(
-            f"native=True needs a C compiler, and none of {', '.join(COMPILERS)} is in PATH; install one "
-            "(apt-get install gcc, xcode-select --install) or leave native=False"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / place.name
-        # Some compilers do not know the machine they run on.
-        for tuned in (["-march=native"], []):
-            run = subprocess.run(
-                [compiler, *FLAGS, *tuned, str(SOURCE), "-o", str(made), "-lm"], capture_output=True, text=True
-            )
-            if run.returncode == 0:
-                # All at once: another process finds the whole file or none.
-                os.replace(made, place)
-                return place
-    first = next((line for line in run.stderr.splitlines() if "error" in line), "it said nothing")
-    raise MissingDependencyError(f"native=True: {compiler} cannot compile {SOURCE}: {first}; leave native=False")
-
-
-def _processor() -> str:
-    """What tells processors apart whose instructions differ."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
