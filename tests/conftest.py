@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+import cli
 from sweeps.cluster import Resources, connected
 
 # One thread in processes that tests start, too; and time says nothing about a test on a machine that others use.
@@ -58,3 +60,17 @@ def local_ray() -> Iterator[None]:
     """One private Ray with two workers, started by the first test that needs it."""
     with connected(Resources(workers=2)):
         yield
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Run ``cbs`` in this process; returns exit code, standard output and standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call

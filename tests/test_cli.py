@@ -24,20 +24,6 @@ EXPECTED = {
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run ``cbs`` in this process; returns exit code, standard output and standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return call
-
-
 def one_line(text: str) -> bool:
     return text.startswith("cbs: ") and text.count("\n") == 1 and "Traceback" not in text
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import cli
 from analysis import style
 from analysis.comparison.report import compare
 from analysis.figures import compute_time, recommendation, token_ratio
@@ -55,18 +53,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "batch_size,devices,seconds_per_step\n4,1,0.02\n64,1,0.05\n64,4,0.03\n256,4,0.035\n"
     )
     return root
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return call
 
 
 def fits_on_the_page(table: pd.DataFrame, kind) -> None:

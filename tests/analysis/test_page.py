@@ -307,25 +307,16 @@ def test_colours_of_the_page_have_contrast(scheme: str) -> None:
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
 
 
-def test_the_command_says_where_it_wrote(tiny: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    import cli
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["cbs", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out = capsys.readouterr()
-        return stop.value.code, out.out, out.err
-
+def test_the_command_says_where_it_wrote(tiny: Path, tmp_path: Path, run) -> None:
     file = tmp_path / "r.html"
-    code, out, _ = run(tiny, "-o", file, "--resamples", 100, "--json", "--title", "My <title>")
+    code, out, _ = run("report", tiny, "-o", file, "--resamples", 100, "--json", "--title", "My <title>")
     assert code == 0
     said = json.loads(out)
     assert said == {"path": str(file), "bytes": file.stat().st_size, "fits": 1, "figures": said["figures"]}
     text = Document(file.read_text()).text()
     assert f"cbs report {tiny} -o {file} --resamples 100 --json --title 'My <title>'" in text
     (tmp_path / "file").touch()
-    code, out, err = run(tiny, "-o", tmp_path / "file" / "r.html", "--resamples", 100)
+    code, out, err = run("report", tiny, "-o", tmp_path / "file" / "r.html", "--resamples", 100)
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")
     assert err.count("\n") == 1

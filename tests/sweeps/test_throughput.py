@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-import cli
 from analysis.throughput import read_throughput
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, ResultsError
@@ -30,18 +27,6 @@ QUADRATIC = TrialConfig(
     target=Target(metric="validation_loss", value=1e-9),
     max_steps=10,
 )
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
-"""The command line in this process."""
+"""What the libraries that importers use need."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-
-import cli
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,17 +14,3 @@ def libraries_leave_nothing_behind(tmp_path_factory: pytest.TempPathFactory) -> 
     before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("libraries"))
     yield
     tempfile.tempdir = before
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run ``cbs``; returns exit code, standard output and standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.analysis.importers.conftest import Cli
 from tests.analysis.importers.sources import CURVES, FLAGS, batch_science, long_rows, trainer_state, write_csv
 
+Cli = Callable[..., tuple[int, str, str]]
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
 
 ROUGH = 0.01
