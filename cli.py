@@ -96,7 +96,6 @@ def sweep(
     Example: cbs sweep --optim merit --optim adamw --recipe quick
     """
     with errors.status("starting"):
-        neighbours()
         import torch
 
         from sweeps.cluster import Resources, check_listening
@@ -104,6 +103,7 @@ def sweep(
         from sweeps.launch import output_folder, resolve
         from sweeps.launch import sweep as run_sweep
         from sweeps.overrides import override
+        from sweeps.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
@@ -164,7 +164,6 @@ def optimizers(
     Example: cbs optimizers muon --workload text
     """
     with errors.status("counting the state of each optimizer"):
-        neighbours()
         from cbs.optimizers import OPTIMIZERS
         from cbs.optimizers.catalogue import catalogue
         from sweeps.listing import details, overview, routed, routing_json, routing_table
@@ -242,7 +241,6 @@ def noise_scale(
     Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
     """
     with errors.status("starting"):
-        neighbours()
         import dataclasses
 
         from rich.progress import Progress
@@ -372,8 +370,8 @@ def recommend(
 def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[Any]:
     """Step times of a folder of results or a recipe on this machine; what does not fit in memory is left out."""
     with errors.status("loading the data"):
-        neighbours()
         from analysis.throughput import StepTime
+        from sweeps.parsing import parse_batch_sizes
         from sweeps.throughput import Timing, batch_sizes_of, examples_of, measure_throughput
 
         configs = examples_of(source)
@@ -388,39 +386,6 @@ def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[An
     if not rows:
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
     return rows
-
-
-def parse_batch_sizes(text: str) -> tuple[int, ...]:
-    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
-    first, dots, last = text.partition("..")
-    if not dots:
-        return parse_numbers(text, "--batch-sizes", int)
-    low, high = parse_numbers(f"{first},{last}", "--batch-sizes", int)
-    if not 1 <= low <= high:
-        raise ConfigError(f"--batch-sizes {text}: the range must start at 1 or more and not fall")
-    sizes = [low]
-    while sizes[-1] * 2 <= high:
-        sizes.append(sizes[-1] * 2)
-    return tuple(sizes)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """A single number is how many seeds (0, 1, ...); a list is the seeds themselves."""
-    numbers = parse_numbers(text, "--seeds", int)
-    if "," in text:
-        return numbers
-    if numbers[0] < 1:
-        raise ConfigError(f"--seeds {text}: at least one seed is needed")
-    return tuple(range(numbers[0]))
-
-
-def parse_numbers(text: str, flag: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
-    """Numbers separated by commas."""
-    try:
-        return tuple(kind(part) for part in text.split(",") if part.strip() or not text.strip())
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"{flag} takes {what} separated by commas, got {text!r}") from None
 
 
 def neighbours() -> None:

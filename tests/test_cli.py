@@ -14,6 +14,7 @@ import typer
 import cli
 from analysis.commands import add_to
 from cbs.errors import ConfigError
+from sweeps.parsing import parse_batch_sizes, parse_seeds
 
 add_to(cli.app)
 COMMANDS = sorted(typer.main.get_command(cli.app).commands)
@@ -178,15 +179,15 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
 
 
 def test_batch_size_ranges():
-    assert cli.parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
-    assert cli.parse_batch_sizes("3..13") == (3, 6, 12)
-    assert cli.parse_batch_sizes("5, 7") == (5, 7)
+    assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
+    assert parse_batch_sizes("3..13") == (3, 6, 12)
+    assert parse_batch_sizes("5, 7") == (5, 7)
 
 
 def test_seeds_are_a_count_or_a_list():
-    assert cli.parse_seeds("3") == (0, 1, 2)
-    assert cli.parse_seeds("4,7") == (4, 7)
-    assert cli.parse_seeds("4,") == (4,)
+    assert parse_seeds("3") == (0, 1, 2)
+    assert parse_seeds("4,7") == (4, 7)
+    assert parse_seeds("4,") == (4,)
 
 
 @pytest.mark.parametrize("name", ["sweeps", "analysis"])

@@ -1,0 +1,40 @@
+"""Lists of numbers as a person types them on a command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbs.errors import ConfigError
+
+
+def parse_batch_sizes(text: str) -> tuple[int, ...]:
+    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        return parse_numbers(text, "--batch-sizes", int)
+    low, high = parse_numbers(f"{first},{last}", "--batch-sizes", int)
+    if not 1 <= low <= high:
+        raise ConfigError(f"--batch-sizes {text}: the range must start at 1 or more and not fall")
+    sizes = [low]
+    while sizes[-1] * 2 <= high:
+        sizes.append(sizes[-1] * 2)
+    return tuple(sizes)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """A single number is how many seeds (0, 1, ...); a list is the seeds themselves."""
+    numbers = parse_numbers(text, "--seeds", int)
+    if "," in text:
+        return numbers
+    if numbers[0] < 1:
+        raise ConfigError(f"--seeds {text}: at least one seed is needed")
+    return tuple(range(numbers[0]))
+
+
+def parse_numbers(text: str, flag: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
+    """Numbers separated by commas."""
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip() or not text.strip())
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"{flag} takes {what} separated by commas, got {text!r}") from None
