@@ -190,7 +190,9 @@ def optimizers(
                 row["routing"] = routing_json(routings[row["name"]])
         typer.echo(json.dumps(shown, indent=2, allow_nan=False))
         return
-    console = Console(highlight=False)
+    from analysis.commands import console as standard_output
+
+    console = standard_output()
     if names is None:
         console.print(overview(entries))
         return
@@ -283,7 +285,9 @@ def noise_scale(
     if as_json:
         typer.echo(json.dumps(run, indent=2, allow_nan=False))
         return
-    console = Console(highlight=False)
+    from analysis.commands import console as standard_output
+
+    console = standard_output()
     console.print(noise_scale_run.terminal_table(run, confidence=confidence))
     if layers:
         console.print(noise_scale_run.layer_table(run, confidence=confidence))
@@ -343,6 +347,7 @@ def recommend(
 
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """
+    from analysis.commands import console
     from analysis.method import Method
     from analysis.recommendation import Wish
     from analysis.recommendation.report import recommend
@@ -364,7 +369,7 @@ def recommend(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    report.print(Console(highlight=False))
+    report.print(console())
 
 
 def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[Any]:

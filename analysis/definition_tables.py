@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.definitions import in_words
-from analysis.tables import escape, example_units, literal, number, percent, titled, with_interval
+from analysis.tables import escape, example_units, literal, number, percent, target_cell, titled, with_interval
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from analysis.answers import Answer
     from analysis.estimate import Critical
@@ -84,21 +84,27 @@ def _cells(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
 
 def terminal_table(
     answers: Sequence[Answer], *, confidence: float = 0.95, names: Mapping[str, str] = MappingProxyType({})
-) -> Table:
+) -> RenderableType:
     """All definitions of every answer for :mod:`rich`; the remarks below, each once with the rows it is about.
 
     ``names`` are headings in place of ours.
     """
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     headings, rows = _cells(answers)
     title = f"Definitions side by side in {example_units(answers)} [{percent(confidence)} % interval]"
-    title += titled({str(answer.target) for answer in answers})
+    title += titled(answers)
     table = Table(box=box.SIMPLE_HEAD, title=literal(title), pad_edge=False, collapse_padding=True)
     for name in headings:
         right = name in ("critical batch size", "tokens")
         table.add_column(names.get(name, name), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    if "target" in headings:
+        cells = {str(answer.target): target_cell(answer, answers) for answer in answers}
+        at = headings.index("target")
+        rows = [[*row[:at], cells[row[at]], *row[at + 1 :]] for row in rows]
     last: list[str] = []
     for row in rows:
         first = row[: headings.index("definition")]
@@ -107,9 +113,7 @@ def terminal_table(
         shown = [""] * len(first) if first == last else first
         table.add_row(*map(literal, [*shown, *row[len(first) :]]))
         last = first
-    table.caption = literal("\n".join(_remarks(answers))) or None
-    table.caption_justify = "left"
-    return table
+    return Group(table, *map(Text, _remarks(answers)))
 
 
 def _remarks(answers: Sequence[Answer]) -> list[str]:

@@ -17,6 +17,7 @@ from analysis.tables import number, with_interval
 from cbs.errors import ResultsError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 SYMBOLS = {
@@ -117,11 +118,13 @@ def _matched(run: dict[str, Any]) -> str:
     return corrected if corrected in run["phases"][0]["noise_scales"] else run["matched"]
 
 
-def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
+def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> RenderableType:
     """One column per phase, one row per geometry."""
     from rich import box
+    from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     config, unit = run["config"], run["example_unit"]
     title = (
@@ -147,9 +150,7 @@ def terminal_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:
         about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * (geometry == _matched(run)))
         table.add_row(f"{name} ({about})" if about else name, *cells)
     lines = [f"up to {number(last, 6)} {unit}s: {note} ({', '.join(names)})" for (last, note), names in notes.items()]
-    table.caption = escape("\n".join(lines)) or None
-    table.caption_justify = "left"
-    return table
+    return Group(table, *map(Text, lines))
 
 
 def layer_table(run: dict[str, Any], *, confidence: float = 0.95) -> Table:

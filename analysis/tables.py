@@ -15,7 +15,7 @@ from analysis.noise import PLAIN
 from analysis.verdict import Verdict
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from analysis.answers import Answer
     from analysis.estimate import Estimate
@@ -210,14 +210,16 @@ def percent(confidence: float) -> str:
 
 def terminal_table(
     answers: Sequence[Answer], *, confidence: float = 0.95, names: Mapping[str, str] = MappingProxyType({})
-) -> Table:
+) -> RenderableType:
     """The short table for :mod:`rich`, advice below; ``names`` are headings in place of ours.
 
     The intervals of S_min and E_min are left to the files, and learning rates are only mentioned where one is not
     interior.
     """
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     headings, rows = _cells(answers, "\n")
     steps, examples = headings.index("S_min"), headings.index("E_min")
@@ -243,9 +245,12 @@ def terminal_table(
             row[at] += "\n".join(["", f"{value} {_name('B_crit', answers)}", *rest]) if value != number(None) else ""
         headings, rows = _without(ratio, headings, rows)
     title = f"Critical batch size{_by(answers)} in {example_units(answers)} [{percent(confidence)} % interval]"
+    at = headings.index("target")
+    for row, answer in zip(rows, answers, strict=True):
+        row[at] = target_cell(answer, answers)
     if len(targets) == 1:
         headings, rows = _without("target", headings, rows)
-        title += titled(targets)
+    title += titled(answers)
     for row in rows:
         # A verdict in words would be cut off beside a long name; it stands with the advice.
         row[-1] = row[-1] if row[-1] == Verdict.OK else "see below"
@@ -264,20 +269,29 @@ def terminal_table(
         table.add_row(*map(literal, row))
     advice = []
     for answer in answers:
-        who = f"{answer.group.optimizer}{titled({str(answer.target)})}"
+        who = f"{answer.group.optimizer}{titled([answer])}"
         if answer.advice:
             verdict = "" if answer.verdict is Verdict.OK else f"{answer.verdict}: "
             advice.append(f"{who}: {verdict}{answer.advice}")
         if answer.critical.remark:
             advice.append(f"{who}: {answer.definition}: {answer.critical.remark}")
-    table.caption = literal("\n".join(advice)) or None
-    table.caption_justify = "left"
-    return table
+    return Group(table, *map(Text, advice))
 
 
-def titled(targets: set[str]) -> str:
-    """The one target there is, after a comma; nothing where it has no name or there are several."""
-    return f", {next(iter(targets))}" if len(targets) == 1 and targets != {UNNAMED} else ""
+def titled(answers: Sequence[Answer]) -> str:
+    """After a comma the one target there is, or the one metric of several; nothing where it has no name."""
+    targets = {str(answer.target) for answer in answers} - {UNNAMED}
+    metrics = {answer.target.metric for answer in answers} - {"target"}
+    if len(targets) == 1:
+        return f", {targets.pop()}"
+    return f", {metrics.pop()}" if len(targets) > 1 and len(metrics) == 1 else ""
+
+
+def target_cell(answer: Answer, answers: Sequence[Answer]) -> str:
+    """The target, without its metric where all share it: the heading then says it."""
+    text = str(answer.target)
+    one = len({other.target.metric for other in answers}) == 1
+    return text.removeprefix(answer.target.metric).strip() if one else text
 
 
 def _by(answers: Sequence[Answer]) -> str:

@@ -7,7 +7,9 @@ it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +48,16 @@ VenueName = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
+_WIDE = 160
+
 errors = Console(stderr=True, highlight=False)
 """For progress and notes; what a script reads goes to standard output."""
+
+
+def console() -> Console:
+    """Standard output; wide enough for every table where it is not a terminal, which would cut them at 80 columns."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, width=wide)
 
 
 def method(

@@ -20,6 +20,7 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    console,
     method,
 )
 
@@ -48,8 +49,6 @@ def command(
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
     """
-    from rich.console import Console
-
     from analysis.report import analyze
     from analysis.style import venues
 
@@ -70,4 +69,4 @@ def command(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    report.print(Console(highlight=False), definitions=definitions)
+    report.print(console(), definitions=definitions)

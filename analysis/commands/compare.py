@@ -19,6 +19,7 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    console,
     method,
 )
 
@@ -58,8 +59,6 @@ def command(
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
-    from rich.console import Console
-
     from analysis.comparison.report import compare
     from analysis.style import venues
     from analysis.throughput import choose_throughput
@@ -79,4 +78,4 @@ def command(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    report.print(Console(highlight=False))
+    report.print(console())

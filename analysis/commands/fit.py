@@ -17,6 +17,7 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Tolerance,
+    console,
     method,
 )
 from cbs.errors import ConfigError
@@ -47,8 +48,6 @@ def command(
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """
-    from rich.console import Console
-
     from analysis.fit_table import fit_table
 
     chosen = method(definition, overhead, reference_batch, confidence, resamples, tolerance)
@@ -58,7 +57,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(fitted.to_json(), indent=2, allow_nan=False))
         return
-    fitted.print(Console(highlight=False), definitions=definitions)
+    fitted.print(console(), definitions=definitions)
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

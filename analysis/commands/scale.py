@@ -16,6 +16,7 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Targets,
+    console,
     errors,
     method,
 )
@@ -67,8 +68,6 @@ def command(
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
     """
-    from rich.console import Console
-
     from analysis.scaling import scale
     from analysis.scaling.output import show
 
@@ -93,4 +92,4 @@ def command(
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
         return
-    show(found, Console(highlight=False))
+    show(found, console())
