@@ -9,7 +9,7 @@ import numpy as np
 from analysis.curves import Array
 from cbs.lr_choice import best_lr_many
 
-_FEW_SEEDS = 8
+_FEW_SEEDS = 5
 
 
 def seed_deviations(
@@ -80,10 +80,15 @@ def _distinct(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = draws.reshape(-1, seeds)
     if seeds > _FEW_SEEDS:
         return rows, np.arange(len(rows)).reshape(tables, count)
-    codes, which = np.unique(np.sort(rows, axis=1) @ seeds ** np.arange(seeds), return_inverse=True)
-    first = np.empty(len(codes), dtype=int)
-    first[which] = np.arange(len(rows))
-    return rows[first], which.reshape(tables, count)
+    # How often each seed is drawn, as the digits of one number. A bincount is faster than np.unique.
+    digit = (seeds + 1) ** np.arange(seeds)
+    codes = sum(digit[column] for column in rows.T)
+    last = np.zeros(np.max(codes) + 1, dtype=int)
+    last[codes] = np.arange(1, len(rows) + 1)
+    found = np.flatnonzero(last)
+    number = np.empty(len(last), dtype=int)
+    number[found] = np.arange(len(found))
+    return rows[last[found] - 1], number[codes].reshape(tables, count)
 
 
 def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Array:
