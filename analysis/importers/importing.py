@@ -16,6 +16,7 @@ from analysis.importers.facts import facts_of
 from analysis.importers.files import digest
 from analysis.importers.settings import Settings
 from analysis.importers.trials import ENDED_EARLY, trial
+from analysis.phrases import plural
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
@@ -61,10 +62,11 @@ class Imported:
         told = self.to_json()
         statuses = ", ".join(f"{count} {status}" for status, count in told["statuses"].items())
         sizes = told["batch_sizes"]
+        searched = f"{plural(told['lrs'], 'learning rate')}, {plural(told['seeds'], 'seed')}"
         return [
-            f"imported {told['runs']} runs as {self.format} into {self.folder}: {statuses}",
+            f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
             f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
-            f"  batch sizes: {', '.join(map(str, sizes))}; {told['lrs']} learning rates, {told['seeds']} seeds",
+            f"  batch sizes: {', '.join(map(str, sizes))}; {searched}",
             *(f"  note: {note}" for note in self.notes),
             f"next: cbs analyze {self.folder}",
         ]
