@@ -349,7 +349,7 @@ def recommend(
     """
     from analysis.commands import console
     from analysis.method import Method
-    from analysis.recommendation import Wish
+    from analysis.recommendation.plans import Wish
     from analysis.recommendation.report import recommend
     from analysis.throughput import Measured, choose_throughput, write_throughput
 

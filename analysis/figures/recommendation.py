@@ -16,7 +16,7 @@ from analysis.phrases import plural, time_unit
 from analysis.recommendation import course
 
 if TYPE_CHECKING:
-    from analysis.recommendation import Plan
+    from analysis.recommendation.plans import Plan
     from analysis.recommendation.report import Recommendation
     from analysis.throughput import Throughput
 

@@ -17,7 +17,8 @@ from analysis.comparison.report import title
 from analysis.load import load
 from analysis.method import Method
 from analysis.phrases import literal, plural, share, time_unit
-from analysis.recommendation import Advice, Doubling, Plan, Wish, advise, probabilities_of_best
+from analysis.recommendation import advise, probabilities_of_best
+from analysis.recommendation.plans import Advice, Doubling, Plan, Wish
 from analysis.tables import number, with_interval
 from analysis.throughput import Throughput
 from analysis.writing import in_one_piece

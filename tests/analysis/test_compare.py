@@ -14,7 +14,7 @@ from analysis import style
 from analysis.comparison.report import compare
 from analysis.figures import compute_time, recommendation, token_ratio
 from analysis.method import Method
-from analysis.recommendation import Wish
+from analysis.recommendation.plans import Wish
 from analysis.recommendation.report import recommend
 from analysis.throughput import Assumed, read_throughput
 from analysis.writing import in_one_piece

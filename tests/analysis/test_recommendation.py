@@ -15,7 +15,8 @@ from analysis.answers import Answer, answers
 from analysis.comparison.frontier import plane
 from analysis.load import load
 from analysis.method import Method
-from analysis.recommendation import Wish, advise, candidates, probabilities_of_best
+from analysis.recommendation import advise, candidates, probabilities_of_best
+from analysis.recommendation.plans import Wish
 from analysis.throughput import Assumed, Measured, StepTime
 from cbs.errors import ConfigError
 from tests.factories import Truth, sweep
