@@ -15,9 +15,10 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from analysis.curves import Array
-from analysis.fitting.bootstrap import rescaled, seed_deviations
+from analysis.fitting.bootstrap import rescaled, seed_deviations, stacked
 from analysis.fitting.censoring import Bounds, collect, completed, fit_censored, observed
 from analysis.fitting.hyperbola import REACH, Hyperbola, fit_hyperbola, predicted
+from cbs.lr_choice import best_lr_many
 
 __all__ = ["REACH", "Fit", "Hyperbola", "fit_curve", "fit_hyperbola", "interval", "predicted"]
 
@@ -233,7 +234,8 @@ def gather(
     """What :func:`fit_curve` fits, and the tables of the batch sizes that reached the target."""
     if bounds is None:
         bounds = [np.full(table.shape, np.nan) for table in tables]
-    seen = [observed(table, bound) for table, bound in zip(tables, bounds, strict=True)]
+    winners = [None if row < 0 else int(row) for row in best_lr_many(stacked(tables))]
+    seen = [observed(*each) for each in zip(tables, bounds, winners, strict=True)]
     used = [index for index, (logs, limits) in enumerate(seen) if len(logs) or len(limits)]
     data = Data(
         np.asarray(batch_sizes, dtype=float)[used],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -29,20 +30,21 @@ def seed_deviations(
     """
     deviations = np.zeros((resamples, len(tables)))
     total, freedom = 0.0, 0
-    draws = {
-        index: rng.integers(table.shape[1], size=(resamples, table.shape[1]))
-        for index, table in enumerate(tables)
-        if table.shape[1] > 1
-    }
+    draws: dict[int, np.ndarray] = {}
+    several = [index for index, table in enumerate(tables) if table.shape[1] > 1]
+    for seeds, run in groupby(several, key=lambda index: tables[index].shape[1]):
+        indices = list(run)
+        draws |= zip(indices, rng.integers(seeds, size=(len(indices), resamples, seeds)), strict=True)
     for together in _alike(draws):
         means = _winners_means([tables[index] for index in together], [draws[index] for index in together])
         hit = np.isfinite(means)
         centre = np.where(hit, means, 0.0).sum(axis=1, keepdims=True) / hit.sum(axis=1, keepdims=True)
         deviations[:, together] = np.where(hit, means - centre, 0.0).T
+    variances = deviations.var(axis=0)
     for index, drawn in draws.items():
         seeds = drawn.shape[1]
         # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one seed
-        total += reached[index] * seeds * deviations[:, index].var()
+        total += reached[index] * seeds * variances[index]
         freedom += seeds - 1
     return deviations, total / freedom if freedom else 0.0, freedom
 
@@ -60,9 +62,7 @@ def _winners_means(tables: Sequence[Array], draws: Sequence[np.ndarray]) -> Arra
     """Mean log steps of the winning learning rate, shape ``[tables, R]``, when the seeds are those of each row of
     ``draws``; NaN where none of them reached the target."""
     seeds = draws[0].shape[1]
-    padded = np.full((len(tables), max(len(table) for table in tables), seeds), np.nan)
-    for place, table in enumerate(tables):
-        padded[place, : len(table)] = table
+    padded = stacked(tables)
     distinct, which = _distinct(np.stack(draws))
     drawn = padded[:, :, distinct].transpose(0, 2, 1, 3).reshape(-1, padded.shape[1], seeds)
     logs = np.log(drawn[np.arange(len(drawn)), best_lr_many(drawn)])
@@ -70,6 +70,15 @@ def _winners_means(tables: Sequence[Array], draws: Sequence[np.ndarray]) -> Arra
     count = hits.sum(axis=1)
     means = np.where(count > 0, np.where(hits, logs, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
     return np.take_along_axis(means.reshape(len(tables), -1), which, axis=1)
+
+
+def stacked(tables: Sequence[Array]) -> Array:
+    """Tables of unlike shapes as one, shape ``[tables, most learning rates, most seeds]``, filled up with NaN."""
+    shape = np.max([table.shape for table in tables], axis=0)
+    together = np.full((len(tables), *shape), np.nan)
+    for place, table in enumerate(tables):
+        together[place, : table.shape[0], : table.shape[1]] = table
+    return together
 
 
 def _distinct(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

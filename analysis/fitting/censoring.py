@@ -23,7 +23,6 @@ import numpy as np
 from scipy.special import erfcx
 
 from analysis.curves import Array
-from cbs.lr_choice import best_lr
 
 LEAST_DEVIATION = 1e-3
 """Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
@@ -49,7 +48,7 @@ class Bounds:
         return len(self.place)
 
 
-def observed(table: Array, bound: Array) -> tuple[Array, Array]:
+def observed(table: Array, bound: Array, winner: int | None) -> tuple[Array, Array]:
     """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
     bounds of those that did not.
 
@@ -62,11 +61,11 @@ def observed(table: Array, bound: Array) -> tuple[Array, Array]:
     Args:
         table: steps to target, shape ``[learning rates, seeds]``; NaN where not reached.
         bound: steps run without reaching it, likewise; NaN where that means nothing.
+        winner: row of the winning learning rate, see :func:`cbs.lr_choice.best_lr`; ``None`` where there is none.
 
     Returns:
         Both of shape ``[at most seeds]``.
     """
-    winner = best_lr(table)
     if winner is None:
         known = np.isfinite(bound)
         longest = np.where(known.any(axis=1), np.where(known, bound, -np.inf).max(axis=1), np.inf)

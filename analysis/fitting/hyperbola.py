@@ -21,6 +21,8 @@ than 1 % from perfect scaling (or from a plateau) at every measured batch size, 
 _GRID_STEP = 0.25
 _NEWTON_STEPS = 60
 _CONVERGED = 1e-12
+_NEARLY = 1e-6
+"""Of a Newton step: its error is about the square of this."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def _polish(x: Array, centred: Array, w: Array, c: Array, below: Array, above: A
         newton = now - slope / np.where(curvature > 0, curvature, np.inf)
         inside = (curvature > 0) & (newton >= below[live]) & (newton <= above[live])
         c[live] = np.where(inside, newton, 0.5 * (below[live] + above[live]))
-        live = live[np.abs(c[live] - now) >= _CONVERGED]
+        live = live[np.abs(c[live] - now) >= np.where(inside, _NEARLY, _CONVERGED)]
         if not len(live):
             break
     return c

@@ -17,6 +17,7 @@ from analysis.fitting import Data, fit_curve, fit_data, interval
 from analysis.fitting.censoring import Bounds, collect, completed, hazard, observed
 from analysis.load import load
 from analysis.method import Method
+from cbs.lr_choice import best_lr
 from tests.factories import Truth, sweep, tables
 from tests.references.fitting import fit_by_likelihood, tobit_cost
 
@@ -115,16 +116,16 @@ def test_what_is_known_of_a_batch_size_that_nobody_finished() -> None:
     """The bound is that of the learning rate that was given up first: the best one may be any of them."""
     none = np.full((3, 2), NAN)
     bound = np.array([[500.0, 400.0], [300.0, 450.0], [NAN, NAN]])
-    logs, bounds = observed(none, bound)
+    logs, bounds = observed(none, bound, None)
     assert len(logs) == 0
     np.testing.assert_allclose(np.exp(bounds), [300.0, 450.0])
-    assert [len(part) for part in observed(none, np.full((3, 2), NAN))] == [0, 0]
+    assert [len(part) for part in observed(none, np.full((3, 2), NAN), None)] == [0, 0]
 
 
 def test_a_seed_that_missed_at_the_best_learning_rate_is_a_bound_and_a_diverged_one_is_not() -> None:
     steps = np.array([[100.0, NAN, NAN], [NAN, NAN, NAN]])
     bound = np.array([[NAN, 130.0, NAN], [500.0, 500.0, 500.0]])
-    logs, bounds = observed(steps, bound)
+    logs, bounds = observed(steps, bound, best_lr(steps))
     assert np.exp(logs).tolist() == pytest.approx([100.0])
     assert np.exp(bounds).tolist() == pytest.approx([130.0])
 
