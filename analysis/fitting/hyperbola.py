@@ -107,7 +107,8 @@ def _products(rows: Array, shape: Array) -> Array:
 
 
 def _bracket(x: Array, centred: Array, w: Array, grid: Array) -> tuple[Array, Array, Array]:
-    """The point of ``grid`` with the least profiled sum of squares for every row, and its neighbours."""
+    """Where the parabola through the least profiled sum of squares on ``grid`` and its neighbours is least, for every
+    row, and these neighbours."""
     shape = saturation(x, grid[:, None])
     if w.ndim == 1:
         shape = shape - _mean(w, shape)[:, None]
@@ -116,7 +117,12 @@ def _bracket(x: Array, centred: Array, w: Array, grid: Array) -> tuple[Array, Ar
         constant = _products(w, shape**2) - _products(w, shape) ** 2
     cost = constant - 2.0 * _products(centred * w, shape)
     best = cost.argmin(axis=1)
-    return grid[best], grid[np.maximum(best - 1, 0)], grid[np.minimum(best + 1, len(grid) - 1)]
+    before, after = np.maximum(best - 1, 0), np.minimum(best + 1, len(grid) - 1)
+    rows = np.arange(len(cost))
+    left, right = cost[rows, before] - cost[rows, best], cost[rows, after] - cost[rows, best]
+    inside = (before < best) & (best < after) & (left + right > 0)
+    shift = np.where(inside, 0.5 * (left - right) / np.where(inside, left + right, 1.0), 0.0)
+    return grid[best] + shift * (grid[1] - grid[0]), grid[before], grid[after]
 
 
 def _polish(x: Array, centred: Array, w: Array, c: Array, below: Array, above: Array) -> Array:
