@@ -35,6 +35,9 @@ LACK_OF_FIT = 0.01
 ON_THE_CURVE = 0.1
 """Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
 
+_ROUNDING = 1e-6
+"""Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Doubts:
@@ -60,7 +63,7 @@ class Doubts:
             logs = np.log(self.left_out.critical)
             outside = np.where(logs < low, low - logs, np.where(logs > high, logs - high, 0.0))
         worst = int(outside.argmax())
-        if not outside[worst] > 0:
+        if not outside[worst] > _ROUNDING:
             return None
         return float(self.left_out.batch_sizes[worst]), float(self.left_out.critical[worst])
 
