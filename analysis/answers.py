@@ -124,7 +124,7 @@ class Answer:
             "workload": group.workload,
             "optimizer": group.optimizer,
             "optimizer_options": group.optimizer_options,
-            "target": {"metric": self.target.metric, "value": self.target.value, "direction": self.target.direction},
+            "target": self.target.to_json(),
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
@@ -170,6 +170,14 @@ class Answer:
             "simple_noise_scale": measured.summary.value if measured else None,
             "matched_noise_scale": measured.matched.value if measured else None,
         }
+
+
+def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]]:
+    """What may stand side by side: the answers of one sweep, workload and target, by these three, in their order."""
+    found: dict[tuple[str, str, str], list[Answer]] = {}
+    for answer in answers:
+        found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
+    return found
 
 
 def answers(

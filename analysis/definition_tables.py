@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.definitions import in_words
-from analysis.tables import escape, example_units, literal, number, percent, target_cell, titled, with_interval
+from analysis.phrases import literal
+from analysis.tables import booktabs, escape, example_units, number, percent, target_cell, titled, with_interval
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -140,21 +141,12 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
 def latex(answers: Sequence[Answer], *, confidence: float = 0.95) -> str:
     """The same as a LaTeX ``tabular`` for the booktabs package, all text escaped."""
     headings, rows = _cells(answers)
-    columns = "".join("r" if name in ("critical batch size", "tokens") else "l" for name in headings)
-    lines = [
-        f"% critical batch sizes in {example_units(answers)}; brackets: {percent(confidence)} percent interval",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(map(escape, headings)) + r" \\",
-        r"\midrule",
-        *(
-            " & ".join(escape(cell).replace("∞", r"$\infty$").replace("–", "--") for cell in row) + r" \\"
-            for row in rows
-        ),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
+    return booktabs(
+        f"critical batch sizes in {example_units(answers)}; brackets: {percent(confidence)} percent interval",
+        "".join("r" if name in ("critical batch size", "tokens") else "l" for name in headings),
+        [escape(name) for name in headings],
+        rows,
+    )
 
 
 def write(answers: Sequence[Answer], folder: Path, *, confidence: float = 0.95) -> list[str]:

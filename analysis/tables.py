@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.definitions import in_words, math_symbol, symbol
 from analysis.noise import PLAIN
+from analysis.phrases import literal
 from analysis.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -304,11 +305,6 @@ def _without(name: str, headings: list[str], rows: list[list[str]]) -> tuple[lis
     return headings[:at] + headings[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
-def literal(text: str) -> str:
-    """``text`` for :mod:`rich` without markup."""
-    return text.replace("[", r"\[")
-
-
 def latex(answers: Sequence[Answer], *, confidence: float = 0.95) -> str:
     """The short table as a LaTeX ``tabular`` for the booktabs package, all text escaped."""
     headings, rows = _cells(answers)
@@ -324,13 +320,29 @@ def latex(answers: Sequence[Answer], *, confidence: float = 0.95) -> str:
         "B_matched": r"$B_{\mathrm{matched}}$",
         "B_matched / B_crit": rf"$B_{{\mathrm{{matched}}}} / {inside}$",
     }
-    columns = "".join("r" if name in symbols else "l" for name in headings)
-    lines = [
-        f"% critical batch size{_by(answers)}; B and E in {example_units(answers)}, S in optimizer steps; "
+    return booktabs(
+        f"critical batch size{_by(answers)}; B and E in {example_units(answers)}, S in optimizer steps; "
         f"brackets: {percent(confidence)} percent interval",
+        "".join("r" if name in symbols else "l" for name in headings),
+        [symbols.get(name, escape(name)) for name in headings],
+        rows,
+    )
+
+
+def booktabs(comment: str, columns: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A LaTeX ``tabular`` for the booktabs package.
+
+    Args:
+        comment: the line above it.
+        columns: letter of every column, ``l`` or ``r``.
+        headings: in LaTeX.
+        rows: cells as plain text; they are escaped.
+    """
+    lines = [
+        f"% {comment}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        " & ".join(symbols.get(name, escape(name)) for name in headings) + r" \\",
+        " & ".join(headings) + r" \\",
         r"\midrule",
         *(
             " & ".join(escape(cell).replace("∞", r"$\infty$").replace("–", "--") for cell in row) + r" \\"

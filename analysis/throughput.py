@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 
 from analysis.curves import Array
 from analysis.phrases import plural
-from cbs.errors import ConfigError, ResultsError, reason
+from analysis.writing import whole_file
+from cbs.errors import ConfigError, reason
 
 COLUMNS = ("batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer", "price_per_device_hour")
 
@@ -251,16 +252,13 @@ def write_throughput(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> 
         ResultsError: if the file cannot be written.
     """
     place = Path(path)
-    partial = place.parent / f".tmp-{place.name}"
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
-            writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)
-        os.replace(partial, place)
-    except OSError as error:
-        raise ResultsError(f"cannot write {place}: {error.strerror or error}; choose another file") from None
+    with (
+        whole_file(place, "", "; choose another file") as draft,
+        open(draft, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
+        writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)
 
 
 def powers_of_two(most: int) -> list[int]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from cbs.errors import ConfigError
 
@@ -36,6 +36,10 @@ class Target:
         object.__setattr__(self, "value", float(self.value))
         if self.direction not in ("below", "above"):
             raise ConfigError(f"target direction must be 'below' or 'above', got {self.direction!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"metric": self.metric, "value": self.value, "direction": self.direction}
 
     def reached(self, value: float) -> bool:
         """Whether ``value`` is strictly better than the target; a non-finite value never is."""

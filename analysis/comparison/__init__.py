@@ -131,14 +131,6 @@ class CriticalPair:
         }
 
 
-def scopes(answers: Sequence[Answer]) -> list[list[Answer]]:
-    """Answers that may be compared: of one sweep, one workload and one target."""
-    found: dict[tuple[str, str, str], list[Answer]] = {}
-    for answer in answers:
-        found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
-    return list(found.values())
-
-
 def named(answers: Sequence[Answer], name: str) -> list[Answer]:
     """The answers whose optimizer has this name, or has it before its options."""
     exact = [answer for answer in answers if answer.group.optimizer == name]

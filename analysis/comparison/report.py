@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.answers import Answer, answers
-from analysis.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, scopes, token_ratio
+from analysis.answers import Answer, answers, scopes
+from analysis.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
 from analysis.comparison.frontier import PlanePoint, plane
 from analysis.load import load
 from analysis.method import Method
@@ -59,19 +59,12 @@ class Comparison:
     @property
     def scope(self) -> dict[str, Any]:
         """Columns that every table begins with."""
-        answer = self.answers[0]
-        return {
-            "sweep": answer.group.sweep,
-            "workload": answer.group.workload,
-            "metric": answer.target.metric,
-            "target": answer.target.value,
-        }
+        return scope_columns(self.answers[0])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        target = self.answers[0].target
         return self.scope | {
-            "target": {"metric": target.metric, "value": target.value, "direction": target.direction},
+            "target": self.answers[0].target.to_json(),
             "definition": self.answers[0].definition,
             "optimizers": [answer.group.optimizer for answer in self.answers],
             "reference": self.reference,
@@ -161,7 +154,7 @@ def compare(
     """
     method = method or Method()
     results = load(path)
-    found = scopes(answers(results, method, targets=targets, noise=False))
+    found = list(scopes(answers(results, method, targets=targets, noise=False)).values())
     if reference is not None and not any(named(scope, reference) for scope in found):
         names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope)
         raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")
@@ -173,6 +166,16 @@ def compare(
         notes=tuple(results.notes),
     )
     return _write(report, figures=figures)
+
+
+def scope_columns(answer: Answer) -> dict[str, Any]:
+    """What tells the rows of one sweep, workload and target from others in a table."""
+    return {
+        "sweep": answer.group.sweep,
+        "workload": answer.group.workload,
+        "metric": answer.target.metric,
+        "target": answer.target.value,
+    }
 
 
 def title(scope: Sequence[Answer], scopes: Sequence[Sequence[Answer]]) -> str:

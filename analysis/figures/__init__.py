@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,10 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import style
+from analysis.answers import Answer
+from analysis.answers import scopes as side_by_side
 from cbs.registry import Registry
-
-if TYPE_CHECKING:
-    from analysis.answers import Answer
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ class Scope:
 
 def scopes(answers: Sequence[Answer]) -> list[Scope]:
     """The answers of every (sweep, workload, target), in their order."""
-    members: dict[tuple[str, str, str], list[Answer]] = {}
-    for answer in answers:
-        members.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
+    members = side_by_side(answers)
     return [Scope(*scope, _suffix(scope, list(members)), tuple(found)) for scope, found in members.items()]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,8 @@ from analysis.method import Method
 from analysis.noise import PLAIN, NoiseScale
 from analysis.report import fit_to_json
 from analysis.select import Study
-from cbs.errors import ConfigError, DataError, ResultsError
+from analysis.writing import whole_file
+from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
 
@@ -109,23 +109,15 @@ class TableFit:
             ConfigError: if the name ends otherwise.
             ResultsError: if it cannot be written.
         """
-        from analysis.figures import FIGURES, write_one
+        from analysis import style
+        from analysis.figures import FIGURES
 
         if path.suffix not in (".pdf", ".png"):
             raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
         kind = FIGURES["steps"]
-        draft = path.parent / f".tmp-{path.stem}-{uuid.uuid4().hex}"
-        try:
-            draft.mkdir(parents=True)
-            write_one(kind, kind.compute([_labelled(answer, self.answers) for answer in self.answers]), draft, "figure")
-            os.replace(draft / f"figure{path.suffix}", path)
-        except OSError as error:
-            raise ResultsError(f"cannot write the figure {path}: {error.strerror or error}") from None
-        finally:
-            for file in draft.glob("figure.*"):
-                file.unlink()
-            if draft.is_dir():
-                draft.rmdir()
+        table = kind.compute([_labelled(answer, self.answers) for answer in self.answers])
+        with whole_file(path, "the figure ", "") as draft, style.style():
+            style.save_as(kind.figure(table), draft)
 
 
 def fit_table(

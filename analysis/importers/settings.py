@@ -106,7 +106,7 @@ class Settings:
         return {
             "stops_at_target": False,
             "prune_factor": None,
-            "target": {"metric": self.metric, "value": self.as_target().value, "direction": self.direction},
+            "target": self.as_target().to_json(),
             "example_unit": self.example_unit,
             "tokens_per_example": self.tokens_per_example,
             "metric_unit": self.metric_unit,

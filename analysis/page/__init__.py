@@ -5,9 +5,7 @@ The same results, options and command give the same bytes; the page holds no tim
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from analysis.method import Method
 from analysis.page import content, provenance
 from analysis.page.drawings import LONGEST_TABLE, Drawn, drawings
 from analysis.tables import example_units, percent
-from cbs.errors import ResultsError
+from analysis.writing import whole_file
 from cbs.store import Store
 from cbs.target import Target
 
@@ -84,7 +82,8 @@ def report(
     figures = drawings(found)
     text = render(results, found, method, figures, title=title, command=command)
     data = text.encode(errors="backslashreplace")
-    _write(file, data)
+    with whole_file(file, "the report to ", "; choose another file with --output") as draft:
+        draft.write_bytes(data)
     return Page(path=file, size=len(data), answers=tuple(found), figures=sum(len(drawn) for _, drawn in figures))
 
 
@@ -173,21 +172,6 @@ def _papers(text: str) -> Markup:
 def _breakable(text: str) -> Markup:
     """``text`` that may be broken after a comma and the like."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in content.BREAKS.findall(text))
-
-
-def _write(path: Path, data: bytes) -> None:
-    """In one piece: beside its place, then moved there."""
-    draft = path.parent / f".tmp-{path.name}-{uuid.uuid4().hex}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise ResultsError(
-            f"cannot write the report to {path}: {error.strerror or error}; choose another file with --output"
-        ) from None
 
 
 __all__ = ["Page", "report"]

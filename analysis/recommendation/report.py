@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.answers import answers
-from analysis.comparison import scopes
-from analysis.comparison.report import title
+from analysis.answers import answers, scopes
+from analysis.comparison.report import scope_columns, title
 from analysis.load import load
 from analysis.method import Method
 from analysis.phrases import literal, plural, share, time_unit
@@ -157,20 +156,14 @@ def recommend(
     """
     method = method or Method()
     results = load(path)
-    found = scopes(answers(results, method, targets=targets, noise=False))
+    found = list(scopes(answers(results, method, targets=targets, noise=False)).values())
     recommendations = []
     for scope in found:
         advice = tuple(advise(answer, throughput, wish) for answer in scope)
-        group, target = scope[0].group, scope[0].target
         recommendations.append(
             Recommendation(
                 title=title(scope, found),
-                scope={
-                    "sweep": group.sweep,
-                    "workload": group.workload,
-                    "metric": target.metric,
-                    "target": target.value,
-                },
+                scope=scope_columns(scope[0]),
                 advice=advice,
                 winners=_winners(advice, wish, method.seed),
             )

@@ -209,7 +209,7 @@ def _point(point: ScalingPoint) -> dict[str, Any]:
         "workload": point.workload,
         "workload_options": point.options,
         "optimizer": point.optimizer,
-        "target": {"metric": point.target.metric, "value": point.target.value, "direction": point.target.direction},
+        "target": point.target.to_json(),
         "critical_batch_size": point.critical,
         "interval": list(point.interval),
         "unit": point.unit,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.scaling.fits import Law
-from analysis.tables import escape, number, with_interval
+from analysis.tables import booktabs, number, percent, with_interval
 from analysis.writing import in_one_piece
 
 if TYPE_CHECKING:
@@ -216,20 +216,12 @@ def latex(scaling: Scaling) -> str:
     """Laws and comparisons as a LaTeX ``tabular`` for the booktabs package, all text escaped."""
     heads = {"k": "$k$", "c": "$c$"}
     rows = [_cells(law) for law in (*scaling.laws, *scaling.comparisons)]
-    lines = [
-        f"% B_crit = c x^k, B_crit in {_unit(scaling)}; brackets: {100 * scaling.method.confidence:g} percent interval",
-        r"\begin{tabular}{lllrlrr}",
-        r"\toprule",
-        " & ".join(heads.get(name, name) for name in _HEADINGS) + r" \\",
-        r"\midrule",
-        *(
-            " & ".join(escape(cell).replace("–", "--").replace("∞", r"$\infty$") for cell in row) + r" \\"
-            for row in rows
-        ),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
+    return booktabs(
+        f"B_crit = c x^k, B_crit in {_unit(scaling)}; brackets: {percent(scaling.method.confidence)} percent interval",
+        "lllrlrr",
+        [heads.get(name, name) for name in _HEADINGS],
+        rows,
+    )
 
 
 def _unit(scaling: Scaling) -> str:

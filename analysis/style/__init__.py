@@ -98,11 +98,19 @@ def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[str]:
-    """Write ``name.pdf`` (vector, fonts embedded) and ``name.png``; the same figure gives the same bytes. Returns the
-    names."""
-    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-    figure.savefig(folder / f"{name}.png", dpi=200, metadata={"Software": None})
-    return [f"{name}.pdf", f"{name}.png"]
+    """Write ``name.pdf`` and ``name.png``, see :func:`save_as`. Returns the names."""
+    names = [f"{name}.pdf", f"{name}.png"]
+    for file in names:
+        save_as(figure, folder / file)
+    return names
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes."""
+    if path.suffix == ".pdf":
+        figure.savefig(path, metadata={"CreationDate": None})
+    else:
+        figure.savefig(path, dpi=200, metadata={"Software": None})
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:

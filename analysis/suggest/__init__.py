@@ -71,7 +71,7 @@ class Suggestion:
             "sweep": self.group.sweep,
             "workload": self.group.workload,
             "optimizer": self.group.optimizer,
-            "target": {"metric": self.target.metric, "value": self.target.value, "direction": self.target.direction},
+            "target": self.target.to_json(),
             "batch_sizes": list(self.batch_sizes),
             "seeds": list(self.seeds),
             "lrs": None if self.lrs is None else list(self.lrs),

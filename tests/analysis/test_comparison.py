@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answers import Answer, answers
+from analysis.answers import Answer, answers, scopes
 from analysis.comparison import (
     critical_pair,
     exceeds,
     narrowing,
     pick_reference,
-    scopes,
     shuffled,
     token_ratio,
 )
@@ -110,7 +109,7 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
 def test_scopes_keep_targets_apart(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": BASE, "muon": BASE}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
     found = answers(load(tmp_path), Method(resamples=100), targets=[2.4, 2.8], noise=False)
-    assert [[answer.group.optimizer for answer in scope] for scope in scopes(found)] == [["adamw", "muon"]] * 2
+    assert [[answer.group.optimizer for answer in scope] for scope in scopes(found).values()] == [["adamw", "muon"]] * 2
 
 
 def test_the_reference_is_the_one_asked_for_else_adamw_else_the_first(noisy: dict[str, Answer]) -> None:
