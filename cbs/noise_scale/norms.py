@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,8 +43,8 @@ class NormSums:
         """Add ``weight * square`` to parameter tensor ``index``."""
         self._squares.append((index, weight, square))
 
-    def total(self) -> Tensor:
-        """The sums so far, float64 of shape ``[parameters]``; fresh."""
+    def total(self, indices: Sequence[int]) -> Tensor:
+        """The sums so far of some parameter tensors, float64; fresh."""
         sums = torch.zeros(self._parameters, dtype=torch.float64, device=self._device)
         if self._norms:
             self._layout, targets, weights, values = self._stacked(self._norms, self._layout)
@@ -50,7 +52,7 @@ class NormSums:
         if self._squares:
             self._squared_layout, targets, weights, values = self._stacked(self._squares, self._squared_layout)
             sums.index_add_(0, targets, weights * values)
-        return sums
+        return sums if len(indices) == self._parameters else sums[list(indices)]
 
     def _stacked(
         self, entries: list[tuple[int, float, Tensor]], layout: _Layout
@@ -63,3 +65,11 @@ class NormSums:
         if any(value.device != self._device for value in values):
             values = tuple(value.to(self._device) for value in values)
         return layout, layout[1], layout[2], torch.stack(values).double()
+
+
+def norms(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Euclidean norms of tensors, in float32 or better: one call for all."""
+    values = list(tensors)
+    dtypes = {value.dtype for value in values}
+    dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
+    return torch._foreach_norm(values, 2, dtype)

@@ -18,8 +18,10 @@ from cbs.noise_scale.distributed import (
     whole_statistics,
 )
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.geometries.base import Statistics, scale_
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
+from cbs.noise_scale.norms import norms
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
@@ -145,8 +147,8 @@ class Probe:
             else:
                 whole = self._whole(geometry, indices)
                 if loss_scale != 1.0:
-                    torch._foreach_mul_(statistics, loss_scale**-2)
-                    torch._foreach_mul_(whole, big_scale)
+                    scale_(statistics, loss_scale**-2)
+                    scale_(whole, big_scale)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
         return moments
@@ -189,20 +191,18 @@ class Probe:
     ) -> None:
         self.detach()
 
-    def _whole(self, geometry: Geometry, indices: Sequence[int]) -> list[Tensor]:
+    def _whole(self, geometry: Geometry, indices: Sequence[int]) -> Statistics:
         """T of the whole step's gradients."""
         gradients = {index: self._gradient(index) for index in indices}
         if geometry.norms_suffice and not self._sharded:
-            # One call for all tensors: on small models the time goes into dispatch.
-            dtypes = {gradient.dtype for gradient in gradients.values()}
-            dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
-            norms = torch._foreach_norm(list(gradients.values()), 2, dtype)
-            return list(torch._foreach_mul(norms, norms))
+            return torch.stack(norms(gradients.values())).square()
         return whole_statistics(geometry, gradients)
 
     def _gradient(self, index: int) -> Tensor:
-        parameter = self.parameters[index]
-        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
+        gradient = self.parameters[index].grad
+        if gradient is None:
+            return torch.zeros_like(self.parameters[index])
+        return gradient.detach() if gradient.requires_grad else gradient
 
 
 def _resolve(

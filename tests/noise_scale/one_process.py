@@ -48,7 +48,7 @@ def check(
     mean = means(gradients)
     # Ranks weigh the same whatever their size, and so do equal micro-batches of a rank.
     torch.testing.assert_close(
-        small["statistics"][0], [s.sum() / len(gradients) for s in squares], check_dtype=False, **tolerance
+        list(small["statistics"][0]), [s.sum() / len(gradients) for s in squares], check_dtype=False, **tolerance
     )
     torch.testing.assert_close(found["big"][0], [m.square().sum() for m in mean], check_dtype=False, **tolerance)
     torch.testing.assert_close(found["gradients"], mean, check_dtype=False, **tolerance)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.geometries.base import Statistics
 from cbs.noise_scale.moments import Sizes
 
 
@@ -44,7 +45,7 @@ class L1:
         squares = gradients.to(torch.promote_types(gradients.dtype, torch.float32)).square()
         return squares[0] if len(squares) == 1 else squares.sum(0)
 
-    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
         signals = torch.stack(torch._foreach_norm(torch._foreach_sqrt(list(big)), 1, torch.float64))
         if not sizes.big > sizes.small:
             return signals, torch.full_like(signals, math.nan)

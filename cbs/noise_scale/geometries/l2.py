@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.geometries.base import Statistics, vector
 from cbs.noise_scale.moments import Sizes, solve_moments
 
 
@@ -34,5 +35,5 @@ class L2:
         dtype = torch.promote_types(gradients.dtype, torch.float32)
         return torch.linalg.vector_norm(gradients, dtype=dtype).square()
 
-    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
-        return solve_moments(torch.stack(list(small)).double(), sizes.small, torch.stack(list(big)).double(), sizes.big)
+    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
+        return solve_moments(vector(small), sizes.small, vector(big), sizes.big)

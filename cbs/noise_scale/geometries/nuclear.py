@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.geometries.base import Statistics
 from cbs.noise_scale.matching import geometry_of, leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 
@@ -63,7 +64,7 @@ class Nuclear:
             matrices = matrices.mT
         return torch.einsum("gij,gkj->ik", matrices, matrices)
 
-    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
         covariances = [
             solve_moments(at_small, sizes.small, at_big, sizes.big)[1]
             for at_small, at_big in zip(small, big, strict=True)

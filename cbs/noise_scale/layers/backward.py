@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from cbs.noise_scale.distributed import initialized
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.plan import plan
@@ -59,6 +60,10 @@ class InsideBackward:
         self._layers = plan(self._model, {id(self._parameters[index]): index for index in watched}, self._recorder)
         for layer in self._layers:
             layer.install(lambda: self.active)
+        # Where ranks communicate, gradients are wanted one by one, as early as possible.
+        if not initialized():
+            known = {index for layer in self._layers if layer.takes_copies for index in layer.watched.values()}
+            self._recorder.copied = sorted(known)
         self._passes.attach()
         self._handles = [self._parameters[index].register_hook(self._check(index)) for index in watched]
         self._handles.append(FirstOutput(self._model, self._recorder, [self._parameters[i] for i in watched]).handle)
@@ -75,4 +80,8 @@ class InsideBackward:
         return self._recorder.collect()
 
     def _check(self, index: int) -> Callable[[Tensor], None]:
-        return lambda gradient: self._recorder.check(index, gradient) if self.active else None
+        def check(gradient: Tensor | None) -> None:
+            if self.active and gradient is not None and not self._recorder.checking:
+                self._recorder.completeness.check(index, gradient)
+
+        return check

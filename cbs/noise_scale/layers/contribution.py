@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +13,32 @@ PRODUCT_ENTRIES = 2**20
 
 Products = tuple[Tensor, Tensor]
 """Two tensors of the same shape, ``[groups, rows, rows']``."""
+
+
+SCRATCH_BYTES = 2**24
+"""Memory that is kept for intermediate results."""
+
+
+class Scratch:
+    """Memory of a processor for results that are read once.
+
+    What is allocated for every product comes from the system again and again on many of them, and filling a fresh page
+    takes longer than writing to one in the cache.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[torch.dtype, Tensor] = {}
+
+    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor | None:
+        """A tensor of some shape and of the type of another one; ``None`` where fresh memory is as good, or more is
+        asked for than is kept."""
+        entries = math.prod(shape)
+        if like.device.type != "cpu" or entries * like.itemsize > SCRATCH_BYTES:
+            return None
+        memory = self._memory.get(like.dtype)
+        if memory is None or len(memory) < entries:
+            memory = self._memory[like.dtype] = torch.empty(entries, dtype=like.dtype)
+        return memory[:entries].view(shape)
 
 
 class Contribution:
@@ -28,8 +55,14 @@ class Contribution:
     groups: int
     nbytes: int
 
-    def dense(self, start: int, stop: int) -> Tensor:
-        """Contributions of the groups ``start`` to ``stop``, shape ``[stop - start, *parameter.shape]``; fresh."""
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+        """Contributions of the groups ``start`` to ``stop``, shape ``[stop - start, *parameter.shape]``.
+
+        Args:
+            start: first group.
+            stop: one past the last.
+            scratch: memory that may be used for the result, which lasts until it is used again.
+        """
         raise NotImplementedError
 
     def total(self) -> Tensor:
@@ -44,6 +77,10 @@ class Contribution:
         """Sum over groups of inner products with another contribution to the same parameter tensor, without writing
         either out; ``None`` where this kind does not know how."""
         return None
+
+    def kept(self) -> Contribution:
+        """The same without activations, to be kept."""
+        return Dense(self.dense(0, self.groups))
 
 
 class Dense(Contribution):
@@ -60,11 +97,41 @@ class Dense(Contribution):
         self.groups = values.shape[0]
         self.nbytes = values[0].numel() * values.element_size()
 
-    def dense(self, start: int, stop: int) -> Tensor:
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
         return self.values[start:stop]
 
     def total(self) -> Tensor:
         return sum_of_groups(self.values) if self.sum is None else self.sum
+
+    def kept(self) -> Contribution:
+        return self
+
+
+class Remainder(Contribution):
+    """Contributions of which the last is what the others leave of the sum.
+
+    Args:
+        others: all but the last, each of the parameter tensor's shape.
+        sum: over groups.
+    """
+
+    def __init__(self, others: Sequence[Tensor], sum: Tensor) -> None:
+        self.others = others
+        self.sum = sum
+        self.groups = len(others) + 1
+        self.nbytes = sum.numel() * sum.element_size()
+
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+        last = self.sum
+        for other in self.others:
+            last = last - other
+        return torch.stack([*self.others, last][start:stop])
+
+    def total(self) -> Tensor:
+        return self.sum
+
+    def kept(self) -> Contribution:
+        return self
 
 
 def sum_of_groups(values: Tensor) -> Tensor:

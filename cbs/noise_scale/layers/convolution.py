@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Scratch, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 
@@ -37,7 +37,7 @@ class ConvolutionWeight(Contribution):
         self._gradients = gradients
         self._weight = module.weight.detach().to(gradients.dtype)
 
-    def dense(self, start: int, stop: int) -> Tensor:
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
         size = self._inputs.shape[0] // self.groups
         return torch.stack([self._gradient(slice(group * size, (group + 1) * size)) for group in range(start, stop)])
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Products, Scratch, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 
@@ -31,7 +31,7 @@ class EmbeddingWeight(Contribution):
         self.nbytes = entries * gradients.shape[2] * gradients.element_size()
         self._entries = entries
 
-    def dense(self, start: int, stop: int) -> Tensor:
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
         groups = stop - start
         tables = torch.ops.aten.embedding_dense_backward(
             self.gradients[start:stop], self._distinct(start, stop), groups * self._entries, -1, False
@@ -102,6 +102,17 @@ class Embedding(Layer):
         weight = self.value("weight")
         output = embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type)  # type: ignore[arg-type]
         return output, (input,)
+
+    @property
+    def takes_copies(self) -> bool:
+        return self.module.padding_idx is None and self.module.max_norm is None
+
+    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        tables = copies["weight"]
+        groups, entries, width = tables.shape
+        offsets = torch.arange(0, groups * entries, entries, device=input.device)
+        ids = input.reshape(groups, -1) + offsets[:, None]
+        return embedding(ids, tables.reshape(-1, width)).view(*input.shape, width)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

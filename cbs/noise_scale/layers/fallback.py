@@ -17,8 +17,9 @@ from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.separation import check_separation
 
 if TYPE_CHECKING:
+    from cbs.noise_scale.layers.forward_pass import Pass
     from cbs.noise_scale.layers.groups import Run
-    from cbs.noise_scale.layers.recorder import Pass, Recorder
+    from cbs.noise_scale.layers.recorder import Recorder
 
 FEW_GROUPS = 8
 """Groups up to which one pass per group is faster than all of them under ``vmap``."""
@@ -35,7 +36,7 @@ class Fallback(Layer):
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
         super().__init__(module, name, watched, recorder)
-        recorder.compared.update(watched.values())
+        recorder.completeness.compared.update(watched.values())
         self._vectorised = True
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,6 +44,7 @@ class Fallback(Layer):
         if any(here is not mine for here, mine in zip(own, self.parameters, strict=True)):
             return self.original(*args, **kwargs)
         current = self.recorder.enter(self)
+        current.count(self.watched.values())
         outputs, structure = tree_flatten(self.original(*args, **kwargs))
         places = [place for place, leaf in enumerate(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if places:
@@ -75,7 +77,8 @@ class Fallback(Layer):
         if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])
         sizes = [torch.linalg.vector_norm(gradient).item() for gradient in gradients if gradient is not None]
-        self.recorder.largest = max(self.recorder.largest, *sizes)
+        completeness = self.recorder.completeness
+        completeness.largest = max(completeness.largest, *sizes)
         self.recorder.paused = True
         devices = {parameter.device.index for parameter in self.parameters if parameter.device.type == "cuda"}
         try:

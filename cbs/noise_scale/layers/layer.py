@@ -14,7 +14,8 @@ from cbs.noise_scale.layers.contribution import Contribution
 from cbs.noise_scale.layers.separation import check_separation
 
 if TYPE_CHECKING:
-    from cbs.noise_scale.layers.recorder import Pass, Recorder
+    from cbs.noise_scale.layers.forward_pass import Pass
+    from cbs.noise_scale.layers.recorder import Recorder
 
 
 class Layer:
@@ -47,6 +48,7 @@ class Layer:
         self.name = name
         self.watched = watched
         self.recorder = recorder
+        self.first = next(iter(watched.values()))
         self.original = module.forward
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
 
@@ -58,6 +60,20 @@ class Layer:
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
+
+    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        """The output, from one copy of the parameters per group, differentiated by autograd alone.
+
+        Args:
+            input: a first dimension that the groups divide.
+            copies: by attribute name, shape ``[groups, *parameter.shape]``.
+        """
+        raise NotImplementedError
+
+    @property
+    def takes_copies(self) -> bool:
+        """Whether this layer knows :meth:`by_group`."""
+        return False
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
@@ -125,10 +141,22 @@ class Layer:
             if own.get(attribute) is not parameter:
                 return self.original(input)
         current = self.recorder.enter(self)
+        if current.copies:
+            copies = current.copies_for(self, input)
+            if copies is not None:
+                return self._with_copies(input, current, copies)
+        current.count(self.watched.values())
         if self.whole:
             return _tap(input, None, self, current, *self.parameters)
         output, saved = self.run(input)
         return _tap(output, saved, self, current, *self.parameters)
+
+    def _with_copies(self, input: Tensor, current: Pass, copies: dict[str, Tensor]) -> Tensor:
+        if input.shape[0] != 1 or current.examples == 1:
+            return self.by_group(input, copies)
+        run = current.runs[0]
+        output = self.by_group(input.expand(run.groups, *input.shape[1:]), copies)
+        return output.unsqueeze(1).expand(run.groups, run.size, *output.shape[1:]).flatten(0, 1)
 
     def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Record the contributions of all groups.

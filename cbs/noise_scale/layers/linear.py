@@ -7,7 +7,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Products, accumulator, cast, sum_of_products
+from cbs.noise_scale.layers.contribution import (
+    Contribution,
+    Dense,
+    Products,
+    Scratch,
+    accumulator,
+    cast,
+    sum_of_products,
+)
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 16
@@ -28,10 +36,14 @@ class LinearWeight(Contribution):
         self.groups = inputs.shape[0]
         self.nbytes = inputs.shape[2] * gradients.shape[2] * inputs.element_size()
 
-    def dense(self, start: int, stop: int) -> Tensor:
-        if stop - start == self.groups:
-            return torch.bmm(self.gradients.mT, self.inputs)
-        return torch.bmm(self.gradients[start:stop].mT, self.inputs[start:stop])
+    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+        gradients, inputs = self.gradients, self.inputs
+        if stop - start < self.groups:
+            gradients, inputs = gradients[start:stop], inputs[start:stop]
+        out = None
+        if scratch is not None:
+            out = scratch.empty((stop - start, gradients.shape[2], inputs.shape[2]), like=gradients)
+        return torch.bmm(gradients.mT, inputs, out=out)
 
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
@@ -66,6 +78,19 @@ class Linear(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
         return output, (cast(input, output.dtype),)
+
+    @property
+    def takes_copies(self) -> bool:
+        return len(self.watched) == (1 if self.module.bias is None else 2)
+
+    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        weights = copies["weight"]
+        rows = input.reshape(len(weights), -1, input.shape[-1])
+        if "bias" in copies:
+            output = torch.baddbmm(copies["bias"].unsqueeze(1), rows, weights.mT)
+        else:
+            output = torch.bmm(rows, weights.mT)
+        return output.view(*input.shape[:-1], -1)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

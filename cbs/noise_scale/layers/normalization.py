@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, rms_norm
+from torch.nn.functional import group_norm, layer_norm, rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Remainder, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 FUSED_NUMEL = 2**15
@@ -51,12 +51,19 @@ class LayerNorm(Layer):
         found: dict[str, Contribution] = {}
         for name, part, total in zip(self.names, parts, totals, strict=True):
             if name in self.watched:
-                # The last group has what the others leave over.
-                last = total
-                for value in part:
-                    last = last - value
-                found[name] = Dense(torch.stack([*part, last]), total)
+                found[name] = Remainder(part, total)
         return found, inputs
+
+    @property
+    def takes_copies(self) -> bool:
+        return len(self.watched) == len([*self.module.parameters()])
+
+    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        shape, eps = self.module.normalized_shape, self.module.eps
+        gains = copies["weight"].unbind()
+        biases = copies["bias"].unbind() if "bias" in copies else (None,) * len(gains)
+        parts = zip(input.chunk(len(gains)), gains, biases, strict=True)
+        return torch.cat([layer_norm(part, shape, gain, bias, eps) for part, gain, bias in parts])
 
     def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved
@@ -86,6 +93,14 @@ class RMSNorm(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
+
+    takes_copies = True
+
+    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+        shape, eps = self.module.normalized_shape, self.module.eps
+        gains = copies["weight"].unbind()
+        parts = zip(input.chunk(len(gains)), gains, strict=True)
+        return torch.cat([rms_norm(part, shape, gain, eps) for part, gain in parts])
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

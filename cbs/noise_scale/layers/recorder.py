@@ -1,4 +1,4 @@
-"""Collects what layers contribute, and checks that nothing is missing."""
+"""Collects what layers contribute to the gradients of a step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, sum_of_groups
+from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
+from cbs.noise_scale.layers.completeness import Completeness
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Scratch, accumulator, sum_of_groups
+from cbs.noise_scale.layers.copies import copies, few_copies
+from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.groups import Run, split_examples
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import ForwardPasses
@@ -24,31 +27,6 @@ BLOCK_BYTES = 2**20
 
 HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
-
-
-ROUNDINGS = 64
-"""Rounding errors of the largest gradient that another one may differ by from what it is compared with."""
-
-
-class Pass:
-    """One forward pass.
-
-    Attributes:
-        number: of the pass.
-        examples: of the pass.
-        runs: its groups.
-        uses: calls of watched layers, by index of the parameter tensor.
-        seen: how many of them were differentiated.
-        held: contributions that wait for the others, by index.
-    """
-
-    def __init__(self, number: int, examples: int, runs: tuple[Run, ...]) -> None:
-        self.number = number
-        self.examples = examples
-        self.runs = runs
-        self.uses: dict[int, int] = {}
-        self.seen: dict[int, int] = {}
-        self.held: dict[int, list[Sequence[Contribution]]] = {}
 
 
 class Recorder:
@@ -65,9 +43,10 @@ class Recorder:
     Attributes:
         paused: whether watched layers should behave as if they were not.
         checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
+        checked: whether the first forward pass is over.
         compiled: whether a layer was called from compiled code.
-        largest: norm of the largest gradient met in a comparison.
-        compared: indices whose gradients are compared with the contributions in every backward pass, not once.
+        copied: indices of the parameter tensors that some layer takes copies of.
+        completeness: of what layers contribute.
     """
 
     def __init__(
@@ -81,15 +60,16 @@ class Recorder:
     ) -> None:
         self.paused = False
         self.checking = False
+        self.checked = False
         self.compiled = False
-        self.compared: set[int] = set()
+        self.copied: list[int] = []
+        self.completeness = Completeness(names)
         self._passes = passes
         self._parameters = parameters
         self._names = names
         self._geometries = geometries
         self._groups = groups
         self._current = Pass(0, 0, ())
-        self._complete: set[int] = set()
         places = range(len(geometries))
         self._by_norm = [
             any(geometries[place].norms_suffice and geometries[place].covers(index) for place in places)
@@ -100,6 +80,7 @@ class Recorder:
             for index in range(len(parameters))
         ]
         self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
+        self._scratch = Scratch()
         self._norms = NormSums(len(parameters), parameters[0].device)
         self.forget()
 
@@ -113,8 +94,7 @@ class Recorder:
         self._differentiated: dict[int, Pass] = {}
         self._values: list[dict[int, Tensor]] = [{} for _ in self._geometries]
         self._norms.forget()
-        self._returned: dict[int, list[Tensor | int]] = {}
-        self.largest = 0.0
+        self.completeness.forget()
 
     def enter(self, layer: Layer) -> Pass:
         """The current forward pass, in which a layer is called."""
@@ -128,17 +108,25 @@ class Recorder:
             examples = self._passes.examples
             runs = split_examples(examples, examples if self._groups is None else self._groups)
             current = self._current = Pass(self._passes.number, examples, runs)
+            if self.checked and len(runs) == 1:
+                self._copy(current)
         if current.number == 0:
             raise ConfigError(
                 f"layer {layer.name!r} is called outside the model's forward pass; "
                 "give the probe the module that the training loop calls"
             )
-        # Recomputed activations are no further use of a parameter.
-        if torch._C._current_graph_task_id() == -1:
-            uses = current.uses
-            for index in layer.watched.values():
-                uses[index] = uses.get(index, 0) + 1
         return current
+
+    def _copy(self, current: Pass) -> None:
+        """Make copies of parameters for a forward pass, where that is worth while."""
+        parameters = [self._parameters[index] for index in self.copied]
+        groups = current.runs[0].groups
+        if few_copies(groups, parameters):
+
+            def sum(place: int, values: Tensor) -> Tensor:
+                return self.take(current, self.copied[place], [Dense(values)])
+
+            current.copies = dict(zip(self.copied, copies(groups, parameters, sum), strict=True))
 
     def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
@@ -172,8 +160,7 @@ class Recorder:
             total = total + other
         if total.dtype is not (dtype := self._parameters[index].dtype):
             total = total.to(dtype)
-        # A reference to the gradient would keep autograd from moving it into .grad.
-        self._returned.setdefault(index, []).append(total.data_ptr() if index in self._complete else total)
+        self.completeness.returned(index, total)
         return total
 
     def collect(self) -> Small | None:
@@ -188,48 +175,10 @@ class Recorder:
         examples = sum(current.examples for current in self._differentiated.values())
         statistics = self._statistics()
         for entries in statistics:
-            torch._foreach_mul_(entries, float(examples))
+            scale_(entries, float(examples))
         small = Small(statistics=statistics, groups=groups, size=examples / groups, examples=examples)
         self.forget()
         return small
-
-    def check(self, index: int, gradient: Tensor) -> None:
-        """Compare the gradient that a backward pass found for a parameter tensor with what layers contributed to it.
-
-        Raises:
-            ConfigError: if they differ, because the parameter is used elsewhere, too, or a hook changes its gradient.
-        """
-        if self.checking:
-            return
-        returned = self._returned.pop(index, [])
-        if len(returned) == 1 and index in self._complete and returned[0] == gradient.data_ptr():
-            return
-        tensors = [tensor for tensor in returned if isinstance(tensor, Tensor)]
-        if len(returned) > 1 and not tensors:
-            return
-        if not bool(gradient.isfinite().all()):
-            return
-        if not tensors or not self._agree(gradient, tensors):
-            raise ConfigError(
-                f"the gradient of {self._names[index]!r} is not what its layer contributes to it: it is used outside "
-                "the layer, the layer mixes examples or draws random numbers, or a hook changes its gradient; use the "
-                "source 'accumulation'"
-            )
-        if index not in self.compared:
-            self._complete.add(index)
-
-    def _agree(self, gradient: Tensor, tensors: Sequence[Tensor]) -> bool:
-        """Whether a gradient is the sum of some tensors, up to rounding.
-
-        A gradient that is zero but for rounding, as that of a bias before a normalisation, has no digits to compare;
-        what matters is that it is small beside other gradients.
-        """
-        rounding = torch.finfo(gradient.dtype).eps
-        stacked = torch.stack(list(tensors)).to(accumulator(gradient.dtype))
-        difference = torch.linalg.vector_norm(gradient - stacked.sum(0)).item()
-        size = torch.linalg.vector_norm(stacked).item()
-        self.largest = max(self.largest, size)
-        return difference <= rounding**0.5 * size + ROUNDINGS * rounding * self.largest
 
     def _keep(self, part: Contribution) -> Contribution:
         """A form that can wait until the last use of a parameter was seen."""
@@ -265,7 +214,7 @@ class Recorder:
             return part.total()
         total = None
         for start, stop in blocks:
-            values = part.dense(start, stop)
+            values = part.dense(start, stop, self._scratch)
             self._add(index, run, values)
             if total is None:
                 total = sum_of_groups(values)
@@ -284,12 +233,11 @@ class Recorder:
             table = self._values[place]
             table[index] = table[index].add_(value) if index in table else value
 
-    def _statistics(self) -> list[list[Tensor]]:
-        statistics = []
+    def _statistics(self) -> list[Statistics]:
+        statistics: list[Statistics] = []
         for geometry, covered, table in zip(self._geometries, self._covered, self._values, strict=True):
             if geometry.norms_suffice:
-                squares = self._norms.total().unbind()
-                statistics.append([squares[index] for index in covered])
+                statistics.append(self._norms.total(covered))
             else:
                 statistics.append(gathered(geometry, table, self._parameters, covered))
         return statistics

@@ -40,6 +40,7 @@ class FirstOutput:
         if not (torch.is_grad_enabled() and self._recorder.examples):
             return
         self.handle.remove()
+        self._recorder.checked = True
         examples = self._recorder.examples
         leaves = tree_leaves(list(output.values()) if isinstance(output, Mapping) else output)
         found = [

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.sources import SOURCES
@@ -78,7 +78,7 @@ class Accumulation:
             examples=examples,
         )
         for statistics in small.statistics:
-            torch._foreach_mul_(statistics, float(examples))
+            scale_(statistics, float(examples))
         self._forget()
         return small
 
@@ -114,9 +114,8 @@ class Accumulation:
 
         return take
 
-    def _of(self, geometry: Geometry, table: dict[int, Tensor]) -> list[Tensor]:
+    def _of(self, geometry: Geometry, table: dict[int, Tensor]) -> Statistics:
         indices = range(len(self._parameters))
         if geometry.norms_suffice:
-            norms = self._norms.total().unbind()
-            return [norms[index] for index in indices if geometry.covers(index)]
+            return self._norms.total([index for index in indices if geometry.covers(index)])
         return gathered(geometry, table, self._parameters, indices)

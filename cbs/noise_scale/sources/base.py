@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries.base import Geometry, Statistics
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,7 @@ class Small:
         examples: of the step, or their effective number over ranks of unequal batches.
     """
 
-    statistics: list[list[Tensor]]
+    statistics: list[Statistics]
     groups: int
     size: float
     examples: float

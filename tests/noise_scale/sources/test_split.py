@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.geometries.base import vector
 from cbs.noise_scale.passes import first_dimension
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Small
@@ -56,7 +57,7 @@ def watch(model: nn.Module, source: str = "split", **options: object) -> object:
 
 
 def norms(small: Small) -> Tensor:
-    return torch.stack(small.statistics[0]).double()
+    return vector(small.statistics[0])
 
 
 def slow_norms(model: nn.Module, ids: Tensor, groups: list[list[int]], of: Loss | None = None) -> Tensor:
