@@ -69,7 +69,8 @@ class LayerNorm(Layer):
         inputs, mean, rstd = saved
         found = {}
         if "weight" in self.watched:
-            found["weight"] = inputs.sub(mean).mul_(rstd).mul_(gradient)
+            centred = torch.sub(inputs, mean, out=self.recorder.scratch.empty(inputs.shape, like=mean))
+            found["weight"] = centred.mul_(rstd).mul_(gradient)
         if "bias" in self.watched:
             found["bias"] = gradient
         shape = self.module.normalized_shape

@@ -22,8 +22,11 @@ from cbs.noise_scale.sources.base import Small, gathered
 if TYPE_CHECKING:
     from cbs.noise_scale.layers.layer import Layer
 
-BLOCK_BYTES = 2**20
-"""Contributions written out at a time; about the size of a core's cache."""
+BLOCK_BYTES = 2**22
+"""Contributions written out at a time where their norm and their sum are all that is read."""
+
+VALUE_BLOCK_BYTES = 2**20
+"""The same where a geometry makes something of them that is as large; about the size of a core's cache."""
 
 HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
@@ -47,6 +50,7 @@ class Recorder:
         compiled: whether a layer was called from compiled code.
         copied: indices of the parameter tensors that some layer takes copies of.
         completeness: of what layers contribute.
+        scratch: memory for intermediate results.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Recorder:
             for index in range(len(parameters))
         ]
         self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
-        self._scratch = Scratch()
+        self.scratch = Scratch()
         self._norms = NormSums(len(parameters), parameters[0].device)
         self.forget()
 
@@ -193,7 +197,7 @@ class Recorder:
             if square is not None:
                 self._norms.add_square(index, 1.0 / run.size, square)
                 continue
-            for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
+            for start, stop in self._blocks(index, run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
                 for part in calls[1:]:
                     values = values + part.dense(start, stop)
@@ -208,19 +212,26 @@ class Recorder:
             if square is not None:
                 self._norms.add_square(index, 1.0 / run.size, square)
                 return part.total()
-        blocks = _blocks(run.groups, part.nbytes)
+        blocks = self._blocks(index, run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
             self._add(index, run, part.values)
             return part.total()
         total = None
         for start, stop in blocks:
-            values = part.dense(start, stop, self._scratch)
+            values = part.dense(start, stop, self.scratch)
             self._add(index, run, values)
             if total is None:
                 total = sum_of_groups(values)
             else:
                 total.add_(values[0] if stop - start == 1 else sum_of_groups(values))
         return total  # type: ignore[return-value]
+
+    def _blocks(self, index: int, groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
+        """Blocks of groups whose contributions fit the cache."""
+        step = max(1, (VALUE_BLOCK_BYTES if self._by_value[index] else BLOCK_BYTES) // nbytes)
+        if groups <= step:
+            return ((0, groups),)
+        return [(start, min(start + step, groups)) for start in range(0, groups, step)]
 
     def _add(self, index: int, run: Run, values: Tensor) -> None:
         """Add the statistics of some groups of a run."""
@@ -241,14 +252,6 @@ class Recorder:
             else:
                 statistics.append(gathered(geometry, table, self._parameters, covered))
         return statistics
-
-
-def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
-    """Blocks of groups whose contributions fit the cache."""
-    step = max(1, BLOCK_BYTES // nbytes)
-    if groups <= step:
-        return ((0, groups),)
-    return [(start, min(start + step, groups)) for start in range(0, groups, step)]
 
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
