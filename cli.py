@@ -377,10 +377,11 @@ def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[An
     with errors.status("loading the data"):
         from analysis.throughput import StepTime
         from sweeps.parsing import parse_batch_sizes
-        from sweeps.throughput import Timing, batch_sizes_of, examples_of, measure_throughput
+        from sweeps.throughput import Timing, examples_of, measure_throughput
 
-        configs = examples_of(source)
-        sizes = batch_sizes_of(source) if batch_sizes is None else parse_batch_sizes(batch_sizes)
+        configs, sizes = examples_of(source)
+    if batch_sizes is not None:
+        sizes = list(parse_batch_sizes(batch_sizes))
 
     def report(timing: Timing) -> None:
         took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"

@@ -52,13 +52,13 @@ Report = Callable[[Timing], None]
 """Called once per optimizer and batch size."""
 
 
-def examples_of(source: str) -> list[TrialConfig]:
-    """One trial configuration per optimizer of a folder of results, or of a recipe.
+def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
+    """One trial configuration per optimizer of a folder of results, or of a recipe, and every batch size there.
 
     A trial that reached its target stands for its optimizer where there is one.
 
     Raises:
-        ConfigError: if there is neither a folder nor a recipe of this name.
+        ConfigError: if there is neither a folder nor a recipe of this name, or the folder holds several workloads.
         ResultsError: if the folder cannot be read, or holds no trial.
     """
     if Path(source).exists():
@@ -68,37 +68,26 @@ def examples_of(source: str) -> list[TrialConfig]:
     sweep = resolve(RECIPES[source]())
     cells = [Cell(choice.name, sweep.batch_sizes[0], sweep.seeds[0]) for choice in sweep.optimizers]
     grids = [sweep.lr_grid(cell.optimizer) for cell in cells]
-    return [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
+    configs = [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
+    return configs, list(sweep.batch_sizes)
 
 
-def batch_sizes_of(source: str) -> list[int]:
-    """Every batch size of a folder of results, or of a recipe."""
-    if not Path(source).exists():
-        return list(RECIPES[source]().batch_sizes)
-    return sorted({config.batch_size for config, _ in _configs(Path(source))})
-
-
-def _of_results(path: Path) -> list[TrialConfig]:
+def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
     found: dict[str, tuple[bool, TrialConfig]] = {}
-    for config, reached in _configs(path):
-        known = found.get(config.optimizer.name)
-        if known is not None and known[1].workload != config.workload:
-            raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
-        if known is None or reached > known[0]:
-            found[config.optimizer.name] = reached, config
-    return [config for _, config in found.values()]
-
-
-def _configs(path: Path) -> list[tuple[TrialConfig, bool]]:
-    found = []
+    batch_sizes: set[int] = set()
     for store in find_sweeps(path):
         for trial_id in store.trial_ids():
             _, summary = read_record(store.trials / trial_id / "record.parquet")
-            reached = summary["status"] == TrialStatus.REACHED
-            found.append((TrialConfig.from_dict(summary["config"]), reached))
+            config, reached = TrialConfig.from_dict(summary["config"]), summary["status"] == TrialStatus.REACHED
+            batch_sizes.add(config.batch_size)
+            known = found.get(config.optimizer.name)
+            if known is not None and known[1].workload != config.workload:
+                raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
+            if known is None or reached > known[0]:
+                found[config.optimizer.name] = reached, config
     if not found:
         raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
-    return found
+    return [config for _, config in found.values()], sorted(batch_sizes)
 
 
 def measure_throughput(

@@ -15,7 +15,7 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
 from cbs.training import TrainingLoop
-from sweeps.throughput import Timing, batch_sizes_of, examples_of, measure_throughput
+from sweeps.throughput import Timing, examples_of, measure_throughput
 from tests.factories import trial
 
 QUADRATIC = TrialConfig(
@@ -121,15 +121,15 @@ def test_values_out_of_their_domain_are_refused(sizes: list[int], seconds: float
 
 
 def test_a_folder_of_results_gives_a_trial_per_optimizer_that_reached_its_target(results: Path) -> None:
-    found = examples_of(str(results))
+    found, batch_sizes = examples_of(str(results))
     assert {config.optimizer.name: config.lr for config in found} == {"adamw": 1e-2, "muon": 1e-2}
-    assert batch_sizes_of(str(results)) == [4, 8]
+    assert batch_sizes == [4, 8]
 
 
 def test_a_recipe_gives_its_optimizers_and_batch_sizes() -> None:
-    (config,) = examples_of("quick")
+    (config,), batch_sizes = examples_of("quick")
     assert (config.optimizer.name, config.workload.name) == ("adamw", "text")
-    assert batch_sizes_of("quick") == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert batch_sizes == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 def test_a_source_that_is_neither(tmp_path: Path) -> None:
