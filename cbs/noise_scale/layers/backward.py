@@ -62,8 +62,8 @@ class InsideBackward:
             layer.install(lambda: self.active)
         # Where ranks communicate, gradients are wanted one by one, as early as possible.
         if not initialized():
-            known = {index for layer in self._layers if layer.takes_copies for index in layer.watched.values()}
-            self._recorder.copied = sorted(known)
+            copied = {index for layer in self._layers if layer.copied for index in layer.watched.values()}
+            self._recorder.copied = sorted(copied)
         self._passes.attach()
         self._handles = [self._parameters[index].register_hook(self._check(index)) for index in watched]
         self._handles.append(FirstOutput(self._model, self._recorder, [self._parameters[i] for i in watched]).handle)

@@ -22,8 +22,8 @@ SCRATCH_BYTES = 2**24
 class Scratch:
     """Memory of a processor for results that are read once.
 
-    What is allocated for every product comes from the system again and again on many of them, and filling a fresh page
-    takes longer than writing to one in the cache.
+    Memory that is allocated for every product is often fresh from the system, and the first write to a page takes much
+    longer than another one to what is in the cache.
     """
 
     def __init__(self) -> None:
@@ -78,10 +78,6 @@ class Contribution:
         either out; ``None`` where this kind does not know how."""
         return None
 
-    def kept(self) -> Contribution:
-        """The same without activations, to be kept."""
-        return Dense(self.dense(0, self.groups))
-
 
 class Dense(Contribution):
     """Contributions that are written out already.
@@ -102,36 +98,6 @@ class Dense(Contribution):
 
     def total(self) -> Tensor:
         return sum_of_groups(self.values) if self.sum is None else self.sum
-
-    def kept(self) -> Contribution:
-        return self
-
-
-class Remainder(Contribution):
-    """Contributions of which the last is what the others leave of the sum.
-
-    Args:
-        others: all but the last, each of the parameter tensor's shape.
-        sum: over groups.
-    """
-
-    def __init__(self, others: Sequence[Tensor], sum: Tensor) -> None:
-        self.others = others
-        self.sum = sum
-        self.groups = len(others) + 1
-        self.nbytes = sum.numel() * sum.element_size()
-
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
-        last = self.sum
-        for other in self.others:
-            last = last - other
-        return torch.stack([*self.others, last][start:stop])
-
-    def total(self) -> Tensor:
-        return self.sum
-
-    def kept(self) -> Contribution:
-        return self
 
 
 def sum_of_groups(values: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ def few_copies(groups: int, parameters: Sequence[Tensor]) -> bool:
     """Whether copies of the parameters are worth while."""
     if not parameters or not 2 <= groups <= MOST_COPIES:
         return False
-    # Hooks are called with None for a parameter that is not used, which they do not expect; one of them is our own.
-    if any(len(parameter._backward_hooks or ()) > 1 for parameter in parameters):
+    # Hooks would be called for parameters that are not used, too, which they do not expect. One of them is our own.
+    if any(len(tensor._backward_hooks or ()) > 1 or tensor._post_accumulate_grad_hooks for tensor in parameters):
         return False
     nbytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     return groups * nbytes <= COPIED_BYTES and all(parameter.dtype.itemsize >= 4 for parameter in parameters)

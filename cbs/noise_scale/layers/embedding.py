@@ -103,9 +103,9 @@ class Embedding(Layer):
         output = embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type)  # type: ignore[arg-type]
         return output, (input,)
 
-    @property
-    def takes_copies(self) -> bool:
-        return self.module.padding_idx is None and self.module.max_norm is None
+    @classmethod
+    def takes_copies(cls, module: nn.Module) -> bool:
+        return module.padding_idx is None and module.max_norm is None
 
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         tables = copies["weight"]

@@ -37,6 +37,7 @@ class Layer:
         types: module types of this kind; subclasses of them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
         whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
+        copied: whether to use copies of the parameters where there are some, see :mod:`cbs.noise_scale.layers.copies`.
     """
 
     types: ClassVar[tuple[type[nn.Module], ...]] = ()
@@ -48,7 +49,8 @@ class Layer:
         self.name = name
         self.watched = watched
         self.recorder = recorder
-        self.first = next(iter(watched.values()))
+        own = [parameter for parameter in module._parameters.values() if parameter is not None]
+        self.copied = len(watched) == len(own) and self.takes_copies(module)
         self.original = module.forward
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
 
@@ -61,6 +63,11 @@ class Layer:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
 
+    @classmethod
+    def takes_copies(cls, module: nn.Module) -> bool:
+        """Whether this kind knows :meth:`by_group`, for a module with all its parameters watched."""
+        return False
+
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         """The output, from one copy of the parameters per group, differentiated by autograd alone.
 
@@ -69,11 +76,6 @@ class Layer:
             copies: by attribute name, shape ``[groups, *parameter.shape]``.
         """
         raise NotImplementedError
-
-    @property
-    def takes_copies(self) -> bool:
-        """Whether this layer knows :meth:`by_group`."""
-        return False
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
@@ -141,7 +143,7 @@ class Layer:
             if own.get(attribute) is not parameter:
                 return self.original(input)
         current = self.recorder.enter(self)
-        if current.copies:
+        if current.copies and self.copied:
             copies = current.copies_for(self, input)
             if copies is not None:
                 return self._with_copies(input, current, copies)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Remainder, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 FUSED_NUMEL = 2**15
@@ -51,12 +51,16 @@ class LayerNorm(Layer):
         found: dict[str, Contribution] = {}
         for name, part, total in zip(self.names, parts, totals, strict=True):
             if name in self.watched:
-                found[name] = Remainder(part, total)
+                # The last group has what the others leave over.
+                last = total
+                for value in part:
+                    last = last - value
+                found[name] = Dense(torch.stack([*part, last]), total)
         return found, inputs
 
-    @property
-    def takes_copies(self) -> bool:
-        return len(self.watched) == len([*self.module.parameters()])
+    @classmethod
+    def takes_copies(cls, module: nn.Module) -> bool:
+        return True
 
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         shape, eps = self.module.normalized_shape, self.module.eps
@@ -95,7 +99,9 @@ class RMSNorm(Layer):
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
 
-    takes_copies = True
+    @classmethod
+    def takes_copies(cls, module: nn.Module) -> bool:
+        return True
 
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         shape, eps = self.module.normalized_shape, self.module.eps

@@ -46,7 +46,7 @@ class Recorder:
     Attributes:
         paused: whether watched layers should behave as if they were not.
         checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
-        checked: whether the first forward pass is over.
+        checked: whether the first forward pass in which layers were watched is over.
         compiled: whether a layer was called from compiled code.
         copied: indices of the parameter tensors that some layer takes copies of.
         completeness: of what layers contribute.
@@ -90,8 +90,8 @@ class Recorder:
 
     @property
     def examples(self) -> int:
-        """Examples of the latest forward pass."""
-        return self._passes.examples
+        """Examples of the latest forward pass; 0 if no layer was watched in it."""
+        return self._current.examples if self._current.number == self._passes.number else 0
 
     def forget(self) -> None:
         """Start a new step."""

@@ -233,12 +233,23 @@ def test_a_parameter_that_a_pass_does_not_use_has_no_gradient(taken: list[str]) 
     assert "inner" not in taken[1:]
 
 
-def test_hooks_of_others_are_not_called_for_a_parameter_that_is_not_used(taken: list[str]) -> None:
+def test_operations_in_place_on_an_output(taken: list[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(inplace=True), nn.LayerNorm(4), nn.ReLU(inplace=True), nn.Linear(4, 2, bias=False)
+    ).double()
+    x = torch.randn(6, 5, 3).double()
+    assert_exact(model, lambda model: losses(model, x), source="split", rtol=RTOL)
+    assert taken
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_others_are_not_called_for_a_parameter_that_is_not_used(register: str, taken: list[str]) -> None:
     model, batch = build(Branch), ids()
     after_a_first_pass(model, batch)
     model.inner_wanted = False
     seen: list[Tensor | None] = []
-    model.inner.weight.register_hook(seen.append)
+    getattr(model.inner.weight, register)(seen.append)
     losses(model, batch).sum().backward()
     assert not seen
     assert not taken

@@ -88,3 +88,14 @@ def test_the_check_leaves_no_trace() -> None:
         assert probe.step() is None
         output.square().sum().backward()
         assert probe.step()["l2"].sizes.groups == 2
+
+
+def test_the_check_waits_for_a_pass_that_is_measured() -> None:
+    torch.manual_seed(0)
+    model = Contrasted()
+    probe = Probe(model, source="split", every=2)
+    probe.start_at(1)
+    model(torch.randn(EXAMPLES, EXAMPLES)).sum().backward()
+    assert probe.step() == {}
+    with pytest.raises(ConfigError, match="depends on what layer"):
+        model(torch.randn(EXAMPLES, EXAMPLES))
