@@ -18,6 +18,7 @@ from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
 from sweeps.cell import Cell
+from sweeps.memory import keep_freed_memory
 from sweeps.pruning import beyond
 from sweeps.workload import built
 
@@ -34,6 +35,7 @@ class Trainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         torch.set_num_threads(config["threads"])
+        keep_freed_memory()
         sys.path.insert(0, config["path"])
         self._scoreboard = ray.get_actor(config["scoreboard"], namespace=config["namespace"])
 

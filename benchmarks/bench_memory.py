@@ -1,0 +1,57 @@
+"""A training step of the embedded models on a processor, where freed memory is kept and where it is not. One thread.
+
+The setting holds for a process, so each candidate sets it before its step; the other one is that of the GNU C library
+after it has seen pieces of 2 MB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+
+import torch
+from bench_noise_scale import loss
+from interleaved import measure, table
+
+from cbs.text.gpt import GPT, SIZES
+from sweeps.memory import keep_freed_memory
+
+VOCABULARY = 128
+
+
+def give_back() -> None:
+    """What the library does by itself: it gives back twice the largest piece that it took from the system."""
+    library = ctypes.CDLL(None)
+    library.mallopt(-3, 2**21)
+    library.mallopt(-1, 2**22)
+
+
+def stepper(size: str, batch_size: int, setting: Callable[[], object]) -> Callable[[], None]:
+    torch.manual_seed(0)
+    model = GPT(SIZES[size], VOCABULARY)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batch = torch.randint(VOCABULARY, (batch_size, SIZES[size].context + 1))
+
+    def step() -> None:
+        setting()
+        loss(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for size, batch_size in (("30k", 16), ("30k", 64), ("30k", 256), ("200k", 128), ("3m", 16)):
+        candidates = {
+            "given back": stepper(size, batch_size, give_back),
+            "kept": stepper(size, batch_size, keep_freed_memory),
+        }
+        print(f"\n{size}, batch of {batch_size}: one training step")
+        print(table(measure(candidates, rounds=15, seconds=0.3, clock=time.process_time), "given back"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Memory that a training step frees and the next one takes again."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of the parameters in ``malloc.h``."""
+_MOST = 2**31 - 1
+_LARGEST_PIECE = 2**25
+"""The largest value that the library takes; larger pieces come from the system every time."""
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep what it frees, up to the most it ever needed.
+
+    The GNU C library gives free memory at the end of its heap back to the system, which clears every page that is asked
+    for again. At every training step on a processor that is most of the activations: 0 to 20 % of the time of a step
+    (``benchmarks/bench_memory.py``).
+
+    Returns:
+        Whether it could be done; other C libraries have no such setting.
+    """
+    if sys.platform != "linux":
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return False
+    return all(
+        library.mallopt(ctypes.c_int(parameter), ctypes.c_int(value)) == 1
+        for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_PIECE), (_TRIM_THRESHOLD, _MOST))
+    )

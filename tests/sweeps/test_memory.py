@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps import memory
+
+ROOT = Path(__file__).parents[2]
+FAULTS = """
+import resource, sys
+import torch
+from sweeps.memory import keep_freed_memory
+
+kept = sys.argv[1] == "keep" and keep_freed_memory()
+
+def step():
+    return sum(float(piece[0]) for piece in [torch.ones(2**18) for _ in range(16)])
+
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(mode: str) -> tuple[bool, int]:
+    """Whether freed memory is kept, and pages that ten steps of 16 MB ask the system for."""
+    command = [sys.executable, "-c", FAULTS, mode]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    kept, pages = done.stdout.split()
+    return kept == "1", int(pages)
+
+
+def test_freed_memory_is_not_asked_for_again() -> None:
+    kept, pages = faults("keep")
+    if not kept:
+        pytest.skip("this C library has no such setting")
+    assert pages < 0.1 * faults("not")[1]
+
+
+@pytest.mark.parametrize("library", [object(), type("Refusing", (), {"mallopt": staticmethod(lambda *_: 0)})()])
+def test_a_library_without_the_setting(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
+    assert not memory.keep_freed_memory()
+
+
+def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert not memory.keep_freed_memory()
