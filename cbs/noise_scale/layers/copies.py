@@ -38,7 +38,7 @@ class Copies(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, groups: int, sum: Callable[[int, Tensor], Tensor], *parameters: Tensor
+        ctx: Any, groups: int, sum: Callable[[int, Tensor], Tensor | None], *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.sum = sum
         ctx.set_materialize_grads(False)
@@ -58,13 +58,15 @@ _apply = super(torch.autograd.Function, Copies).apply
 """``Copies.apply`` without its Python part, which serves functorch."""
 
 
-def copies(groups: int, parameters: Sequence[Tensor], sum: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
+def copies(
+    groups: int, parameters: Sequence[Tensor], sum: Callable[[int, Tensor], Tensor | None]
+) -> tuple[Tensor, ...]:
     """Copies of parameter tensors, shape ``[groups, *parameter.shape]``.
 
     Args:
         groups: number of copies.
         parameters: the tensors.
         sum: called in the backward pass with the place of a tensor among them and the gradients of its copies; returns
-            the gradient of the tensor.
+            the gradient of the tensor, or ``None``.
     """
     return _apply(groups, sum, *parameters)

@@ -155,10 +155,21 @@ class Layer:
 
     def _with_copies(self, input: Tensor, current: Pass, copies: dict[str, Tensor]) -> Tensor:
         if input.shape[0] != 1 or current.examples == 1:
-            return self.by_group(input, copies)
-        run = current.runs[0]
-        output = self.by_group(input.expand(run.groups, *input.shape[1:]), copies)
-        return output.unsqueeze(1).expand(run.groups, run.size, *output.shape[1:]).flatten(0, 1)
+            output = self.by_group(input, copies)
+        else:
+            run = current.runs[0]
+            output = self.by_group(input.expand(run.groups, *input.shape[1:]), copies)
+            output = output.unsqueeze(1).expand(run.groups, run.size, *output.shape[1:]).flatten(0, 1)
+        if not self.recorder.checked:
+            output.register_hook(self._check(current.examples))
+        return output
+
+    def _check(self, examples: int) -> Callable[[Tensor], None]:
+        def check(gradient: Tensor) -> None:
+            if self.recorder.checking:
+                check_separation(self.name, gradient, examples)
+
+        return check
 
     def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Record the contributions of all groups.

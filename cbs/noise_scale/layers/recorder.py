@@ -46,7 +46,7 @@ class Recorder:
     Attributes:
         paused: whether watched layers should behave as if they were not.
         checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
-        checked: whether the first forward pass in which layers were watched is over.
+        checked: whether it is over.
         compiled: whether a layer was called from compiled code.
         copied: indices of the parameter tensors that some layer takes copies of.
         completeness: of what layers contribute.
@@ -112,7 +112,7 @@ class Recorder:
             examples = self._passes.examples
             runs = split_examples(examples, examples if self._groups is None else self._groups)
             current = self._current = Pass(self._passes.number, examples, runs)
-            if self.checked and len(runs) == 1:
+            if len(runs) == 1:
                 self._copy(current)
         if current.number == 0:
             raise ConfigError(
@@ -127,8 +127,8 @@ class Recorder:
         groups = current.runs[0].groups
         if few_copies(groups, parameters):
 
-            def sum(place: int, values: Tensor) -> Tensor:
-                return self.take(current, self.copied[place], [Dense(values)])
+            def sum(place: int, values: Tensor) -> Tensor | None:
+                return None if self.checking else self.take(current, self.copied[place], [Dense(values)])
 
             current.copies = dict(zip(self.copied, copies(groups, parameters, sum), strict=True))
 
