@@ -6,32 +6,24 @@ after it has seen pieces of 2 MB.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
 
 import torch
-from bench_noise_scale import loss
+from bench_noise_scale import build, loss
 from interleaved import measure, table
 
-from cbs.text.gpt import GPT, SIZES
-from sweeps.memory import keep_freed_memory
-
-VOCABULARY = 128
+from cbs.text.gpt import SIZES
+from sweeps.memory import keep_freed_memory, set_thresholds
 
 
 def give_back() -> None:
     """What the library does by itself: it gives back twice the largest piece that it took from the system."""
-    library = ctypes.CDLL(None)
-    library.mallopt(-3, 2**21)
-    library.mallopt(-1, 2**22)
+    set_thresholds(2**21, 2**22)
 
 
 def stepper(size: str, batch_size: int, setting: Callable[[], object]) -> Callable[[], None]:
-    torch.manual_seed(0)
-    model = GPT(SIZES[size], VOCABULARY)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    batch = torch.randint(VOCABULARY, (batch_size, SIZES[size].context + 1))
+    model, optimizer, batch = build(SIZES[size], batch_size)
 
     def step() -> None:
         setting()

@@ -32,11 +32,11 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
-def build(shape: GPTShape) -> tuple[GPT, torch.optim.Optimizer, Tensor]:
+def build(shape: GPTShape, batch_size: int = BATCH) -> tuple[GPT, torch.optim.Optimizer, Tensor]:
     torch.manual_seed(0)
     model = GPT(shape, VOCABULARY)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return model, optimizer, torch.randint(VOCABULARY, (BATCH, shape.context + 1))
+    return model, optimizer, torch.randint(VOCABULARY, (batch_size, shape.context + 1))
 
 
 def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1, **options: object) -> Step:

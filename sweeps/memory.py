@@ -22,6 +22,19 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it could be done; other C libraries have no such setting.
     """
+    return set_thresholds(_LARGEST_PIECE, _MOST)
+
+
+def set_thresholds(piece: int, free: int) -> bool:
+    """Set when the GNU C library takes memory from the system and when it gives it back.
+
+    Args:
+        piece: bytes from which a piece comes from the system and goes back there.
+        free: bytes that may be free at the end of the heap.
+
+    Returns:
+        Whether it could be done.
+    """
     if sys.platform != "linux":
         return False
     library = ctypes.CDLL(None)
@@ -29,5 +42,5 @@ def keep_freed_memory() -> bool:
         return False
     return all(
         library.mallopt(ctypes.c_int(parameter), ctypes.c_int(value)) == 1
-        for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_PIECE), (_TRIM_THRESHOLD, _MOST))
+        for parameter, value in ((_MMAP_THRESHOLD, piece), (_TRIM_THRESHOLD, free))
     )

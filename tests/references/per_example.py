@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,16 @@ class Elementwise(Euclidean):
         return gradients.to(torch.promote_types(gradients.dtype, torch.float32)).square().sum(0)
 
 
+def watch(
+    model: nn.Module, source: str = "split", geometries: Sequence[Euclidean] = (Euclidean(),), **options: Any
+) -> Any:
+    """A source that is attached to a model; the batch falls into two groups if nothing else is said."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    watcher = SOURCES[source](model, parameters, geometries, **{"groups": 2, **options})
+    watcher.attach()
+    return watcher
+
+
 def assert_exact(
     model: nn.Module,
     losses: Callable[[nn.Module], Tensor],
@@ -94,8 +105,7 @@ def assert_exact(
     """
     copy = deepcopy(model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    watcher = SOURCES[source](model, parameters, geometries, groups=groups)
-    watcher.attach()
+    watcher = watch(model, source, geometries, groups=groups)
     seen = []
     for _ in range(2):  # the first pass through a model may differ from those that follow
         model.zero_grad()

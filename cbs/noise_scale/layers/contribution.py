@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from cbs.noise_scale.layers.scratch import Scratch
 
 PRODUCT_ENTRIES = 2**20
 """Entries of the matrices that are multiplied at a time by :func:`sum_of_products`."""
 
 Products = tuple[Tensor, Tensor]
 """Two tensors of the same shape, ``[groups, rows, rows']``."""
-
-
-SCRATCH_BYTES = 2**24
-"""Memory that is kept for intermediate results."""
-
-
-class Scratch:
-    """Memory of a processor for results that are read once.
-
-    Memory that is allocated for every product is often fresh from the system, and the first write to a page takes much
-    longer than another one to what is in the cache.
-    """
-
-    def __init__(self) -> None:
-        self._memory: dict[torch.dtype, Tensor] = {}
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor | None:
-        """A tensor of some shape and of the type of another one; ``None`` where fresh memory is as good, or more is
-        asked for than is kept."""
-        entries = math.prod(shape)
-        if like.device.type != "cpu" or entries * like.itemsize > SCRATCH_BYTES:
-            return None
-        memory = self._memory.get(like.dtype)
-        if memory is None or len(memory) < entries:
-            memory = self._memory[like.dtype] = torch.empty(entries, dtype=like.dtype)
-        return memory[:entries].view(shape)
 
 
 class Contribution:

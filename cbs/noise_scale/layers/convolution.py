@@ -10,8 +10,9 @@ from torch.nn.functional import pad
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Scratch, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.layers.scratch import Scratch
 
 
 class ConvolutionWeight(Contribution):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.errors import ConfigError
+from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
 
 COPIED_BYTES = 2**22
 """Gradients of all groups that may be there at once."""
@@ -46,10 +46,7 @@ class Copies(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        if torch.is_grad_enabled():
-            raise ConfigError(
-                "the model is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
-            )
+        refuse_second_derivatives("the model")
         totals = (None if values is None else ctx.sum(place, values) for place, values in enumerate(gradients))
         return None, None, *totals
 

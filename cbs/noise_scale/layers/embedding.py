@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Products, Scratch, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
+from cbs.noise_scale.layers.scratch import Scratch
 
 DENSE_ADVANTAGE = 4
 """Rows of tables that may be written per row looked up, before sorting the lookups is the cheaper way."""

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Dense
+from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.separation import check_separation
 
@@ -227,7 +228,7 @@ class Listener(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer, call = ctx.layer, ctx.call
-        layer.refuse_second_derivatives()
+        refuse_second_derivatives(f"layer {layer.name!r}")
         if any(gradient is not None for gradient in gradients):
             layer.listen(ctx.current, call, call.leaves(ctx.saved_tensors), list(gradients))
         passed = [

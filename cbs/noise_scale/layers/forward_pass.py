@@ -1,4 +1,4 @@
-"""What is known of one forward pass."""
+"""What is known of one forward pass, and of the passes that follow it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
 from cbs.noise_scale.layers.groups import Run
 
@@ -70,3 +71,15 @@ class Pass:
 def recomputing() -> bool:
     """Whether this is a backward pass."""
     return torch._C._current_graph_task_id() != -1
+
+
+def refuse_second_derivatives(what: str) -> None:
+    """Called in a backward pass, where only ``create_graph=True`` enables gradients.
+
+    Raises:
+        ConfigError: if they are enabled.
+    """
+    if torch.is_grad_enabled():
+        raise ConfigError(
+            f"{what} is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
+        )

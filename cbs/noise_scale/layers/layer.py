@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
+from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
 from cbs.noise_scale.layers.separation import check_separation
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class Layer:
 
     @classmethod
     def takes_copies(cls, module: nn.Module) -> bool:
-        """Whether this kind knows :meth:`by_group`, for a module with all its parameters watched."""
-        return False
+        """Whether :meth:`by_group` is known for a module with all its parameters watched."""
+        return cls.by_group is not Layer.by_group
 
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         """The output, from one copy of the parameters per group, differentiated by autograd alone.
@@ -96,18 +97,6 @@ class Layer:
         """A parameter for use in :meth:`run`."""
         parameter = self.module._parameters[attribute]
         return parameter.detach() if attribute in self.watched else parameter  # type: ignore[union-attr]
-
-    def refuse_second_derivatives(self) -> None:
-        """Called in a backward pass, where only ``create_graph=True`` enables gradients.
-
-        Raises:
-            ConfigError: if they are enabled.
-        """
-        if torch.is_grad_enabled():
-            raise ConfigError(
-                f"layer {self.name!r} is differentiated twice (create_graph=True), which only the source "
-                "'accumulation' can watch"
-            )
 
     def mixed_up(self, rows: int, examples: int) -> ConfigError:
         """The error for an output of which it is not clear what belongs to which example."""
@@ -264,7 +253,7 @@ class Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer = ctx.layer
-        layer.refuse_second_derivatives()
+        refuse_second_derivatives(f"layer {layer.name!r}")
         if torch._C._is_any_autocast_enabled():
             with torch.autocast(gradient.device.type, enabled=False):
                 return layer.backward(ctx.current, ctx.saved_tensors, gradient)

@@ -11,12 +11,12 @@ from cbs.noise_scale.layers.contribution import (
     Contribution,
     Dense,
     Products,
-    Scratch,
     accumulator,
     cast,
     sum_of_products,
 )
 from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.layers.scratch import Scratch
 
 GRAM_ADVANTAGE = 16
 """Multiplications a group may spend on Gram matrices, per entry of the weight whose gradient need not be written."""
@@ -78,10 +78,6 @@ class Linear(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
         return output, (cast(input, output.dtype),)
-
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        return True
 
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
         weights = copies["weight"]

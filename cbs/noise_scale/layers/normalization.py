@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,17 @@ FUSED_NUMEL = 2**15
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 """Looked up once: on small models that takes as long as the call."""
+
+
+def one_by_one(norm: Callable[..., Tensor], module: Any, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
+    """The output of a normalisation over the last dimensions, by one call per group with its copies."""
+    parts = zip(input.chunk(len(copies["weight"])), *(copy.unbind() for copy in copies.values()), strict=True)
+    return torch.cat(
+        [
+            norm(part, module.normalized_shape, **dict(zip(copies, own, strict=True)), eps=module.eps)
+            for part, *own in parts
+        ]
+    )
 
 
 @LAYERS.register("layer_norm")
@@ -58,16 +70,8 @@ class LayerNorm(Layer):
                 found[name] = Dense(torch.stack([*part, last]), total)
         return found, inputs
 
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        return True
-
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        shape, eps = self.module.normalized_shape, self.module.eps
-        gains = copies["weight"].unbind()
-        biases = copies["bias"].unbind() if "bias" in copies else (None,) * len(gains)
-        parts = zip(input.chunk(len(gains)), gains, biases, strict=True)
-        return torch.cat([layer_norm(part, shape, gain, bias, eps) for part, gain, bias in parts])
+        return one_by_one(layer_norm, self.module, input, copies)
 
     def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved
@@ -99,15 +103,8 @@ class RMSNorm(Layer):
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
 
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        return True
-
     def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        shape, eps = self.module.normalized_shape, self.module.eps
-        gains = copies["weight"].unbind()
-        parts = zip(input.chunk(len(gains)), gains, strict=True)
-        return torch.cat([rms_norm(part, shape, gain, eps) for part, gain in parts])
+        return one_by_one(rms_norm, self.module, input, copies)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
 from cbs.noise_scale.layers.completeness import Completeness
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Scratch, accumulator, sum_of_groups
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, sum_of_groups
 from cbs.noise_scale.layers.copies import copies, few_copies
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.groups import Run, split_examples
+from cbs.noise_scale.layers.scratch import Scratch
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.sources.base import Small, gathered

@@ -20,6 +20,7 @@ from tests.references.per_example import (
     group_gradients,
     neighbours,
     small_statistics,
+    watch,
 )
 
 RTOL = 1e-11
@@ -62,13 +63,6 @@ def ids(examples: int = 6) -> Tensor:
 
 def losses(model: nn.Module, batch: Tensor) -> Tensor:
     return model(batch).square().mean((1, 2)) / len(batch)
-
-
-def watch(model: nn.Module) -> object:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    watcher = SOURCES["split"](model, parameters, [Euclidean()], groups=2, count=first_dimension)
-    watcher.attach()
-    return watcher
 
 
 def after_a_first_pass(model: nn.Module, batch: Tensor) -> object:

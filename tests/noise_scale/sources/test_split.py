@@ -13,8 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import vector
-from cbs.noise_scale.passes import first_dimension
-from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Small
 from cbs.text.gpt import GPT, GPTShape
 from tests.references.per_example import (
@@ -25,6 +23,7 @@ from tests.references.per_example import (
     group_gradients,
     neighbours,
     small_statistics,
+    watch,
 )
 
 # Double precision leaves rounding of sums of some thousand products.
@@ -46,14 +45,6 @@ def losses(model: nn.Module, ids: Tensor) -> Tensor:
     """Contribution of every sequence to the mean over sequences."""
     logits = model(ids[:, :-1])
     return nn.functional.cross_entropy(logits.mT.float(), ids[:, 1:], reduction="none").mean(1) / len(ids)
-
-
-def watch(model: nn.Module, source: str = "split", **options: object) -> object:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    options = {"groups": 2, "count": first_dimension} | options
-    watcher = SOURCES[source](model, parameters, [Euclidean()], **options)
-    watcher.attach()
-    return watcher
 
 
 def norms(small: Small) -> Tensor:
