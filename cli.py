@@ -247,7 +247,7 @@ def noise_scale(
 
         from rich.progress import Progress
 
-        from analysis import noise_scale_run
+        from analysis.present import noise_scale_run
         from cbs.noise_scale.run import measure_run
         from sweeps.cell import Cell
         from sweeps.launch import resolve
@@ -308,7 +308,7 @@ def throughput(
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """
     rows = probe_steps(source, batch_sizes, seconds)
-    from analysis.throughput import write_throughput
+    from analysis.read.throughput import write_throughput
 
     write_throughput(rows, output)
     typer.echo(output)
@@ -348,13 +348,13 @@ def recommend(
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """
     from analysis.commands import console
-    from analysis.method import Method
-    from analysis.recommendation.plans import Wish
-    from analysis.recommendation.report import recommend
-    from analysis.throughput import Measured, choose_throughput, write_throughput
+    from analysis.config import AnalysisConfig
+    from analysis.present.recommendation import recommend
+    from analysis.questions.recommendation.plans import Wish
+    from analysis.read.throughput import Measured, choose_throughput, write_throughput
 
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    method = Method(confidence=confidence, resamples=resamples)
+    config = AnalysisConfig(confidence=confidence, resamples=resamples)
     times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
     if (times is None) != probe or (save_throughput is not None and not probe):
         raise ConfigError(
@@ -365,7 +365,7 @@ def recommend(
         times = Measured(tuple(rows), "a short run on this machine")
         if save_throughput is not None:
             write_throughput(rows, save_throughput)
-    report = recommend(results, times, wish, targets=target or None, method=method, output=output, figures=figures)
+    report = recommend(results, times, wish, targets=target or None, config=config, output=output, figures=figures)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
@@ -375,7 +375,7 @@ def recommend(
 def probe_steps(source: str, batch_sizes: str | None, seconds: float) -> list[Any]:
     """Step times of a folder of results or a recipe on this machine; what does not fit in memory is left out."""
     with errors.status("loading the data"):
-        from analysis.throughput import StepTime
+        from analysis.read.throughput import StepTime
         from sweeps.parsing import parse_batch_sizes
         from sweeps.throughput import Timing, examples_of, measure_throughput
 

@@ -1,6 +1,6 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
-``from analysis import analyze`` is the whole of it; ``analyze(path)`` returns a :class:`~analysis.report.Report`.
+Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``. ``from analysis import analyze`` asks the main question.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.report import Report, analyze
+    from analysis.questions.analyze import Report, analyze
 
 __distribution__ = "critical-batch-size"
 __all__ = ["Report", "analyze"]
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """The public names, imported when they are asked for: pandas and scipy take most of a second."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import analysis.report as report
+    import analysis.questions.analyze as report
 
     return getattr(report, name)

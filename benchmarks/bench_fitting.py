@@ -17,7 +17,7 @@ from interleaved import measure, table
 from scipy.optimize import curve_fit, minimize
 from scipy.stats import norm
 
-from analysis.fitting import Data, Fit, fit_curve, fit_data, widening
+from analysis.estimate.fitting import Data, Fit, fit_curve, fit_data, widening
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256, 512])
 LRS = 7

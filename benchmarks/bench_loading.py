@@ -33,9 +33,9 @@ TARGET = Target(metric="validation_loss", value=2.4)
 
 CHILD = """
 import json, resource, sys, time
-from analysis.answers import answers
-from analysis.load import load
-from analysis.method import Method
+from analysis.estimate.result import answers
+from analysis.read.results import load
+from analysis.config import Method
 from cbs.store import find_sweeps, read_record
 path, what = sys.argv[1:]
 if what == "read":

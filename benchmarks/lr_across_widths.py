@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from analysis.style import grid, log_axis, shades, style
+from analysis.present.style import grid, log_axis, shades, style
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from analysis.method import Method
+    from analysis.config import AnalysisConfig
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[
@@ -60,30 +60,29 @@ def console() -> Console:
     return Console(highlight=False, width=wide)
 
 
-def method(
+def config_of(
     definition: str,
     overhead: float | None,
     reference_batch: float | None,
     confidence: float,
     resamples: int,
     tolerance: float | None = None,
-) -> Method:
-    """The options above as a :class:`~analysis.method.Method`.
+) -> AnalysisConfig:
+    """The options above as a :class:`~analysis.config.AnalysisConfig`.
 
     ``overhead`` and ``reference_batch`` belong to definition ``overhead``, whichever is chosen, because all of them are
     evaluated; ``tolerance`` to the chosen one.
     """
-    from analysis.method import Method
+    from analysis.config import AnalysisConfig
 
     given = {"overhead": overhead, "reference_batch": reference_batch}
-    options = {name: value for name, value in given.items() if value is not None}
-    return Method(
-        definition=definition,
-        options={} if tolerance is None else {"tolerance": tolerance},
-        beside={"overhead": options} if options else {},
-        confidence=confidence,
-        resamples=resamples,
-    )
+    options: dict[str, dict[str, float]] = {}
+    for name, value in given.items():
+        if value is not None:
+            options.setdefault("overhead", {})[name] = value
+    if tolerance is not None:
+        options.setdefault(definition, {})["tolerance"] = tolerance
+    return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -20,8 +20,8 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    config_of,
     console,
-    method,
 )
 
 
@@ -49,20 +49,16 @@ def command(
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
     """
-    from analysis.report import analyze
-    from analysis.style import venues
+    from analysis.present.style import venues
+    from analysis.questions.analyze import analyze
 
-    chosen = method(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     with venues.venue(venue):
         report = analyze(
             results,
+            chosen,
             targets=target or None,
             output=output,
-            definition=chosen.definition,
-            options=chosen.options,
-            beside=chosen.beside,
-            confidence=confidence,
-            resamples=resamples,
             figures=figures,
             suggestions=suggest,
         )

@@ -19,8 +19,8 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    config_of,
     console,
-    method,
 )
 
 
@@ -59,9 +59,9 @@ def command(
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
-    from analysis.comparison.report import compare
-    from analysis.style import venues
-    from analysis.throughput import choose_throughput
+    from analysis.present.comparison import compare
+    from analysis.present.style import venues
+    from analysis.read.throughput import choose_throughput
 
     with venues.venue(venue):
         report = compare(
@@ -71,7 +71,7 @@ def command(
             throughput=choose_throughput(
                 throughput, examples_per_second_per_device, max_batch_per_device, step_latency
             ),
-            method=method(definition, overhead, reference_batch, confidence, resamples, tolerance),
+            config=config_of(definition, overhead, reference_batch, confidence, resamples, tolerance),
             output=output,
             figures=figures,
         )

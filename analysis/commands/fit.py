@@ -17,8 +17,8 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Tolerance,
+    config_of,
     console,
-    method,
 )
 from cbs.errors import ConfigError
 
@@ -48,9 +48,9 @@ def command(
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """
-    from analysis.fit_table import fit_table
+    from analysis.questions.fit_table import fit_table
 
-    chosen = method(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     fitted = fit_table(table, chosen, columns=_pairs(column or []), unit=unit)
     if figure is not None:
         fitted.save_figure(figure)

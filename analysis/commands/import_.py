@@ -62,8 +62,8 @@ def command(
     --metric-unit nats/token --example-unit sequence
     """
     with errors.status("starting"):
-        from analysis.importers import Settings, import_runs
-        from analysis.importers.settings import ask_for, missing
+        from analysis.read.importers import Settings, import_runs
+        from analysis.read.importers.settings import ask_for, missing
 
     absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value]
     absent += missing(

@@ -20,8 +20,8 @@ from analysis.commands import (
     ResultsPath,
     Targets,
     Tolerance,
+    config_of,
     errors,
-    method,
 )
 
 
@@ -45,13 +45,13 @@ def command(
     Example: cbs report results/ -o report.html
     """
     with errors.status("analyzing"):
-        from analysis.page import report
+        from analysis.present.html import report
 
         page = report(
             results,
             targets=target or None,
             output=output,
-            method=method(definition, overhead, reference_batch, confidence, resamples, tolerance),
+            config=config_of(definition, overhead, reference_batch, confidence, resamples, tolerance),
             title=title,
             command=shlex.join(["cbs", *sys.argv[1:]]),
         )

@@ -16,9 +16,9 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Targets,
+    config_of,
     console,
     errors,
-    method,
 )
 
 
@@ -68,13 +68,14 @@ def command(
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
     """
-    from analysis.scaling import scale
-    from analysis.scaling.output import show
+    from analysis.present.scaling import show
+    from analysis.questions.scaling import scale
 
-    chosen = method(definition, overhead, reference_batch, confidence, resamples)
+    chosen = config_of(definition, overhead, reference_batch, confidence, resamples)
     with errors.status("fitting"):
         found = scale(
             results,
+            chosen,
             against=against,
             vary=vary,
             hold_data=hold_data,
@@ -82,10 +83,6 @@ def command(
             data_at_batch=data_at_batch,
             three_terms=three_term,
             targets=target or None,
-            definition=chosen.definition,
-            options=chosen.options,
-            confidence=confidence,
-            resamples=resamples,
             output=output,
             figures=figures,
         )

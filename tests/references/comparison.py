@@ -1,4 +1,4 @@
-"""Comparisons of ``analysis.comparison`` and ``analysis.comparison.frontier``, pair by pair."""
+"""Comparisons of ``analysis.questions.comparison`` and ``analysis.questions.comparison.frontier``, pair by pair."""
 
 from __future__ import annotations
 

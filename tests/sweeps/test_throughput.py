@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis.throughput import read_throughput
+from analysis.read.throughput import read_throughput
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus

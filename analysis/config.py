@@ -1,0 +1,35 @@
+"""How every number of an analysis is made: definition, confidence, bootstrap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cbs.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisConfig:
+    """What an analysis may choose.
+
+    Attributes:
+        definition: name of the critical batch size that tables and figures show, see
+            :mod:`analysis.estimate.definitions`; all the others are evaluated beside it.
+        options: options of definitions by the name of the definition.
+        confidence: of every interval.
+        resamples: of every bootstrap.
+        seed: of every bootstrap; the same seed gives the same numbers.
+    """
+
+    definition: str = "pareto"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    confidence: float = 0.95
+    resamples: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.confidence < 1.0:
+            raise ConfigError(f"confidence must be between 0 and 1, got {self.confidence}")
+        if self.resamples < 100:
+            raise ConfigError(f"resamples must be at least 100, got {self.resamples}")

@@ -1,0 +1,1 @@
+"""Numbers with intervals, from what was read; no input and no output here."""

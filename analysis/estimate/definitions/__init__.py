@@ -1,0 +1,132 @@
+"""Definitions of the critical batch size: one file each, found by name.
+
+A definition looks at fitted curves, one measured or many resampled, so the interval of every definition is the
+percentile interval of its values on the resamples, with no further code. Some read the fitted hyperbola
+``S = min_steps + min_examples / B``, others the measured steps alone; the docstring of each says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.config import AnalysisConfig
+from cbs.errors import ConfigError
+from cbs.registry import Registry
+
+ROUNDING = 1e-9
+"""Measured steps closer than this (in their logarithm) count as equal: taking logarithms and adding resampled noise of
+zero moves them by about 1e-14."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a definition may look at; ``R`` is 1 for the measured curve and the number of resamples otherwise.
+
+    Attributes:
+        batch_sizes: examples per step, shape ``[M]``, increasing.
+        log_steps: natural log of the steps to target, shape ``[R, M]``, scattered around the measured steps (not around
+            the fit).
+        min_steps: fitted asymptote in optimizer updates, shape ``[R]``; 0 where only perfect scaling is seen.
+        min_examples: fitted asymptote in examples, shape ``[R]``; 0 where only a plateau is seen.
+        target: value of the metric the steps lead to; ``None`` where it is not known.
+    """
+
+    batch_sizes: Array
+    log_steps: Array
+    min_steps: Array
+    min_examples: Array
+    target: float | None = None
+
+    @property
+    def log_examples(self) -> Array:
+        """Natural log of the examples to the target, shape ``[R, M]``."""
+        return np.asarray(self.log_steps + np.log(self.batch_sizes))
+
+
+class Definition(Protocol):
+    """A critical batch size. Implementations are frozen dataclasses whose fields are the options.
+
+    ``samples`` are the curves of one optimizer at one or more targets, resampled alike; ``at`` is the one in question.
+    A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
+    """
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        """Critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN where it
+        is not defined."""
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        """What has to be said about the value of the measured curve (``R`` = 1), such as that it lies at the edge of
+        the measured batch sizes; empty if nothing."""
+        return ""
+
+    def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
+        """Parameters of a law across targets by name, shape ``[R]`` each; empty for a definition without one."""
+        return {}
+
+
+DEFINITIONS: Registry[type[Definition]] = Registry("critical batch size definition", "analysis.estimate.definitions")
+
+
+def build(name: str, **options: Any) -> Definition:
+    """The definition called ``name`` with its options.
+
+    Raises:
+        UnknownNameError: if there is none of this name.
+        ConfigError: if it has no such option, or refuses the value.
+    """
+    kind = DEFINITIONS[name]
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            has = f"its options are {', '.join(known)}" if known else "it has none"
+            raise ConfigError(f"definition {name!r} has no option {option!r}; {has}")
+    return kind(**options)
+
+
+def chosen(config: AnalysisConfig) -> dict[str, Definition]:
+    """Every definition with the options that the configuration gives it.
+
+    Raises:
+        UnknownNameError: if the configuration names a definition that there is not.
+        ConfigError: if a definition has no such option, or refuses the value.
+    """
+    for name in (config.definition, *config.options):
+        build(name, **config.options.get(name, {}))
+    return {name: build(name, **config.options.get(name, {})) for name in DEFINITIONS}
+
+
+def symbol(name: str) -> str:
+    """How the critical batch size of a definition is called in a heading: ``B_crit`` is that of ``pareto``."""
+    return "B_crit" if name == "pareto" else f"B_{name}"
+
+
+def math_symbol(name: str) -> str:
+    r"""Likewise for LaTeX and the axes of a figure: ``$B_{\mathrm{overhead}}$``."""
+    words = symbol(name).removeprefix("B_").replace("_", r"\ ")
+    return rf"$B_{{\mathrm{{{words}}}}}$"
+
+
+def in_words(name: str, options: dict[str, Any]) -> str:
+    """A definition with the options that have a value: ``overhead (overhead 0.2, reference_batch 256)``."""
+    given = [f"{option} {value:g}" for option, value in options.items() if value is not None]
+    return f"{name} ({', '.join(given)})" if given else name
+
+
+def checked(definition: str, option: str, value: Any, *, zero: bool = False) -> None:
+    """Refuse an option that is not a finite number above zero (or zero itself, where it may be).
+
+    Raises:
+        ConfigError: naming definition and option.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not zero):
+        wanted = "0 or more" if zero else "above 0"
+        raise ConfigError(f"definition {definition!r}: {option} must be a number {wanted}, got {value!r}")

@@ -1,0 +1,110 @@
+r"""The critical batch size as a power law of the loss.
+
+Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.08361, equation 1.4:
+
+.. math:: B_{crit}(L) = B_* / L^{1/\alpha_B}
+
+with :math:`B_*` about 2e8 tokens and :math:`\alpha_B` about 0.21 in the paper. The law is fitted to the ``pareto``
+critical batch sizes of one optimizer at several targets L of the same runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
+
+_CURVE = 3
+"""Batch sizes that leave a curve with resamples."""
+
+_FLAT = 1e-6
+"""Slopes of ``ln B_crit`` against ``ln L`` up to here are none: fitted values are known to about 1e-8."""
+
+_TARGETS, _TARGETS_FOR_INTERVAL = 2, 3
+
+
+@DEFINITIONS.register("kaplan")
+@dataclass(frozen=True, kw_only=True)
+class Kaplan(Definition):
+    """The law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over the targets.
+
+    A target counts where it is above 0 and was reached at three batch sizes or more. NaN with fewer than two targets,
+    and no interval with fewer than three: two determine the law exactly. A ``pareto`` value of 0 or infinity makes that
+    of the law 0, infinity or NaN, whichever its limit is.
+
+    Depends on: which targets were read; the fitted hyperbola at each. The loss is taken as it is: the irreducible part
+    is not subtracted, so ``alpha`` holds for this range of losses and this unit.
+    """
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        used, here = self._used(samples), samples[at]
+        if all(sample is not here for sample in used) or len(used) < self._needed(here):
+            return np.full(len(here.min_steps), np.nan)
+        losses, critical = self._points(used)
+        assert here.target is not None
+        share = self._slope_weights(losses) * (math.log(here.target) - losses.mean())
+        return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
+
+    def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
+        """``B_star`` in examples, and ``alpha``; infinite where the critical batch size does not grow as the loss
+        falls. Empty with too few targets."""
+        used = self._used(samples)
+        if not used or len(used) < self._needed(used[0]):
+            return {}
+        losses, critical = self._points(used)
+        weights = self._slope_weights(losses)
+        slope = _combined(weights, critical)
+        falls = slope < -_FLAT
+        alpha = np.where(falls, -1.0 / np.where(falls, slope, -1.0), np.inf)
+        intercept = _combined(1.0 / len(losses) - losses.mean() * weights, critical)
+        return {"B_star": np.exp(intercept), "alpha": np.where(np.isnan(slope), np.nan, alpha)}
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        used, target = self._used(samples), samples[at].target
+        if target is None:
+            return "needs the value of the target: several targets of one optimizer"
+        if target <= 0:
+            return f"not defined: the law needs a loss above 0, the target is {target:g}"
+        if len(samples[at].batch_sizes) < _CURVE:
+            return "not defined: this target was reached at fewer than 3 batch sizes"
+        if len(used) < _TARGETS:
+            return "not defined: no other target was reached at 3 batch sizes or more; read several"
+        found = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
+        if len(used) < _TARGETS_FOR_INTERVAL:
+            found.append("two targets leave no interval; read a third")
+        open_ends = np.isinf(self._points(used)[1][:, 0])
+        if open_ends.any():
+            where = ", ".join(f"{sample.target:g}" for sample, end in zip(used, open_ends, strict=True) if end)
+            found.append(f"the data do not bound the pareto one at target {where}")
+        elif np.isinf(self.parameters(samples)["alpha"][0]):
+            found.append("the critical batch size does not grow as the loss falls")
+        return "; ".join(found)
+
+    def _used(self, samples: Sequence[Sample]) -> list[Sample]:
+        return [s for s in samples if s.target is not None and s.target > 0 and len(s.batch_sizes) >= _CURVE]
+
+    def _needed(self, sample: Sample) -> int:
+        return _TARGETS if len(sample.min_steps) == 1 else _TARGETS_FOR_INTERVAL
+
+    def _points(self, used: Sequence[Sample]) -> tuple[Array, Array]:
+        """``ln L`` of shape ``[T]`` and ``ln B_crit`` of shape ``[T, R]``."""
+        losses = np.array([math.log(sample.target or math.nan) for sample in used])
+        with np.errstate(divide="ignore"):
+            critical = [np.log(sample.min_examples) - np.log(sample.min_steps) for sample in used]
+        return losses, np.array(critical)
+
+    def _slope_weights(self, losses: Array) -> Array:
+        centred = losses - losses.mean()
+        return np.asarray(centred / (centred**2).sum())
+
+
+def _combined(weights: Array, values: Array) -> Array:
+    """Sum of ``weights[t] values[t]`` over t, shape ``[R]``; infinite values keep their sign, and cancel to NaN."""
+    used = np.abs(weights) > 1e-12 * np.abs(weights).max()
+    with np.errstate(invalid="ignore"):
+        return np.asarray((weights[used, None] * values[used]).sum(axis=0))

@@ -1,0 +1,62 @@
+"""The largest batch size at which doubling it still halves the steps.
+
+Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: steps
+to target against batch size begin on a line of perfect scaling, ``B S(B)`` constant, anchored at the smallest measured
+batch size. The paper reads the end of it off the plot and gives no number; a tolerance makes it one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+
+
+@DEFINITIONS.register("perfect_scaling_end")
+@dataclass(frozen=True, kw_only=True)
+class PerfectScalingEnd(Definition):
+    """Largest batch size with at most ``tolerance`` more steps than the line of perfect scaling, in examples.
+
+    Between the last measured batch size on the line and the next one the excess is taken as linear in log-log.
+    Infinity where the largest measured one is still on it.
+
+    Depends on: the target; the smallest measured batch size, whose noise moves the whole line; the measured batch
+    sizes; and ``tolerance``. No fit.
+
+    Attributes:
+        tolerance: relative excess of the steps that still counts as on the line.
+    """
+
+    tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        checked("perfect_scaling_end", "tolerance", self.tolerance, zero=True)
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        sizes, excess, last = np.log(samples[at].batch_sizes), self._excess(samples[at]), self._last(samples[at])
+        row, after = np.arange(len(excess)), np.minimum(last + 1, len(sizes) - 1)
+        inside, outside = excess[row, last], excess[row, after]
+        rise = np.where(after > last, outside - inside, np.inf)
+        end = sizes[last] + (math.log1p(self.tolerance) - inside) / rise * (sizes[after] - sizes[last])
+        return np.where(after > last, np.exp(end), np.inf)
+
+    def _excess(self, sample: Sample) -> Array:
+        return sample.log_examples - sample.log_examples[:, :1]
+
+    def _last(self, sample: Sample) -> np.ndarray:
+        """Index of the largest batch size on the line, shape ``[R]``; the smallest always is."""
+        on = self._excess(sample) <= math.log1p(self.tolerance) + ROUNDING
+        return np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        sizes, last = samples[at].batch_sizes, int(self._last(samples[at])[0])
+        if last == len(sizes) - 1:
+            return f"no measured batch size leaves the line: beyond {sizes[-1]:g}; add larger ones"
+        if last == 0:
+            return f"batch size {sizes[1]:g}, the second smallest, has left the line already: add smaller ones"
+        return ""

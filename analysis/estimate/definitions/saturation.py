@@ -1,0 +1,60 @@
+"""The smallest batch size from which a larger one saves no more steps.
+
+Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: beyond
+some batch size the steps to target no longer fall (maximal data parallelism). The paper reads it off the plot and gives
+no number; a tolerance makes it one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+
+
+@DEFINITIONS.register("saturation")
+@dataclass(frozen=True, kw_only=True)
+class Saturation(Definition):
+    """Smallest batch size whose steps are within ``tolerance`` of the fewest measured ones, in examples.
+
+    Between the last measured batch size above the tolerance and the next one the steps are taken as linear in log-log.
+    Infinity where the largest alone is within it, as the steps still fall there; 0 where the smallest is.
+
+    Depends on: the target; the largest measured batch size, as a hyperbola falls for ever; and ``tolerance``. No fit.
+
+    Attributes:
+        tolerance: relative excess over the fewest steps that still counts as saturated.
+    """
+
+    tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        checked("saturation", "tolerance", self.tolerance, zero=True)
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        sizes, excess, first = np.log(samples[at].batch_sizes), self._excess(samples[at]), self._first(samples[at])
+        row, before = np.arange(len(excess)), np.maximum(first - 1, 0)
+        outside, inside = excess[row, before], excess[row, first]
+        fall = np.where(first > before, outside - inside, np.inf)
+        start = sizes[first] - (math.log1p(self.tolerance) - inside) / fall * (sizes[first] - sizes[before])
+        return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, np.exp(start)))
+
+    def _excess(self, sample: Sample) -> Array:
+        return np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
+
+    def _first(self, sample: Sample) -> np.ndarray:
+        """Index of the smallest saturated batch size, shape ``[R]``."""
+        return np.asarray((self._excess(sample) <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        sizes, first = samples[at].batch_sizes, int(self._first(samples[at])[0])
+        if first == len(sizes) - 1:
+            return f"the steps still fall at the largest measured batch size, {sizes[-1]:g}: add larger ones"
+        if first == 0:
+            return f"the steps no longer fall at the smallest measured batch size, {sizes[0]:g}: add smaller ones"
+        return ""

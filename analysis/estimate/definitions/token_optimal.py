@@ -1,0 +1,52 @@
+r"""The largest batch size among those that reach the target on the fewest tokens.
+
+Essential AI (2025), "Practical Efficiency of Muon for Pretraining", arXiv:2505.02222, equation 6:
+:math:`B_{tok} = \max \arg\min_B T(B)` with the tokens to target :math:`T(B) = B S(B)`. Ideally tokens are flat up to a
+knee and grow beyond, and this is the knee; the paper itself calls it brittle under noise and blind past the knee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+
+
+@DEFINITIONS.register("token_optimal")
+@dataclass(frozen=True, kw_only=True)
+class TokenOptimal(Definition):
+    """The largest measured batch size whose examples to the target are the fewest, in examples.
+
+    Depends on: the target and which batch sizes were measured; no fit. With ``tolerance`` 0 only exact ties count, so
+    on measured steps it is the ``sfo`` one, and a change of 1 % in one mean may move it by several grid points. A
+    tolerance above the noise of the steps makes it steadier, and part of the answer.
+
+    Attributes:
+        tolerance: relative excess over the fewest examples that still counts as the fewest.
+    """
+
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked("token_optimal", "tolerance", self.tolerance, zero=True)
+
+    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+        fewest = self._fewest(samples[at])
+        return np.asarray(samples[at].batch_sizes[fewest.shape[1] - 1 - fewest[:, ::-1].argmax(axis=1)])
+
+    def _fewest(self, sample: Sample) -> np.ndarray:
+        examples = sample.log_examples
+        limit = math.log1p(self.tolerance) + ROUNDING
+        return np.asarray(examples <= examples.min(axis=1, keepdims=True) + limit)
+
+    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+        sizes, value, ties = samples[at].batch_sizes, self(samples, at)[0], self._fewest(samples[at]).sum()
+        found = [] if self.tolerance or ties > 1 else ["brittle: one batch size alone has the fewest examples"]
+        if value in sizes[[0, -1]]:
+            found.append(f"at the {'smallest' if value == sizes[0] else 'largest'} measured batch size")
+        return "; ".join(found)

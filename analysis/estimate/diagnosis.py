@@ -1,0 +1,177 @@
+"""What an answer is worth, and what to change where something is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from analysis.estimate.fitting.power import PowerEstimate
+from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.estimate.studies import Point, easier_or_equal
+from analysis.read.results import Group
+from cbs.target import Target
+
+
+class Verdict(StrEnum):
+    """The most serious thing that can be said against an answer; the advice names all of them."""
+
+    NOT_REACHED = "target not reached"
+    TOO_FEW_BATCH_SIZES = "too few batch sizes"
+    NO_PERFECT_SCALING = "perfect-scaling part not reached"
+    NO_SATURATION = "saturating part not reached"
+    AT_GRID_EDGE = "LR optimum at edge of grid"
+    NOT_THE_HYPERBOLA = "curve is not the hyperbola"
+    ONE_DECIDES = "one batch size decides"
+    TOO_FEW_SEEDS = "too few seeds"
+    OK = "ok"
+
+
+LACK_OF_FIT = 0.01
+"""Probability below which the residuals of a fit are called too large."""
+
+ON_THE_CURVE = 0.1
+"""Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
+
+_ROUNDING = 1e-6
+"""Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubts:
+    """What may speak against a fit.
+
+    Attributes:
+        lack_of_fit, left_out, power_law: see :class:`analysis.estimate.estimates.Estimate`.
+        ends: interval of ``E_min / S_min``; ``None`` for an open end.
+    """
+
+    lack_of_fit: float | None = None
+    left_out: LeaveOneOut | None = None
+    power_law: PowerEstimate | None = None
+    ends: tuple[float | None, float | None] = (None, None)
+
+    def decisive(self) -> tuple[float, float] | None:
+        """The batch size without which ``E_min / S_min`` lies farthest outside its interval, and where it then lies;
+        ``None`` while every such refit lies inside."""
+        if self.left_out is None or self.ends == (None, None):
+            return None
+        low, high = (np.log(end) if end else np.inf * side for end, side in zip(self.ends, (-1, 1), strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(self.left_out.critical)
+            outside = np.where(logs < low, low - logs, np.where(logs > high, logs - high, 0.0))
+        worst = int(outside.argmax())
+        if not outside[worst] > _ROUNDING:
+            return None
+        return float(self.left_out.batch_sizes[worst]), float(self.left_out.critical[worst])
+
+
+def judge(
+    points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, easier: str, doubts: Doubts | None = None
+) -> tuple[Verdict, str]:
+    """Verdict and advice.
+
+    Args:
+        points: one per batch size.
+        seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
+        not_reached: the advice when no batch size reached the target, see :func:`not_reached`.
+        easier: an easier target that was reached at every batch size; empty if there is none.
+        doubts: what may speak against the fit.
+    """
+    if not any(point.reached for point in points):
+        return Verdict.NOT_REACHED, not_reached
+    found = [*_findings(points, seen), *_doubtful(doubts or Doubts())]
+    missed = [point for point in points if not point.reached]
+    if missed:
+        easier = f"; {easier} was reached at every batch size" if easier else ""
+        where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
+        found.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
+    # verdicts are listed from the most serious to the least
+    order = list(Verdict)
+    found.sort(key=lambda finding: order.index(finding[0]))
+    return found[0][0] if found else Verdict.OK, "; ".join(text for _, text in found)
+
+
+def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tuple[Verdict, str]]:
+    reached = [point for point in points if point.reached]
+    if len(reached) == 1:
+        yield Verdict.TOO_FEW_BATCH_SIZES, "the target was reached at 1 batch size; 3 or more are needed"
+    if len(reached) == 2:
+        yield (
+            Verdict.TOO_FEW_BATCH_SIZES,
+            "2 batch sizes determine the curve exactly and leave no interval; add a third",
+        )
+    if len(reached) >= 2 and not seen[0]:
+        smallest = reached[0].batch_size
+        text = (
+            f"batch size {smallest}, the smallest that reached the target, is past the critical one: add smaller ones"
+        )
+        yield Verdict.NO_PERFECT_SCALING, text
+    if len(reached) >= 2 and not seen[1]:
+        largest = reached[-1].batch_size
+        text = (
+            f"batch size {largest}, the largest that reached the target, is short of the critical one: add larger ones"
+        )
+        yield Verdict.NO_SATURATION, text
+    edges = [point for point in reached if point.at_grid_edge]
+    if edges:
+        where = ", ".join(f"{point.batch_size} ({point.best_lr:g})" for point in edges)
+        yield Verdict.AT_GRID_EDGE, f"the best LR is the lowest or highest tried at batch size {where}: extend the grid"
+    if max(point.seeds for point in reached) < 2:
+        yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
+    partly = [point for point in reached if point.seeds_reached < point.seeds]
+    if partly:
+        where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)
+        yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
+
+
+def _misfit(doubts: Doubts, probability: float) -> str:
+    text = f"the points lie off the hyperbola by more than the seeds explain (p = {probability:.1g})"
+    rest = np.nan if doubts.left_out is None else np.nanmax(doubts.left_out.lack_of_fit)
+    if doubts.left_out is not None and rest > ON_THE_CURVE:
+        size = doubts.left_out.batch_sizes[np.nanargmax(doubts.left_out.lack_of_fit)]
+        text += f", but not without batch size {size:g} (p = {rest:.1g}): look at its trials"
+    power = doubts.power_law
+    if power is not None and power.remark:
+        critical = "" if power.critical is None else f", where the critical batch size is {power.critical:.3g}"
+        text += f"; {power.remark}{critical}"
+    return text
+
+
+def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
+    if doubts.lack_of_fit is not None and doubts.lack_of_fit < LACK_OF_FIT:
+        yield Verdict.NOT_THE_HYPERBOLA, _misfit(doubts, doubts.lack_of_fit)
+    decisive = doubts.decisive()
+    if decisive is not None:
+        size, value = decisive
+        where = f"{value:.3g}" if 0 < value < np.inf else "not bounded"
+        yield (
+            Verdict.ONE_DECIDES,
+            f"without batch size {size:g} the critical one is {where}, outside the interval: run more seeds there, and "
+            "batch sizes beside it",
+        )
+
+
+def not_reached(group: Group, target: Target, reachable: float | None) -> str:
+    """What to do about a target that no batch size reached.
+
+    Args:
+        group: the trials.
+        target: the target.
+        reachable: from :func:`analysis.estimate.studies.within_reach`.
+    """
+    if group.stops_at_target and not easier_or_equal(target, group.target):
+        return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
+    if reachable is None:
+        return "at some batch size no trial got as far as an evaluation: see the messages of the failed trials"
+    return (
+        f"analyze with an easier target ({with_value(target, reachable)} was reached at every batch size), "
+        "or run with more steps or other learning rates"
+    )
+
+
+def with_value(target: Target, value: float) -> str:
+    """``target`` in words, with another value."""
+    return f"{target.metric} {'<' if target.direction == 'below' else '>'} {value:g}"

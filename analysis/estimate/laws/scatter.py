@@ -1,0 +1,117 @@
+r"""How far points scatter around a linear law beyond their own errors.
+
+The model is :math:`y = X \beta + e + u + v` with errors :math:`e` of known covariance, a scatter :math:`u` of every
+point and a scatter :math:`v` common to the points of the same runs. Both variances are those that maximise the
+restricted likelihood (Patterson and Thompson 1971; random-effects meta-regression).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from analysis.arrays import Array
+
+FLOOR = 1e-12
+"""Variance (of a logarithm) added to every point: a millionth of its value, so that exact points stay solvable."""
+
+_LARGEST = 100.0
+"""Largest scatter looked for, as a multiple of the variance of the unweighted residuals."""
+
+_GRID = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Standard deviations beyond the points' own errors.
+
+    Attributes:
+        of_points: independent between points.
+        of_runs: common to the points of the same runs; 0 where every run has one point or all points are of one run.
+    """
+
+    of_points: float
+    of_runs: float
+
+    @property
+    def total(self) -> float:
+        return float(np.hypot(self.of_points, self.of_runs))
+
+    def covariance(self, runs: np.ndarray) -> Array:
+        """Shape ``[n, n]``."""
+        return self.of_points**2 * np.eye(len(runs)) + self.of_runs**2 * same(runs)
+
+    def draw(self, runs: np.ndarray, rows: int, rng: np.random.Generator) -> Array:
+        """Normal draws of shape ``[rows, n]``."""
+        distinct, run = np.unique(runs, return_inverse=True)
+        common = rng.standard_normal((rows, len(distinct)))[:, run]
+        return self.of_points * rng.standard_normal((rows, len(runs))) + self.of_runs * common
+
+
+def same(runs: np.ndarray) -> Array:
+    """1 where two points are of the same runs, else 0; shape ``[n, n]``."""
+    return np.equal.outer(runs, runs).astype(float)
+
+
+def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatter:
+    """Restricted maximum likelihood.
+
+    Args:
+        y: shape ``[n]``.
+        design: full column rank, shape ``[n, p]``, p < n.
+        errors: covariance of the points' own errors, shape ``[n, n]``.
+        runs: which runs every point is of, shape ``[n]``.
+    """
+    n, p = design.shape
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    unit = max(float(residual @ residual) / (n - p), FLOOR)
+    parts = [np.eye(n)]
+    if 1 < len(np.unique(runs)) < n:
+        parts.append(same(runs))
+
+    def cost(shares: Array) -> float:
+        return minus_log_likelihood(
+            y, design, errors + sum(unit * share * part for share, part in zip(shares, parts, strict=True))
+        )
+
+    bounds = [(0.0, _LARGEST)] * len(parts)
+    starts = itertools.product((0.0, 0.7), repeat=len(parts))
+    found = [minimize(cost, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    shares = min(found, key=lambda result: result.fun).x
+    return Scatter(
+        of_points=float(np.sqrt(unit * shares[0])), of_runs=float(np.sqrt(unit * shares[1])) if len(parts) > 1 else 0.0
+    )
+
+
+def plausible(
+    y: Array, design: Array, errors: Array, runs: np.ndarray, found: Scatter, rows: int, rng: np.random.Generator
+) -> Array:
+    r"""Draws of the total scatter, shape ``[rows]``: how large it may be although a smaller one fits best.
+
+    Drawn from the restricted likelihood times :math:`1/(\bar\sigma^2 + \tau^2)`, with :math:`\bar\sigma^2` the mean
+    variance of the points' own errors. Where these are 0, a new point then has the Student t distribution of textbook
+    regression. Points and runs share the scatter as in ``found``.
+    """
+    n, p = design.shape
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    own = float(np.trace(errors)) / n + FLOOR
+    unit = max(float(residual @ residual) / (n - p), own)
+    variances = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST, _GRID) * unit])
+    shape = found.covariance(runs) / found.total**2 if found.total else np.eye(n)
+    cost = np.array([minus_log_likelihood(y, design, errors + variance * shape) for variance in variances])
+    density = np.exp(cost.min() - cost) / (own + variances)
+    mass = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(variances))])
+    return np.sqrt(np.interp(rng.random(rows) * mass[-1], mass, variances))
+
+
+def minus_log_likelihood(y: Array, design: Array, covariance: Array) -> float:
+    """Of the restricted likelihood, without its constant."""
+    n = len(y)
+    root = np.linalg.cholesky(covariance + FLOOR * np.eye(n))
+    whitened = np.linalg.solve(root, np.column_stack([design, y]))
+    q, r = np.linalg.qr(whitened[:, :-1])
+    residual = whitened[:, -1] - q @ (q.T @ whitened[:, -1])
+    return float(np.log(np.diag(root)).sum() + np.log(np.abs(np.diag(r))).sum() + 0.5 * residual @ residual)

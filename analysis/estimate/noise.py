@@ -1,0 +1,250 @@
+r"""The noise scale of the trials at the best learning rate, plain and in the optimizer's own geometry.
+
+Plain is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9); matched is the noise scale in the
+dual norm of the optimizer's steps (Naganuma et al., arXiv 2602.03001), where the trials stored its moments.
+
+One summary, fixed in advance: the mean moments over the second half of the steps to target, pooled over the seeds,
+divided last; where moments are norms, corrected for the batch size. A mean that is not positive leaves the noise scale
+undefined, and that is what is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from cbs.noise_scale.correction import correction, product_ends
+from cbs.noise_scale.exponents import EXPONENTS
+from cbs.noise_scale.interval import ratio_interval
+
+Columns = Mapping[str, Array]
+"""Per-step columns of a trial by name, each of shape ``[steps]``."""
+
+BINS, STEPS_PER_BIN = 16, 12
+"""Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
+
+PLAIN = "l2"
+
+_MOST_BLOCKS = 256
+_COLUMNS = {PLAIN: ("grad_sq_norm", "noise_trace")} | {
+    name: (f"{name}_signal", f"{name}_noise") for name in EXPONENTS if name != PLAIN
+}
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """A noise scale, or its ratio to the critical batch size.
+
+    Attributes:
+        value: examples, or a ratio; ``None`` where undefined.
+        interval: ends of the interval; ``None`` where an end is open or undefined.
+        note: why the value or its interval is undefined, or how it came about; mostly empty.
+        measured: whether there were gradient moments to take it from.
+    """
+
+    value: float | None
+    interval: tuple[float | None, float | None] = (None, None)
+    note: str = ""
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Noise scales of one batch size.
+
+    Attributes:
+        summary: plain, over the second half of the steps to target, pooled over seeds.
+        matched: likewise in the geometry ``geometry``, for norms after :func:`correct`.
+        geometry: of ``matched``; ``"l2"``, and ``matched`` the same as ``summary``, where no other was stored.
+        trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples``,
+            ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
+    """
+
+    summary: NoiseScale
+    matched: NoiseScale
+    geometry: str
+    trajectory: pd.DataFrame = field(repr=False)
+
+
+def measure(
+    columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
+) -> Measured:
+    """Noise scales of the trials of one batch size at its best learning rate.
+
+    Args:
+        columns: the per-step columns of one trial per seed, see :func:`cbs.store.read_steps`.
+        steps_to_target: of each trial.
+        batch_size: examples per step.
+        confidence: of the intervals.
+    """
+    stored = [name for name in _COLUMNS if columns and all(set(_COLUMNS[name]) <= set(found) for found in columns)]
+    others = [name for name in stored if name != PLAIN]
+    geometry = min(others, key=lambda name: list(columns[0]).index(_COLUMNS[name][0])) if others else PLAIN
+    moments = {
+        name: [
+            np.stack([np.asarray(found[key], dtype=float) for key in ("step", *_COLUMNS[name])]) for found in columns
+        ]
+        for name in stored
+    }
+    tracked = any(key.endswith(f"_{_COLUMNS[PLAIN][1]}") for found in columns for key in found)
+    nothing = (
+        "only a part of the model was watched, see docs/noise-scale.md"
+        if tracked
+        else "no gradient moments were recorded"
+    )
+    summaries = {
+        name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence, nothing)
+        for name in {PLAIN, geometry}
+    }
+    matched = summaries[geometry]
+    return Measured(
+        summaries[PLAIN],
+        matched if EXPONENTS[geometry] == 1 else correct(matched, summaries[PLAIN], batch_size),
+        geometry,
+        _trajectory(
+            moments.get(PLAIN, []), moments.get(geometry, []), EXPONENTS[geometry], steps_to_target, batch_size
+        ),
+    )
+
+
+def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: float = 0.95) -> NoiseScale:
+    """``(mean noise / mean signal) ** exponent`` over all steps, with the interval of
+    :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series of their own.
+
+    Args:
+        windows: per seed the rows ``(signal, noise)``, shape ``[2, steps]``.
+        exponent: 1 or 2.
+        confidence: of the interval.
+    """
+    windows = [window for window in windows if window.shape[1]]
+    total = sum(window.shape[1] for window in windows)
+    length = math.ceil(total / _MOST_BLOCKS)
+    starts = [np.arange(0, window.shape[1], length) for window in windows]
+    steps = np.concatenate(
+        [np.diff(np.append(start, window.shape[1])) for start, window in zip(starts, windows, strict=True)]
+    )
+    sums = np.concatenate(
+        [np.add.reduceat(window, start, axis=1) for start, window in zip(starts, windows, strict=True)], axis=1
+    )
+    first = np.concatenate([start == 0 for start in starts])
+    found = ratio_interval(*(sums / steps), steps=steps, starts=first, exponent=exponent, confidence=confidence)
+    signal, noise = sums.sum(axis=1) / total
+    if signal > 0 and noise > 0:
+        return NoiseScale(float(noise / signal) ** exponent, (found.low, found.high), found.note)
+    which = "signal" if signal <= 0 else "noise"
+    return NoiseScale(None, (found.low, found.high), f"the mean {which} is not positive ({min(signal, noise):.3g})")
+
+
+def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) -> NoiseScale:
+    """The noise scale that stands for an optimizer.
+
+    That of the measured batch size nearest (in log) to the critical batch size; without one, the geometric mean over
+    the batch sizes at which it is defined, without an interval.
+
+    Args:
+        scales: by batch size.
+        critical_batch_size: fitted, in examples, or ``None``.
+    """
+    able = {size: scale for size, scale in scales.items() if scale.measured}
+    if not able:
+        return next(iter(scales.values()), NoiseScale(None, note="the target was not reached", measured=False))
+    if critical_batch_size:
+        nearest = min(able, key=lambda size: abs(math.log(size / critical_batch_size)))
+        return able[nearest]
+    values = [scale.value for scale in able.values() if scale.value is not None]
+    if not values:
+        return next(iter(able.values()))
+    return NoiseScale(math.exp(float(np.mean(np.log(values)))), note="geometric mean over batch sizes")
+
+
+def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None, float | None]) -> NoiseScale:
+    """Noise scale over critical batch size, with an interval that holds the uncertainty of both.
+
+    The two are taken as independent (see :mod:`cbs.noise_scale.correction`): they come from the same trials, but from
+    gradients on one hand and from crossings of the target on the other. An end is open where one of the two is.
+
+    Args:
+        scale: the noise scale.
+        critical: critical batch size in examples, or ``None``.
+        interval: of ``critical``, at the level of ``scale.interval``.
+    """
+    if scale.value is None or critical is None:
+        return NoiseScale(None, measured=scale.measured)
+    low, high = interval
+    inverse = 1.0 / critical, (1.0 / high if high else None, 1.0 / low if low else None)
+    return NoiseScale(
+        scale.value / critical, product_ends((scale.value, scale.interval), inverse), measured=scale.measured
+    )
+
+
+def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
+    """A noise scale of exponent 2 corrected for the batch size it was measured at.
+
+    See :func:`cbs.noise_scale.rules.correct_for_batch_size`. Uncorrected, what trials at B examples read is bounded by
+    a multiple of B, and so would agree with whatever batch size it is measured at.
+
+    Args:
+        scale: as measured.
+        simple: the plain one of the same steps.
+        batch_size: of these steps.
+    """
+    if scale.value is None:
+        return scale
+    if simple.value is None:
+        return NoiseScale(None, note=f"its correction needs the plain one: {simple.note}", measured=scale.measured)
+    factor = correction(simple.value, simple.interval, batch_size)
+    return NoiseScale(
+        scale.value * factor[0],
+        product_ends((scale.value, scale.interval), factor),
+        scale.note or simple.note,
+        measured=scale.measured,
+    )
+
+
+def _summary(
+    moments: Sequence[Array],
+    steps_to_target: Sequence[float],
+    batch_size: int,
+    exponent: int,
+    confidence: float,
+    nothing: str,
+) -> NoiseScale:
+    if not moments:
+        return NoiseScale(None, note=nothing, measured=False)
+    windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
+    windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
+    if not any(window.shape[1] for window in windows):
+        note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
+        return NoiseScale(None, note=note, measured=False)
+    return pooled_ratio(windows, exponent=exponent, confidence=confidence)
+
+
+def _trajectory(
+    plain: Sequence[Array], matched: Sequence[Array], exponent: int, steps_to_target: Sequence[float], batch_size: int
+) -> pd.DataFrame:
+    columns = ["progress", "examples", "simple_noise_scale", "matched_noise_scale"]
+    if not plain and not matched:
+        return pd.DataFrame(columns=columns, dtype=float)
+    bins = max(1, min(BINS, int(sum(steps_to_target) // STEPS_PER_BIN)))
+    progress = (np.arange(bins) + 0.5) / bins
+    mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
+    simple, own = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
+    if exponent == 2:
+        own = own * (1.0 + simple / batch_size)
+    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, simple, own), strict=True)))
+
+
+def _binned(moments: Sequence[Array], steps_to_target: Sequence[float], bins: int) -> Array:
+    """Mean noise over mean signal in every bin of the way to the target; NaN where a mean is not positive."""
+    sums = np.zeros((2, bins))
+    for moment, steps in zip(moments, steps_to_target if moments else [], strict=True):
+        usable = (moment[0] <= steps) & np.isfinite(moment[1:]).all(axis=0)
+        index = np.minimum((moment[0, usable] / steps * bins).astype(int), bins - 1)
+        sums += [np.bincount(index, row, minlength=bins) for row in moment[1:, usable]]
+    defined = (sums > 0).all(axis=0)
+    return np.where(defined, sums[1] / np.where(defined, sums[0], 1.0), np.nan)

@@ -1,0 +1,247 @@
+"""From evaluation curves to one point per batch size: crossings, censoring, choice of the learning rate.
+
+Nothing here depends on when a trial was stopped. Every crossing is found again on the stored curve, and where the sweep
+pruned slow trials, a trial that happened to run on is censored at the same place as one that was stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.read.results import Group, Results
+from cbs.lr_choice import best_lr, censored
+from cbs.record import TrialStatus
+from cbs.target import Target
+
+STOPPED = "STOPPED_AT_OWN_TARGET"
+"""Status at a target harder than the sweep's own: the trial stopped before it could reach it."""
+
+_RAN = (TrialStatus.BUDGET_EXHAUSTED, TrialStatus.PRUNED, STOPPED)
+_RANK = (*_RAN, TrialStatus.DIVERGED, TrialStatus.OUT_OF_MEMORY, TrialStatus.FAILED)
+
+
+@dataclass(frozen=True)
+class Study:
+    """All trials of one group at one batch size, seen from one target.
+
+    Attributes:
+        batch_size: examples per step.
+        lrs: learning rates, increasing, shape ``[L]``; one NaN where the trials do not say.
+        seeds: shape ``[N]``.
+        steps: steps to target, shape ``[L, N]``; NaN where it was not reached or no trial was run.
+        status: how each trial ended with respect to the target, shape ``[L, N]``; empty where no trial was run.
+        bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
+        trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
+    """
+
+    batch_size: int
+    lrs: np.ndarray
+    seeds: np.ndarray
+    steps: np.ndarray
+    status: np.ndarray
+    bound: np.ndarray
+    trials: np.ndarray
+
+    @property
+    def winner(self) -> int | None:
+        """Row of the best learning rate, see :func:`cbs.lr_choice.best_lr`."""
+        return best_lr(self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One batch size of a curve.
+
+    Attributes:
+        batch_size: examples per step.
+        steps_to_target: geometric mean over the seeds that reached the target at the best learning rate.
+        steps_per_seed: steps to target at the best learning rate, of the seeds that reached it.
+        best_lr: the learning rate that wins over seeds.
+        at_grid_edge: whether it is the lowest or the highest that was tried; ``None``, as ``best_lr``, where no trial
+            reached the target or the trials do not say their learning rate.
+        seeds: seeds that were run.
+        seeds_reached: seeds that reached the target at the best learning rate.
+        status: ``REACHED``, or how most trials ended when none reached the target.
+        steps_lower_bound: when none reached the target, the most steps run without reaching it.
+        trials: rows of the trial table behind ``steps_per_seed``.
+    """
+
+    batch_size: int
+    steps_to_target: float | None
+    steps_per_seed: tuple[float, ...] = ()
+    best_lr: float | None = None
+    at_grid_edge: bool | None = None
+    seeds: int
+    seeds_reached: int = 0
+    status: str
+    steps_lower_bound: float | None = None
+    trials: tuple[int, ...] = ()
+
+    @property
+    def reached(self) -> bool:
+        """Whether any trial at the best learning rate reached the target."""
+        return self.steps_to_target is not None
+
+    @property
+    def examples_to_target(self) -> float | None:
+        """``steps_to_target`` times the batch size, in examples."""
+        return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
+
+
+def crossings(evaluations: pd.DataFrame, trials: int, target: Target) -> np.ndarray:
+    """:meth:`cbs.target.Target.crossing` of many evaluation curves at once.
+
+    Args:
+        evaluations: columns ``trial`` (0 to ``trials - 1``), ``step`` and ``value``, ordered by trial and step.
+        trials: number of trials.
+        target: the target.
+
+    Returns:
+        Steps to target, shape ``[trials]``; NaN where no evaluation reaches the target.
+    """
+    trial, step, value = (evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    reached = np.isfinite(value) & (value < target.value if target.direction == "below" else value > target.value)
+    hits = np.flatnonzero(reached)
+    owner, first = np.unique(trial[hits], return_index=True)
+    after = hits[first]
+    before = np.maximum(after - 1, 0)
+    inside = (after > 0) & (trial[before] == owner) & (step[before] > 0) & np.isfinite(value[before])
+    found = step[after].astype(float)
+    a, b = before[inside], after[inside]
+    share = (value[a] - target.value) / (value[a] - value[b])
+    found[inside] = np.exp(np.log(step[a]) + share * (np.log(step[b]) - np.log(step[a])))
+    steps = np.full(trials, np.nan)
+    steps[owner] = found
+    return steps
+
+
+def easier_or_equal(target: Target, own: Target) -> bool:
+    """Whether trials that stopped at ``own`` have passed ``target`` on the way."""
+    if (target.metric, target.direction) != (own.metric, own.direction):
+        return False
+    return target.value == own.value or target.reached(own.value)
+
+
+def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> list[Study]:
+    """The studies of one group, by increasing batch size.
+
+    Args:
+        results: from :func:`analysis.read.results.load`.
+        group: index into ``results.groups``.
+        target: the target.
+        steps: :func:`crossings` of all trials at ``target``.
+    """
+    about = results.groups[group]
+    rows = results.of_group(group)
+    return [_study(about, part, target, steps[part.index]) for _, part in rows.groupby("batch_size", sort=True)]
+
+
+def _study(about: Group, part: pd.DataFrame, target: Target, steps: np.ndarray) -> Study:
+    lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
+    seeds, column = np.unique(part["seed"].to_numpy(), return_inverse=True)
+    shape = (len(lrs), len(seeds))
+    table, bound = np.full(shape, np.nan), np.full(shape, np.nan)
+    status, trials = np.full(shape, "", dtype=object), np.full(shape, -1)
+    trials[row, column] = part.index
+    known = easier_or_equal(target, about.target) or not about.stops_at_target
+    after = STOPPED if about.stops_at_target else str(TrialStatus.BUDGET_EXHAUSTED)
+    ended = np.array([after if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
+    table[row, column] = steps if known else np.nan
+    ran = np.isin(ended, _RAN)
+    bound[row, column] = np.where(ran, part["final_step"], np.nan)
+    status[row, column] = ended
+    if about.prune_factor is not None:
+        limit = about.prune_factor * np.min(np.where(np.isfinite(table), table, np.inf), axis=0)
+        limit = np.broadcast_to(limit, shape)
+        kept = censored(table, about.prune_factor)
+        late = np.isfinite(table) & ~np.isfinite(kept)
+        late |= (status == TrialStatus.PRUNED) & ~np.isfinite(kept) & np.isfinite(limit)
+        table = kept
+        status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
+    hit = np.isfinite(table)
+    status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
+    return Study(int(part["batch_size"].iloc[0]), lrs, seeds, table, status, bound, trials)
+
+
+def point(study: Study) -> Point:
+    """What one batch size contributes to the curve."""
+    winner = study.winner
+    seeds = len(study.seeds)
+    if winner is None:
+        return Point(
+            batch_size=study.batch_size,
+            steps_to_target=None,
+            seeds=seeds,
+            status=_dominating(study),
+            steps_lower_bound=_bound(study),
+        )
+    named = bool(np.isfinite(study.lrs).all())
+    hit = np.isfinite(study.steps[winner])
+    steps = study.steps[winner][hit]
+    tried = np.isin(study.status, ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY), invert=True).any(axis=1)
+    grid = np.flatnonzero(tried)
+    return Point(
+        batch_size=study.batch_size,
+        steps_to_target=math.exp(np.log(steps).mean()),
+        steps_per_seed=tuple(steps.tolist()),
+        best_lr=float(study.lrs[winner]) if named else None,
+        at_grid_edge=bool(winner in (grid[0], grid[-1])) if named else None,
+        seeds=seeds,
+        seeds_reached=int(hit.sum()),
+        status=str(TrialStatus.REACHED),
+        trials=tuple(study.trials[winner][hit].tolist()),
+    )
+
+
+def _dominating(study: Study) -> str:
+    counts = Counter(status for status in study.status.ravel() if status)
+    return max(counts, key=lambda status: (counts[status], -_RANK.index(status)))
+
+
+def _bound(study: Study) -> float | None:
+    return None if np.isnan(study.bound).all() else float(np.nanmax(study.bound))
+
+
+def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.ndarray:
+    """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none.
+
+    Args:
+        evaluations: columns ``trial`` (0 to ``trials - 1``), ``step`` and ``value``, ordered by trial.
+        trials: number of trials.
+        direction: of the target.
+    """
+    trial, step, value = (evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    sign = 1.0 if direction == "below" else -1.0
+    usable = np.where((step > 0) & np.isfinite(value), sign * value, np.inf)
+    owner, first = np.unique(trial, return_index=True)
+    best = np.full(trials, np.inf)
+    if len(first):
+        best[owner] = np.minimum.reduceat(usable, first)
+    return np.where(np.isfinite(best), sign * best, np.nan)
+
+
+def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float | None:
+    """The hardest value of the metric that some trial reached at every batch size; ``None`` without evaluations.
+
+    Step 0 does not count. Rounded to three digits towards the easier side.
+
+    Args:
+        rows: the trials of one group.
+        best: :func:`best_values` of all trials.
+        direction: of the target.
+    """
+    below = direction == "below"
+    per_size = pd.Series(best[rows.index]).groupby(rows["batch_size"].to_numpy()).agg("min" if below else "max")
+    if per_size.isna().any():
+        return None
+    hardest = float(per_size.max() if below else per_size.min())
+    if hardest == 0:
+        return None
+    unit = 10.0 ** (math.floor(math.log10(abs(hardest))) - 2)
+    rounded = (math.floor(hardest / unit) + 1) * unit if below else (math.ceil(hardest / unit) - 1) * unit
+    return float(f"{rounded:.6g}")

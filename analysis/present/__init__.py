@@ -1,0 +1,1 @@
+"""Answers as a person or a script wants them: terminal, CSV, LaTeX, JSON, figures, HTML."""

@@ -1,0 +1,126 @@
+"""The largest attention logit along training: does attention stay bounded under every optimizer?
+
+As in the figures of MERIT (ICML 2025, arXiv 2508.20577) for the first and the last layer. The logit is q.k times the
+scale of the attention, 1/sqrt(d_k) unless the model says otherwise; its largest value is over the examples of a step,
+the heads and the unmasked pairs of positions (the paper does not say whether masked pairs count).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.estimate.attention import COLUMNS
+from analysis.present import style
+from analysis.present.figures import FIGURES, FigureKind
+
+if TYPE_CHECKING:
+    from analysis.estimate.result import Answer
+
+_COLUMNS = ["panel", "optimizer", "batch_size", "lr", *COLUMNS, "example_unit"]
+
+_LOG_FROM = 10.0
+"""Ratio of the largest to the smallest value from which on the axis of the logits is logarithmic."""
+
+
+def compute(answers: Sequence[Answer]) -> pd.DataFrame:
+    """Rows of the curves that are drawn, see :func:`analysis.estimate.attention.attention_logits`; none where
+    nothing was recorded.
+
+    There is a panel for the first and the last layer at the smallest and the largest batch size that all optimizers
+    with a record share; if they share none, at the one that most of them have. ``lr`` is the best learning rate. An
+    optimizer without a record at a batch size has one row without numbers there.
+    """
+    sizes = [[size for size, table in answer.attention_logits.items() if len(table)] for answer in answers]
+    counts = Counter(size for own in sizes for size in own)
+    if not counts:
+        return pd.DataFrame(columns=_COLUMNS)
+    most = max(counts.values())
+    shared = [size for size in counts if counts[size] == most]
+    batch_sizes = sorted({min(shared), max(shared)} if most == sum(map(bool, sizes)) else {min(shared)})
+    depth = max(table["layer"].max() for answer in answers for table in answer.attention_logits.values() if len(table))
+    tables = [
+        _curve(answer, layer, batch_size)
+        for layer in sorted({1, int(depth)})
+        for batch_size in batch_sizes
+        for answer in answers
+    ]
+    return pd.concat(tables, ignore_index=True).reindex(columns=_COLUMNS)
+
+
+def _curve(answer: Answer, layer: int, batch_size: int) -> pd.DataFrame:
+    table = answer.attention_logits.get(batch_size, pd.DataFrame(columns=COLUMNS))
+    own = table[table["layer"] == layer].astype(float)
+    lrs = [point.best_lr for point in answer.points if point.batch_size == batch_size]
+    return (own if len(own) else pd.DataFrame([{"layer": float(layer)}])).assign(
+        panel=f"layer {layer}, batch size {batch_size}",
+        optimizer=answer.group.optimizer,
+        batch_size=batch_size,
+        lr=lrs[0] if lrs else None,
+        example_unit=answer.group.example_unit,
+    )
+
+
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """Logit against examples, which are on a log axis; the line of an optimizer is the median over seeds and its band
+    their range. The logits are on a log axis where they span a factor of ten."""
+    curves = table[table["max_attention_logit"].notna()]
+    if curves.empty:
+        style.empty(axes, "no attention logit was recorded\non the way to the target")
+        return
+    axes.set_xscale("log")
+    axes.set_xlim(*style.log_limits(curves["examples"]))
+    low, high = curves["low"].min(), curves["high"].max()
+    if low > 0 and high >= _LOG_FROM * low:
+        axes.set_yscale("log")
+        axes.set_ylim(*style.log_limits([low, high]))
+        style.log_axis(axes.yaxis)
+    else:
+        margin = 0.06 * (high - low) or 0.5
+        axes.set_ylim(low - margin, high + margin)
+    ends = []
+    dashes = style.dashes(table["optimizer"])
+    for name, (colour, marker) in style.looks(table["optimizer"]).items():
+        part = curves[curves["optimizer"] == name]
+        if part.empty:
+            continue
+        axes.plot(
+            part["examples"], part["max_attention_logit"], color=colour, linestyle=dashes[name], zorder=3,
+            marker=marker, markersize=3, markevery=max(1, len(part) // 6),
+        )  # fmt: skip
+        if part["seeds"].max() > 1:
+            axes.fill_between(part["examples"], part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
+        ends.append((part["examples"].iloc[-1], part["max_attention_logit"].iloc[-1], style.literal(name), colour))
+    style.label_ends(axes, ends)
+    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
+    axes.set_xlabel(f"data ({table['example_unit'].iloc[0]}s)")
+    axes.set_ylabel("largest attention logit\n(unmasked pairs)")
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What is seen, in words."""
+    return (
+        "Largest attention logit (q.k times the scale of the attention; no unit) over the examples of a step, "
+        "the heads and the unmasked pairs of positions, against the data seen in "
+        f"{table['example_unit'].iloc[0]}s, at the best learning rate. Panels: first and last layer at the "
+        "smallest and the largest batch size that the optimizers share. Lines are medians over seeds, bands "
+        "their range."
+    )
+
+
+FIGURES.register("max_attention_logit")(
+    FigureKind(
+        compute,
+        draw,
+        panels=True,
+        by="panel",
+        columns=2,
+        optional=True,
+        title="Largest attention logit",
+        caption=caption,
+    )
+)

@@ -1,0 +1,177 @@
+"""A whole analysis as one HTML page that needs nothing else: no network, no script, no file beside it.
+
+The same results, options and command give the same bytes; the page holds no time but those the sweeps were run at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import cbs
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import in_words
+from analysis.estimate.result import Answer, answers
+from analysis.files import whole_file
+from analysis.present.figures import Scope
+from analysis.present.html import content, provenance
+from analysis.present.html.drawings import LONGEST_TABLE, Drawn, drawings
+from analysis.present.tables import example_units, percent
+from analysis.read.results import Results, load
+from cbs.store import Store
+from cbs.target import Target
+
+LINES = 120
+"""Rows of points beyond which their tables are folded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What :func:`report` wrote.
+
+    Attributes:
+        path: the file.
+        size: its size in bytes.
+        answers: one per sweep, group and target.
+        figures: how many are on it.
+    """
+
+    path: Path
+    size: int
+    answers: tuple[Answer, ...]
+    figures: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Where it was written, as plain JSON values."""
+        return {"path": str(self.path), "bytes": self.size, "fits": len(self.answers), "figures": self.figures}
+
+
+def report(
+    path: str | os.PathLike[str],
+    *,
+    targets: Sequence[float | Target] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    config: AnalysisConfig | None = None,
+    title: str = "",
+    command: str = "",
+) -> Page:
+    """Analyze the results and write them as one self-contained HTML page.
+
+    Args:
+        path: one sweep, or a folder of sweeps.
+        targets: as for :func:`analysis.questions.analyze.analyze`.
+        output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
+        config: how the numbers are made.
+        title: of the page; names the sweeps when empty.
+        command: that makes this page, to stand on it; left out when empty.
+
+    Raises:
+        ConfigError: if an argument is out of its domain or a target cannot be used.
+        ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
+    """
+    config = config or AnalysisConfig()
+    results = load(path)
+    found = answers(results, config, targets=targets)
+    file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
+    figures = drawings(found)
+    text = render(results, found, config, figures, title=title, command=command)
+    data = text.encode(errors="backslashreplace")
+    with whole_file(file, "the report to ", "; choose another file with --output") as draft:
+        draft.write_bytes(data)
+    return Page(path=file, size=len(data), answers=tuple(found), figures=sum(len(drawn) for _, drawn in figures))
+
+
+def render(
+    results: Results,
+    found: Sequence[Answer],
+    config: AnalysisConfig,
+    figures: Sequence[tuple[Scope, Sequence[Drawn]]],
+    *,
+    title: str = "",
+    command: str = "",
+) -> str:
+    """The page as text.
+
+    Args:
+        results: what was read.
+        found: the answers, at least one.
+        config: how they were made.
+        figures: of every scope.
+        title: of the page; names the sweeps when empty.
+        command: that makes the page.
+    """
+    folders = {group.sweep: group.folder for group in results.groups}
+    names = list(folders)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("analysis.present.html", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"papers": _papers, "breakable": _breakable}
+    sweeps = [provenance.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
+    rows = content.rows(found)
+    points = [content.points(scope.answers) for scope, _ in figures]
+    scoped = [
+        {"scope": scope, "figures": drawn, "points": measured, "unit": example_units(scope.answers)}
+        for (scope, drawn), measured in zip(figures, points, strict=True)
+    ]
+    ends, trials = provenance.statuses(results)
+    return environment.get_template("page.html").render(
+        title=title or f"Critical batch size: {', '.join(names)}",
+        style=Markup((Path(__file__).parent / "page.css").read_text()),
+        rows=rows,
+        several_sweeps=len(names) > 1,
+        several_workloads=len({row.workload for row in rows}) > 1,
+        several_targets=len({row.target for row in rows}) > 1,
+        workloads=list(dict.fromkeys(row.workload for row in rows)),
+        targets=list(dict.fromkeys(row.target for row in rows)),
+        noise=any(answer.noise for answer in found),
+        matched=any(row.matched for row in rows),
+        tokens=any(row.tokens for row in rows),
+        axis=content.axis(found),
+        bars=any(end is not None for row in rows for end in row.bar),
+        unit=example_units(found),
+        percent=percent(config.confidence),
+        called=in_words(config.definition, found[0].critical.options),
+        config=config,
+        intervals=list(dict.fromkeys(answer.fit.interval_method for answer in found if answer.fit)),
+        definitions=content.definitions(found),
+        suggestions=content.suggestions(found),
+        scopes=scoped,
+        headings=content.POINTS,
+        fold=sum(map(len, points)) > LINES,
+        longest=LONGEST_TABLE,
+        sweeps=sweeps,
+        origin=provenance.latest(sweeps),
+        started=sorted(run["started"] for sweep in sweeps for run in sweep.runs if run["started"]),
+        trials=len(results.trials),
+        ends=ends,
+        statuses=trials,
+        messages=provenance.messages(results),
+        notes=results.notes,
+        command=command,
+        version=cbs.__version__,
+    )
+
+
+def _papers(text: str) -> Markup:
+    """``text`` with arXiv numbers as links."""
+    parts = content.ARXIV.split(text)
+    link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
+    return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+def _breakable(text: str) -> Markup:
+    """``text`` that may be broken after a comma and the like."""
+    return Markup("").join(Markup("{}<wbr>").format(part) for part in content.BREAKS.findall(text))
+
+
+__all__ = ["Page", "report"]

@@ -1,0 +1,82 @@
+"""A matplotlib figure as a picture inside an HTML page: SVG whose text stays text, or PNG where that is smaller."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from xml.etree import ElementTree
+
+import matplotlib
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from analysis.present import style
+from analysis.present.style.lettering import FONT
+
+LARGEST = 400_000
+"""Characters of SVG beyond which a figure is written as PNG: a browser is slow with so many marks."""
+
+_FALLBACK = f"'{FONT}', Verdana, sans-serif"
+"""Verdana has nearly the same widths, so labels keep their place where the font is missing."""
+
+_GEOMETRY = ("d", "x", "y", "x1", "x2", "y1", "y2", "points", "transform", "width", "height", "viewBox")
+
+
+def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Markup:
+    """The figure as an element of a page.
+
+    Args:
+        figure: to be drawn; its size in inches is the size on a page of paper.
+        prefix: put before every id of the SVG, so that several figures can share a page.
+        name: id of the element that names it.
+        description: what is seen, for those who do not see it.
+    """
+    with style.style():
+        text = _svg(figure, prefix)
+    if len(text) > LARGEST:
+        return _png(figure, description)
+    width, height = figure.get_size_inches()
+    opening = Markup('<svg role="img" aria-labelledby="{}" viewBox="0 0 {} {}" width="{}" height="{}"').format(
+        name, *(f"{72 * side:g}" for side in (width, height)), *(f"{96 * side:.0f}" for side in (width, height))
+    )
+    return Markup(re.sub(r"^<svg", lambda _: str(opening), text, count=1))
+
+
+def _svg(figure: Figure, prefix: str) -> str:
+    """The drawing without what a page has no use for: name spaces, metadata, a style sheet for all elements."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": prefix}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    for parent in root.iter():
+        for child in [child for child in parent if child.tag.endswith(("}metadata", "}style"))]:
+            parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {key.rpartition("}")[2]: _value(key, value, prefix) for key, value in element.attrib.items()}
+        element.tail = None
+        element.text = element.text if (element.text or "").strip() else None
+    root.attrib = {}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _value(key: str, value: str, prefix: str) -> str:
+    if key == "id":
+        return prefix + value
+    if key.endswith("href"):
+        return value.replace("#", f"#{prefix}", 1) if value.startswith("#") else value
+    if key in _GEOMETRY:
+        return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
+    return value.replace("url(#", f"url(#{prefix}").replace(f"'{FONT}'", _FALLBACK)
+
+
+def _png(figure: Figure, description: str) -> Markup:
+    buffer = io.BytesIO()
+    with style.style():
+        figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    width, height = (f"{96 * side:.0f}" for side in figure.get_size_inches())
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return Markup('<img src="data:image/png;base64,{}" alt="{}" width="{}" height="{}">').format(
+        data, escape(description), width, height
+    )

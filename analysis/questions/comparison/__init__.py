@@ -1,0 +1,327 @@
+r"""Optimizers side by side: how many more examples one needs, and whether one's critical batch size is the larger.
+
+The token ratio of optimizers A and B at a batch size is :math:`R_L(B) = T_A(B) / T_B(B)`, with :math:`T` the tokens (or
+examples) to the target (Essential AI, "Practical Efficiency of Muon", 2505.02222, equation 2). Both take the same
+tokens per step, so it is the ratio of the steps to target, too.
+
+Different optimizers are different runs. Their bootstraps draw with the same seed, so resamples must not be compared one
+by one: for a probability every resample of one meets every resample of the other; for a ratio one side is shuffled.
+
+The resamples of a fit are widened by Student's t, because the noise is estimated from few runs. Two fits estimate it
+twice, so what compares them is widened by t at the degrees of freedom of Welch (1947), which are more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.estimates import Interval
+from analysis.estimate.fitting import Fit, interval, predicted, widening
+from analysis.estimate.result import Answer
+from cbs.errors import ConfigError
+from cbs.store import finite_or_none
+
+DEFAULT_REFERENCE = "adamw"
+
+_RESOLUTION = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioAt:
+    """Token ratio at a batch size that both optimizers reached the target at.
+
+    Attributes:
+        batch_size: examples.
+        value: examples to target of the reference over those of the other; above 1 where the other needs fewer.
+        interval: both ends ``None`` without resamples.
+    """
+
+    batch_size: int
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioCurve:
+    """Ratio of the two fitted curves between the batch sizes that both reached.
+
+    Attributes:
+        batch_sizes, values: shape ``[G]``.
+        low, high: ends of the interval, shape ``[G]``; NaN without resamples.
+    """
+
+    batch_sizes: Array
+    values: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRatio:
+    """Token ratio of one optimizer.
+
+    Attributes:
+        reference: the optimizer in the numerator.
+        optimizer: the one in the denominator.
+        at: one per batch size that both reached.
+        curve: ``None`` where one of them has no fit.
+        rises: probability that the ratio of the fitted curves does not decrease with the batch size; ``None`` without
+            resamples. With ``S = S_min + E_min/B`` on both sides the ratio is monotone, and does not decrease exactly
+            where the critical batch size E_min/S_min of the optimizer is at least that of the reference.
+        slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
+        slope_interval: of it.
+        slope_rises: probability that the slope is at least 0.
+    """
+
+    reference: str
+    optimizer: str
+    at: tuple[RatioAt, ...]
+    curve: RatioCurve | None = field(repr=False)
+    rises: float | None
+    slope: float | None
+    slope_interval: Interval
+    slope_rises: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; the curve is left to the figure's table."""
+        return {
+            "reference": self.reference,
+            "optimizer": self.optimizer,
+            "token_ratio": [
+                {"batch_size": at.batch_size, "value": at.value, "interval": list(at.interval)} for at in self.at
+            ],
+            "probability_not_decreasing": self.rises,
+            "slope": self.slope,
+            "slope_interval": list(self.slope_interval),
+            "probability_slope_not_negative": self.slope_rises,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalPair:
+    """Critical batch sizes of two optimizers.
+
+    Attributes:
+        larger, smaller: the optimizers; the names say what ``probability`` is about, not what was found.
+        probability: that the critical batch size of ``larger`` exceeds that of ``smaller``; ``None`` without resamples.
+        ratio: of the critical batch sizes; ``None`` where one of them is not bounded.
+        interval: of the ratio; an end that the data leave open is ``None``.
+    """
+
+    larger: str
+    smaller: str
+    probability: float | None
+    ratio: float | None
+    interval: Interval
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "larger": self.larger,
+            "smaller": self.smaller,
+            "probability": self.probability,
+            "ratio": self.ratio,
+            "interval": list(self.interval),
+        }
+
+
+def named(answers: Sequence[Answer], name: str) -> list[Answer]:
+    """The answers whose optimizer has this name, or has it before its options."""
+    exact = [answer for answer in answers if answer.group.optimizer == name]
+    return exact or [answer for answer in answers if answer.group.optimizer.partition("(")[0] == name]
+
+
+def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
+    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first.
+
+    Raises:
+        ConfigError: if the name stands for more than one optimizer.
+    """
+    found = [] if wanted is None else named(answers, wanted)
+    if len(found) > 1:
+        names = ", ".join(answer.group.optimizer for answer in found)
+        raise ConfigError(f"reference {wanted!r} stands for several optimizers: {names}; give one of these")
+    return (found or named(answers, DEFAULT_REFERENCE) or list(answers))[0]
+
+
+def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
+    """Examples to target of ``reference`` over those of ``other``, at every batch size both reached."""
+    ours, theirs = (_log_steps(answer) for answer in (reference, other))
+    shared = sorted(ours.keys() & theirs.keys())
+    values = np.array([ours[size] - theirs[size] for size in shared])
+    confidence = reference.confidence
+    resampled = _log_ratios(reference, other, shared)
+    ends = [interval(np.exp(column), confidence) if len(column) else (None, None) for column in resampled.T]
+    sloped = len(shared) > 1
+    slopes = _slopes(shared, resampled) if sloped else np.empty(0)
+    return TokenRatio(
+        reference=reference.group.optimizer,
+        optimizer=other.group.optimizer,
+        at=tuple(
+            RatioAt(batch_size=size, value=math.exp(value), interval=end)
+            for size, value, end in zip(shared, values, ends, strict=True)
+        ),
+        curve=_curve(reference, other, shared),
+        rises=_rises(reference.fit, other.fit, reference.confidence),
+        slope=float(_slopes(shared, values[None])[0]) if sloped else None,
+        slope_interval=_quantiles(slopes, confidence),
+        slope_rises=float((slopes >= 0).mean()) if len(slopes) else None,
+    )
+
+
+def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
+    """Whether one critical batch size exceeds another, by the chosen definition.
+
+    Resamples that the data do not bound (0, infinity) count as that; where both are the same one, neither is the
+    larger. Resamples without a value are left out.
+    """
+    factors = narrowing(larger.fit, smaller.fit, larger.confidence)
+    mine, its = (
+        _narrowed(answer.critical.resampled, answer.critical_batch_size, factor)
+        for answer, factor in zip((larger, smaller), factors, strict=True)
+    )
+    mine, its = mine[~np.isnan(mine)], its[~np.isnan(its)]
+    values = larger.critical_batch_size, smaller.critical_batch_size
+    return CriticalPair(
+        larger=larger.group.optimizer,
+        smaller=smaller.group.optimizer,
+        probability=exceeds(mine, its) if len(mine) and len(its) else None,
+        ratio=None if values[0] is None or values[1] is None else values[0] / values[1],
+        interval=_ratio_interval(mine, its, larger.confidence, seed=larger.config.seed),
+    )
+
+
+def exceeds(first: Array, second: Array) -> float:
+    """Probability that a draw of ``first`` exceeds an independent one of ``second``; equal ones count half.
+
+    Shapes ``[R]`` and ``[Q]``, not empty, without NaN; infinities are larger than anything else. All ``R * Q`` pairs
+    count (the Mann-Whitney statistic over its largest value).
+    """
+    ordered = np.sort(second)
+    below = np.searchsorted(ordered, first, side="left") + np.searchsorted(ordered, first, side="right")
+    return float(below.mean() / (2 * len(second)))
+
+
+def shuffled(values: Array, *, seed: int, turn: int = 1) -> Array:
+    """The resamples of one optimizer in another order, alike for all of its numbers: independent of the others'.
+
+    Args:
+        values: shape ``[R, ...]``.
+        seed: of the analysis.
+        turn: place of the optimizer among those that are compared; 0 keeps the order.
+    """
+    return values if turn == 0 else values[np.random.default_rng([seed, turn]).permutation(len(values))]
+
+
+def narrowing(first: Fit | None, second: Fit | None, confidence: float) -> tuple[float, float]:
+    """Factors on the deviations of the resamples of two fits where these are compared with one another.
+
+    Each fit is widened by t at its own degrees of freedom n; the difference of two with variances v has
+    (v1 + v2)^2 / (v1^2/n1 + v2^2/n2) of them (Welch, "The generalization of Student's problem", 1947).
+    """
+    if first is None or second is None:
+        return 1.0, 1.0
+    fits = (first, second)
+    freedoms = [len(fit.batch_sizes) - 2 + fit.seed_freedom for fit in fits]
+    variances = [fit.deviation**2 / max(1.0, float(fit.weights.sum())) for fit in fits]
+    if not (min(freedoms) > 0 and min(variances) > 0):
+        return 1.0, 1.0
+    scaled = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
+    together = widening(round(sum(variances) ** 2 / scaled), confidence)
+    one, two = (together / widening(freedom, confidence) for freedom in freedoms)
+    return one, two
+
+
+def _narrowed(values: Array, centre: float | None, factor: float) -> Array:
+    """Resamples nearer to ``centre`` by ``factor`` in their logarithm; 0 and infinity stay what they are."""
+    if centre is None or not 0 < centre < math.inf:
+        return values
+    bounded = np.isfinite(values) & (values > 0)
+    return np.where(bounded, centre * (np.where(bounded, values, centre) / centre) ** factor, values)
+
+
+def _log_steps(answer: Answer) -> dict[int, float]:
+    """Natural log of the steps to target by batch size: what the curve is fitted to, else the mean over seeds."""
+    if answer.fit is not None:
+        return {int(size): float(log) for size, log in zip(answer.fit.batch_sizes, answer.fit.log_steps, strict=True)}
+    return {point.batch_size: math.log(point.steps_to_target) for point in answer.points if point.steps_to_target}
+
+
+def _log_ratios(reference: Answer, other: Answer, shared: Sequence[int]) -> Array:
+    """Resampled ln(ratio) around the measured means, shape ``[R, shared]``; no rows where there are no resamples."""
+    factors = narrowing(reference.fit, other.fit, reference.confidence)
+    columns = []
+    for fit, factor in zip((reference.fit, other.fit), factors, strict=True):
+        if fit is None or not len(fit.resampled_log_steps):
+            return np.empty((0, len(shared)))
+        place = np.searchsorted(fit.batch_sizes, np.asarray(shared, dtype=float))
+        centre = fit.log_steps[place]
+        columns.append(centre + factor * (fit.measured_resamples[:, place] - centre))
+    return np.asarray(columns[0] - shuffled(columns[1], seed=reference.config.seed))
+
+
+def _slopes(batch_sizes: Sequence[int], log_ratios: Array) -> Array:
+    """Least-squares slope over ln(batch size) of every row."""
+    x = np.log(np.asarray(batch_sizes, dtype=float))
+    x = x - x.mean()
+    return np.asarray(log_ratios @ x / (x @ x))
+
+
+def _rises(reference: Fit | None, other: Fit | None, confidence: float) -> float | None:
+    if reference is None or other is None or not len(reference.resampled_log_steps) * len(other.resampled_log_steps):
+        return None
+    found = []
+    for fit, factor in zip((other, reference), narrowing(other, reference, confidence), strict=True):
+        with np.errstate(divide="ignore"):
+            centre, values = (curve.min_examples / curve.min_steps for curve in (fit.estimate, fit.resampled))
+        found.append(_narrowed(values, float(centre), factor))
+    mine, its = found
+    # equal ones count whole: two curves of perfect scaling, or two plateaus, have a constant ratio
+    return float(np.searchsorted(np.sort(its), mine, side="right").mean() / len(its))
+
+
+def _curve(reference: Answer, other: Answer, shared: Sequence[int]) -> RatioCurve | None:
+    first, second = reference.fit, other.fit
+    if first is None or second is None or len(shared) < 2:
+        return None
+    grid = np.geomspace(shared[0], shared[-1], _RESOLUTION)
+    low = high = np.full(len(grid), np.nan)
+    if len(first.resampled_log_steps) and len(second.resampled_log_steps):
+        above, below = (
+            (predicted(grid, fit.resampled) - predicted(grid, fit.estimate)) * factor
+            for fit, factor in zip((first, second), narrowing(first, second, reference.confidence), strict=True)
+        )
+        ratio = predicted(grid, first.estimate) - predicted(grid, second.estimate)
+        band = ratio + above - shuffled(below, seed=reference.config.seed)
+        tail = 0.5 - reference.confidence / 2
+        low, high = np.exp(np.quantile(band, [tail, 1 - tail], axis=0))
+    values = np.exp(predicted(grid, first.estimate) - predicted(grid, second.estimate))
+    return RatioCurve(batch_sizes=grid, values=values, low=low, high=high)
+
+
+def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int) -> Interval:
+    """Percentile interval of the ratio of independent resamples; where both are 0 or both infinite, the ratio may be
+    anything: it stands at both ends."""
+    count = min(len(first), len(second))
+    if not count:
+        return None, None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = shuffled(first, seed=seed, turn=1)[:count] / shuffled(second, seed=seed, turn=2)[:count]
+    low = interval(np.where(np.isnan(ratios), 0.0, ratios), confidence)[0]
+    high = interval(np.where(np.isnan(ratios), np.inf, ratios), confidence)[1]
+    # an end beyond everything that can be measured says no more than that it is open
+    return finite_or_none(low), high or None
+
+
+def _quantiles(values: Array, confidence: float) -> Interval:
+    """Percentile interval of values of either sign."""
+    if not len(values):
+        return None, None
+    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    return float(low), float(high)

@@ -1,0 +1,303 @@
+"""Critical batch sizes from a plain table of batch sizes and steps to target, such as one from a paper.
+
+The rows become the studies that a sweep would have left, so fit, interval, definitions, verdict and figures are those
+of ``cbs analyze``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import chosen
+from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.noise import PLAIN, NoiseScale
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import Study
+from analysis.files import whole_file
+from analysis.present import definition_tables, tables
+from analysis.questions.analyze import fit_to_json
+from analysis.questions.fit_table.rows import Row, read
+from analysis.read.results import Group
+from cbs.errors import ConfigError, DataError
+from cbs.record import TrialStatus
+from cbs.target import Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
+_NO_NOISE = NoiseScale(None, note="a table has no gradients", measured=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTarget(Target):
+    """What the steps of a table lead to; a table need not say."""
+
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"target {self.value:g}" if self.known else tables.UNNAMED
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit:
+    """What :func:`fit_table` found.
+
+    Attributes:
+        name: of the table.
+        answers: one per group, optimizer and target.
+        names: of every answer, the group and the optimizer as the table has them; ``None`` without such a column.
+        unit: what the batch size counts, in words.
+        notes: what was left out, one line each.
+    """
+
+    name: str
+    answers: tuple[Answer, ...]
+    names: tuple[tuple[str | None, str | None], ...]
+    unit: str
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        fits = [self._fit(answer, *names) for answer, names in zip(self.answers, self.names, strict=True)]
+        return {"table": self.name, "unit": self.unit, "fits": fits, "notes": list(self.notes)}
+
+    def _fit(self, answer: Answer, group: str | None, optimizer: str | None) -> dict[str, Any]:
+        whole = fit_to_json(answer, self.answers)
+        of_sweeps = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit")
+        rest = {key: value for key, value in whole.items() if key not in of_sweeps and "noise_scale" not in key}
+        del rest["matched_geometry"]
+        known = isinstance(answer.target, TableTarget) and answer.target.known
+        points = [{key: value for key, value in point.items() if "noise_scale" not in key} for point in rest["points"]]
+        first = {"group": group, "optimizer": optimizer}
+        return (
+            first
+            | rest
+            | {
+                "optimizer": optimizer,
+                "target": answer.target.value if known else None,
+                "confidence": answer.confidence,
+                "options": answer.critical.options,
+                "points": points,
+            }
+        )
+
+    def print(self, console: Console, *, definitions: bool = False) -> None:
+        """The short table with its advice, and the notes; ``definitions`` adds all of them side by side."""
+        confidence = self.answers[0].confidence
+        names = {"workload": "group"}
+        if all(optimizer is None for _, optimizer in self.names):
+            names["optimizer"] = "table" if all(group is None for group, _ in self.names) else "group"
+        console.print(tables.terminal_table(self.answers, confidence=confidence, names=names))
+        if definitions:
+            console.print(definition_tables.terminal_table(self.answers, confidence=confidence, names=names))
+        for note in self.notes:
+            console.print(note, markup=False, soft_wrap=True)
+
+    def save_figure(self, path: Path) -> None:
+        """Steps against batch size of all fits in one figure, as ``.pdf`` or ``.png``.
+
+        Raises:
+            ConfigError: if the name ends otherwise.
+            ResultsError: if it cannot be written.
+        """
+        from analysis.present import style
+        from analysis.present.figures import FIGURES
+
+        if path.suffix not in (".pdf", ".png"):
+            raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
+        kind = FIGURES["steps"]
+        table = kind.compute([_labelled(answer, self.answers) for answer in self.answers])
+        with whole_file(path, "the figure ", "") as draft, style.style():
+            style.save_as(kind.figure(table), draft)
+
+
+def fit_table(
+    source: str | os.PathLike[str] | pd.DataFrame,
+    config: AnalysisConfig | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+) -> TableFit:
+    """Fit every curve of a table: one per group, optimizer and target.
+
+    Args:
+        source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
+            ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
+            ``target`` and ``tokens_per_example``.
+        config: how the numbers are made.
+        columns: our name of a column -> what it is called in the table, where that differs.
+        unit: what ``batch_size`` counts, in the plural: ``sequences``.
+
+    Raises:
+        DataError: if the table cannot be used; the line names table, row and remedy.
+        ConfigError: if ``columns`` or ``unit`` is not one.
+    """
+    config = config or AnalysisConfig()
+    if unit is not None and not (unit.strip() and unit.isprintable()):
+        raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
+    name, rows, unused = read(source, columns)
+    notes = [f"columns that are not used: {', '.join(unused)}"] if unused else []
+    if unit is None:
+        notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
+    whole = unit.strip() if unit else "examples"
+    one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
+    found: list[Answer] = []
+    names: list[tuple[str | None, str | None]] = []
+    for (group, optimizer), members in _parts(rows, lambda row: (row.group, row.optimizer)):
+        about = _group(name, group, optimizer, members, one)
+        curves = _parts(members, lambda row: row.target)
+        curves.sort(key=lambda part: -math.inf if part[0] is None else part[0])
+        studies = [_studies(name, curve) for _, curve in curves]
+        made = _estimates(studies, [target for target, _ in curves], config)
+        found += [_answer(about, target, config, estimate) for (target, _), estimate in zip(curves, made, strict=True)]
+        names += [(group, optimizer)] * len(curves)
+    words = whole if unit else "examples (as in the table)"
+    return TableFit(name=name, answers=tuple(found), names=tuple(names), unit=words, notes=tuple(notes))
+
+
+def _parts(rows: Iterable[Row], key: Any) -> list[tuple[Any, list[Row]]]:
+    """Rows by key, in the order in which the keys come up."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return list(found.items())
+
+
+def _group(name: str, group: str | None, optimizer: str | None, rows: Sequence[Row], unit: str) -> Group:
+    tokens = _parts(rows, lambda row: row.tokens_per_example)
+    if len(tokens) > 1:
+        raise DataError(
+            f"{name}, {tokens[1][1][0].place}: tokens_per_example differs from {tokens[0][1][0].place}; "
+            "what a batch size counts must be the same along a curve"
+        )
+    return Group(
+        sweep=Path(name).stem,
+        folder=Path(name),
+        workload=group if group and optimizer else "",
+        optimizer=optimizer or group or "all rows",
+        optimizer_options={},
+        workload_options={},
+        parameters=None,
+        target=_target(None),
+        stops_at_target=False,
+        prune_factor=None,
+        example_unit=unit,
+        tokens_per_example=tokens[0][0],
+        metric_unit="",
+    )
+
+
+def _target(value: float | None) -> TableTarget:
+    return TableTarget(metric="target", value=0.0 if value is None else value, known=value is not None)
+
+
+def _studies(name: str, rows: Sequence[Row]) -> list[Study]:
+    """The studies of one curve, by increasing batch size.
+
+    Raises:
+        DataError: if a trial is there twice, or there is one batch size only.
+    """
+    _check_repeats(name, rows)
+    sizes = sorted({row.batch_size for row in rows})
+    if len(sizes) == 1:
+        raise DataError(
+            f"{name}, {rows[0].place}: {_curve(rows[0])} has one batch size, {sizes[0]:g}; a fit needs two, and an "
+            "interval three: add rows"
+        )
+    lrs = {size: {row.lr for row in rows if row.batch_size == size} for size in sizes}
+    grid_known = any(len(found) > 1 for found in lrs.values())
+    return [_study(size, [row for row in rows if row.batch_size == size], grid_known) for size in sizes]
+
+
+def _check_repeats(name: str, rows: Sequence[Row]) -> None:
+    for _, same in _parts(rows, lambda row: (row.batch_size, row.lr, row.seed)):
+        if len(same) == 1:
+            continue
+        first, second = same[:2]
+        where, which = f"{name}, {second.place}", f"{_curve(second)} at batch size {second.batch_size:g}"
+        if second.seed is not None:
+            raise DataError(
+                f"{where}: {which}, seed {second.seed} is there already, in {first.place}; remove one of them"
+            )
+        if replace(second, place=first.place) == first:
+            raise DataError(f"{where}: repeats {first.place}; remove it, or add a column seed if they are two runs")
+        raise DataError(
+            f"{where}: {which} is there already, in {first.place}; add a column seed to tell the runs apart"
+        )
+
+
+def _curve(row: Row) -> str:
+    """The curve a row belongs to, in words."""
+    names = [("group", row.group), ("optimizer", row.optimizer)]
+    given = [f"{kind} {value!r}" for kind, value in names if value]
+    given += [f"target {row.target:g}"] if row.target is not None else []
+    return ", ".join(given) or "the table"
+
+
+def _study(size: float, rows: Sequence[Row], grid_known: bool) -> Study:
+    """All rows of one curve at one batch size.
+
+    Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
+    a learning rate of NaN keeps it from being taken for the edge of a grid.
+    """
+    lrs: list[float | None] = sorted({row.lr for row in rows}, key=lambda lr: -math.inf if lr is None else lr)
+    seeds = list(dict.fromkeys(row.seed for row in rows))
+    shape = (len(lrs), len(seeds))
+    steps, bound, status = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, "", dtype=object)
+    for row in rows:
+        at = lrs.index(row.lr), seeds.index(row.seed)
+        status[at] = str(TrialStatus.BUDGET_EXHAUSTED if row.censored else TrialStatus.REACHED)
+        (bound if row.censored else steps)[at] = np.nan if row.steps is None else row.steps
+    known = [lr if lr is not None and grid_known else math.nan for lr in lrs]
+    number: Any = int(size) if size.is_integer() else size
+    return Study(number, np.array(known), np.arange(len(seeds)), steps, status, bound, np.full(shape, -1))
+
+
+def _estimates(curves: list[list[Study]], targets: list[float | None], config: AnalysisConfig) -> list[Estimate]:
+    count = len(curves)
+    return estimates(
+        curves,
+        chosen(config),
+        targets=targets,
+        not_reached=[_NOT_REACHED] * count,
+        easier=[""] * count,
+        confidence=config.confidence,
+        resamples=config.resamples,
+        seed=config.seed,
+    )
+
+
+def _answer(group: Group, target: float | None, config: AnalysisConfig, estimate: Estimate) -> Answer:
+    return Answer(
+        group=group,
+        target=_target(target),
+        config=config,
+        estimate=estimate,
+        noise={},
+        noise_scale=_NO_NOISE,
+        matched_geometry=PLAIN,
+        matched_noise_scale=_NO_NOISE,
+        attention_logits={},
+    )
+
+
+def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:
+    """The answer under a name that tells its curve from every other in one figure."""
+    groups, optimizers = {a.group.workload for a in answers}, {a.group.optimizer for a in answers}
+    parts = [answer.group.workload] if len(groups) > 1 and answer.group.workload else []
+    parts += [answer.group.optimizer] if len(optimizers) > 1 or not parts else []
+    targets = {str(other.target) for other in answers}
+    if len(targets) == 1:
+        return replace(answer, group=replace(answer.group, optimizer=", ".join(parts)))
+    label = ", ".join([*parts, str(answer.target)])
+    return replace(answer, group=replace(answer.group, optimizer=label), target=_target(None))

@@ -1,0 +1,185 @@
+"""What is asked for and what is advised: objectives, a batch size for each, what twice the devices buy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.arrays import Array
+from analysis.estimate.estimates import Interval
+from analysis.estimate.result import Answer
+from cbs.errors import ConfigError
+
+OBJECTIVES = ("time", "cost", "examples", "priced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is asked for.
+
+    Attributes:
+        devices: most devices that may be used.
+        price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
+        price_ratio: device-hours that it is worth to be done an hour sooner; ``None`` to leave ``priced`` out.
+    """
+
+    devices: int
+    price: float | None = None
+    price_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise ConfigError(f"devices must be at least 1, got {self.devices}")
+        if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
+            raise ConfigError(f"the price of a device-hour must be above 0, got {self.price:g}")
+        if self.price_ratio is not None and not (math.isfinite(self.price_ratio) and self.price_ratio >= 0):
+            raise ConfigError(f"the price ratio must be at least 0 device-hours per hour, got {self.price_ratio:g}")
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Those that can be answered."""
+        return OBJECTIVES if self.price_ratio is not None else OBJECTIVES[:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number with its interval; an end is ``None`` without resamples, or where the data leave it open."""
+
+    value: float
+    interval: Interval
+
+    def times(self, factor: float) -> Quantity:
+        """In another unit."""
+        low, high = self.interval
+        ends = (None if low is None else low * factor, None if high is None else high * factor)
+        return Quantity(value=self.value * factor, interval=ends)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"value": self.value, "interval": list(self.interval)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The best batch size of one optimizer for one objective.
+
+    Attributes:
+        optimizer: whose.
+        objective: what is as small as can be, see the head of this module.
+        batch_size: examples.
+        devices: devices that share a step.
+        near: smallest and largest batch size around it that take at most 5 % more on these devices.
+        best_interval: interval of the batch size that is best on these devices, over the resamples.
+        probability_near: that the batch size takes at most 5 % more than the best on these devices; ``None`` without
+            resamples.
+        steps: to target.
+        seconds: wall time to target, validation not included.
+        price: of a device-hour; ``None`` where it is not known.
+        remarks: what has to be said about it.
+        objective_value: the objective, in its own unit.
+        objective_resamples: the objective on every resample, shape ``[R]``.
+    """
+
+    optimizer: str
+    objective: str
+    batch_size: int
+    devices: int
+    near: tuple[int, int]
+    best_interval: Interval
+    probability_near: float | None
+    steps: Quantity
+    seconds: Quantity
+    price: float | None
+    remarks: tuple[str, ...]
+    objective_value: float
+    objective_resamples: Array = field(repr=False)
+
+    @property
+    def device_hours(self) -> Quantity:
+        return self.seconds.times(self.devices / 3600)
+
+    @property
+    def cost(self) -> Quantity | None:
+        """In the currency of the price."""
+        return None if self.price is None else self.device_hours.times(self.price)
+
+    @property
+    def examples(self) -> Quantity:
+        return self.steps.times(self.batch_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values without the resamples."""
+        quantities = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
+        quantities["device_hours"] = self.device_hours
+        return {
+            "objective": self.objective,
+            "batch_size": self.batch_size,
+            "devices": self.devices,
+            "within_5_percent": list(self.near),
+            "best_batch_size_interval": list(self.best_interval),
+            "probability_within_5_percent": self.probability_near,
+            **{name: quantity.to_json() for name, quantity in quantities.items()},
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubling:
+    """What twice as many devices buy when all of them are used, each time at the batch size of least time.
+
+    Attributes:
+        devices: before; twice as many after.
+        batch_sizes: of least time, before and after.
+        time_factor: time after over time before; 0.5 is perfect.
+        cost_factor: device-hours after over device-hours before; 1 is perfect.
+        remarks: what has to be said about it.
+    """
+
+    devices: int
+    batch_sizes: tuple[int, int]
+    time_factor: Quantity
+    cost_factor: Quantity
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "devices": self.devices,
+            "batch_sizes": list(self.batch_sizes),
+            "time_factor": self.time_factor.to_json(),
+            "cost_factor": self.cost_factor.to_json(),
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What one optimizer should train with.
+
+    Attributes:
+        answer: steps to target against batch size.
+        plans: by objective; empty where nothing can be recommended.
+        doubling: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
+        remarks: verdict, and why there is no plan.
+    """
+
+    answer: Answer = field(repr=False)
+    plans: dict[str, Plan]
+    doubling: Doubling | None
+    remarks: tuple[str, ...]
+
+    @property
+    def optimizer(self) -> str:
+        return self.answer.group.optimizer
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "optimizer": self.optimizer,
+            "verdict": str(self.answer.verdict),
+            "plans": [plan.to_json() for plan in self.plans.values()],
+            "doubling_devices": None if self.doubling is None else self.doubling.to_json(),
+            "remarks": list(self.remarks),
+        }

@@ -1,0 +1,230 @@
+"""How the critical batch size grows with data, model size, loss and compute, and what it depends on at all else equal.
+
+``scale(paths)`` is the whole of it; see :mod:`analysis.estimate.laws` for the fits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.laws import three_term
+from analysis.estimate.laws.three_term import ThreeTermLaw
+from analysis.questions.scaling.fits import Law, comparisons, laws, options_that_vary, varying
+from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, read
+from cbs.errors import ConfigError, ResultsError
+from cbs.target import Target
+
+SCHEMA_VERSION = 1
+"""Raised when a key of the JSON changes its name, unit or meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """What :func:`scale` found.
+
+    Attributes:
+        points: the critical batch sizes; those interpolated at held data last.
+        laws: per axis and optimizer.
+        comparisons: sets with all else equal, and pools of them.
+        three_term: by workload and optimizer.
+        config: of every number.
+        data: what data and compute stand for, in words.
+        notes: what was left out or refused, one line each.
+        output: the folder that was written.
+        files: every file written.
+    """
+
+    points: tuple[ScalingPoint, ...]
+    laws: tuple[Law, ...]
+    comparisons: tuple[Law, ...]
+    three_term: dict[str, ThreeTermLaw]
+    config: AnalysisConfig
+    data: str
+    notes: tuple[str, ...]
+    output: Path
+    files: tuple[Path, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``None`` where undefined, never NaN."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "definition": self.config.definition,
+            "confidence": self.config.confidence,
+            "data": self.data,
+            "points": [_point(point) for point in self.points],
+            "laws": [law.to_json() for law in self.laws],
+            "comparisons": [law.to_json() for law in self.comparisons],
+            "three_term": {name: _three_term(law) for name, law in self.three_term.items()},
+            "notes": list(self.notes),
+            "files": [str(path) for path in self.files],
+        }
+
+
+def scale(
+    paths: Sequence[str | os.PathLike[str]],
+    config: AnalysisConfig | None = None,
+    *,
+    against: Sequence[str] | None = None,
+    vary: Sequence[str] | None = None,
+    hold_data: Sequence[float] | None = None,
+    at: Sequence[float] | None = None,
+    data_at_batch: float | None = None,
+    three_terms: bool | None = None,
+    targets: Sequence[float | Target] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    figures: bool = True,
+) -> Scaling:
+    """Laws of the critical batch size over many models and targets; writes tables and figures.
+
+    Args:
+        paths: sweeps, or folders of sweeps.
+        config: how the numbers are made.
+        against: names in :data:`analysis.questions.scaling.points.AXES`; ``None`` for all that vary.
+        vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
+        hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
+            example has them.
+        at: values to predict the critical batch size at; needs one axis.
+        data_at_batch: batch size whose examples to target are the data; ``None`` for E_min.
+        three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
+        targets: see :func:`analysis.estimate.result.answers`.
+        output: folder to write; ``analysis/scaling`` inside the first path when absent.
+        figures: whether to draw figures.
+
+    Raises:
+        ConfigError: if an argument is out of its domain.
+        ResultsError: if there is nothing to fit, or ``output`` cannot be written.
+    """
+    _check(paths, against, at, [*(hold_data or []), *([] if data_at_batch is None else [data_at_batch])])
+    config = config or AnalysisConfig()
+    confidence, seed = config.confidence, config.seed
+    found = read(paths, config, targets=targets, data_at_batch=data_at_batch)
+    if not found.points:
+        raise ResultsError(f"no critical batch size with an interval: {'; '.join(found.left_out[:3])}")
+    points, notes = list(found.points), [*found.notes, *found.left_out]
+    axes = list(dict.fromkeys(against)) if against else varying(points)
+    fitted = [law for axis in axes for law in laws(points, axis, at=at or (), confidence=confidence, seed=seed)]
+    _require(fitted, axes if against else [])
+    notes += [f"{law.axis}, {law.optimizer}: {law.remark}" for law in fitted if law.fit is None]
+    names = list(dict.fromkeys(vary)) if vary else _comparable(points)
+    compared = [law for name in names for law in comparisons(points, name, confidence=confidence, seed=seed)]
+    for data in hold_data or ():
+        interpolated, missing = at_data(found.points, data, confidence)
+        notes += missing
+        first = len(points)
+        points += interpolated
+        compared += [
+            law for name in names for law in comparisons(points, name, first=first, confidence=confidence, seed=seed)
+        ]
+    if vary:
+        notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
+    terms, refused = _three_terms(found.runs, three_terms, config)
+    notes += refused
+    if not fitted and not compared and not terms:
+        raise ResultsError(
+            f"{len(points)} critical batch size{'s' * (len(points) != 1)}, and nothing varies between them; "
+            "give several models or targets"
+        )
+    result = Scaling(
+        points=tuple(points),
+        laws=tuple(fitted),
+        comparisons=tuple(compared),
+        three_term=terms,
+        config=config,
+        data="E_min, the fewest that reach the target"
+        if data_at_batch is None
+        else f"those that a batch size of {data_at_batch:g} takes to the target",
+        notes=tuple(notes),
+        output=Path(paths[0]) / "analysis" / "scaling" if output is None else Path(output),
+    )
+    from analysis.present.scaling import write
+
+    return write(result, figures=figures)
+
+
+def _check(
+    paths: Sequence[Any], against: Sequence[str] | None, at: Sequence[float] | None, positive: Sequence[float]
+) -> None:
+    if not paths:
+        raise ConfigError("give at least one results folder")
+    for axis in against or ():
+        if axis not in AXES:
+            raise ConfigError(
+                f"--against {axis}: known are {', '.join(AXES)}; for an option of the workload use --vary"
+            )
+    if at and len(set(against or ())) != 1:
+        raise ConfigError("--at needs exactly one --against, whose unit it is in")
+    for value in (*(at or ()), *positive):
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
+
+
+def _require(fitted: Sequence[Law], axes: Sequence[str]) -> None:
+    """Refuse an axis that was asked for and along which nothing varies."""
+    for axis in axes:
+        own = [law for law in fitted if law.axis == axis]
+        if all(law.fit is None and "does not vary" in law.remark for law in own):
+            raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in own)}")
+
+
+def _comparable(points: Sequence[ScalingPoint]) -> list[str]:
+    """Options of the workload that vary, and the parameters unless they follow a single one of them."""
+    names = options_that_vary(points)
+    return [*names, *(["parameters"] if len(names) != 1 and "parameters" in varying(points) else [])]
+
+
+def _three_terms(
+    runs: Mapping[str, three_term.Runs], wanted: bool | None, config: AnalysisConfig
+) -> tuple[dict[str, ThreeTermLaw], list[str]]:
+    found, refused = {}, []
+    for name, entries in runs.items():
+        several = len(np.unique(entries.parameters)) > 1 and len(np.unique(entries.loss)) > 1
+        if wanted is False or (wanted is None and not several):
+            continue
+        try:
+            found[name] = three_term.fit(
+                entries, confidence=config.confidence, resamples=config.resamples, seed=config.seed
+            )
+        except ValueError as error:
+            refused.append(f"no law in three terms for {name}: {error}")
+    return found, refused
+
+
+def _point(point: ScalingPoint) -> dict[str, Any]:
+    return {
+        "sweep": point.sweep,
+        "workload": point.workload,
+        "workload_options": point.options,
+        "optimizer": point.optimizer,
+        "target": point.target.to_json(),
+        "critical_batch_size": point.critical,
+        "interval": list(point.interval),
+        "unit": point.unit,
+        "parameters": point.parameters,
+        "data": point.data,
+        "data_interval": list(point.data_interval),
+        "data_unit": point.data_unit,
+        "compute": point.compute,
+        "held_data": point.held_data,
+    }
+
+
+def _three_term(law: ThreeTermLaw) -> dict[str, Any]:
+    return {
+        "values": law.values,
+        "intervals": {name: list(ends) for name, ends in law.intervals.items()},
+        "remarks": list(law.terms.remarks),
+        "residual_rms": law.residual_rms,
+        "bias": [{"parameters": size, "log_steps": value} for size, value in law.bias.items()],
+        "points": law.points,
+        "independent_points": law.trials,
+    }
+
+
+__all__ = ["Scaling", "scale"]

@@ -1,0 +1,17 @@
+"""Training curves of other tools -> a sweep folder that the analysis reads like one of our own.
+
+One file per format, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
+:class:`~analysis.read.importers.base.Run` objects and knows nothing of sweeps. Data flows one way::
+
+    format (Run) -> facts (batch size, learning rate, ...) -> curve (steps, values) -> trial -> folder
+
+Units are asked for, never guessed.
+"""
+
+from __future__ import annotations
+
+from analysis.read.importers.base import IMPORTERS, Found, Importer, Request, Run
+from analysis.read.importers.importing import Imported, import_runs
+from analysis.read.importers.settings import Settings
+
+__all__ = ["IMPORTERS", "Found", "Imported", "Importer", "Request", "Run", "Settings", "import_runs"]

@@ -1,0 +1,157 @@
+"""The folder of an import: whether it may be written, and writing it in one piece."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import cbs
+from analysis.read.importers.base import Run
+from analysis.read.importers.settings import Settings
+from cbs.errors import ResultsError
+from cbs.record import TrialResult
+from cbs.store import MANIFEST, Store
+
+METAPARAMETERS = "metaparameters.csv"
+"""Beside the trials of a random search: what else was tuned."""
+
+_WRITERS = 8
+"""Trials written at a time; what takes long is waiting for the disk."""
+
+
+def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
+    """What an import may be added to; nothing for a new folder.
+
+    Raises:
+        ResultsError: if the folder is taken, or holds something else than an import of the same protocol.
+    """
+    try:
+        if output.is_file():
+            raise ResultsError(f"{output} is a file; choose another folder with --output")
+        if not output.exists() or not any(output.iterdir()):
+            return []
+    except OSError as error:
+        raise ResultsError(
+            f"cannot read {output}: {error.strerror or error}; choose another folder with --output"
+        ) from None
+    if not add:
+        raise ResultsError(f"{output} is not empty; choose another folder with --output, or --add to add to an import")
+    store = Store(output)
+    manifest = store.manifest()
+    if "imported" not in manifest:
+        raise ResultsError(
+            f"{output} was not imported, so nothing can be added to it; choose another folder with --output"
+        )
+    stored, wanted = manifest.get("protocol"), settings.protocol()
+    for name, value in wanted.items():
+        there = stored.get(name) if isinstance(stored, dict) else None
+        if there != value:
+            raise ResultsError(
+                f"{output} holds runs with {name} = {there}, not {value}; choose another folder with --output"
+            )
+    return list(store.results())
+
+
+def write(
+    output: Path,
+    results: Sequence[TrialResult],
+    runs: Sequence[Run],
+    settings: Settings,
+    entry: Mapping[str, Any],
+    *,
+    add: bool,
+) -> None:
+    """Write beside the place, then move there.
+
+    Raises:
+        ResultsError: if it cannot be written; what was there before stays.
+    """
+    output = Path(os.path.abspath(output))
+    draft = output.parent / f".tmp-{output.name}-{uuid.uuid4().hex}"
+    old = output.parent / f".tmp-replaced-{output.name}-{uuid.uuid4().hex}"
+    adding = add and (output / MANIFEST).exists()
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
+            shutil.rmtree(left_over)
+        before: dict[str, Any] = {"imported": [], "axes": {}}
+        if adding:  # without the manifest: a draft left by a kill is no sweep
+            before = Store(output).manifest()
+            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST))
+        store = Store(draft)
+        store.prepare()
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            list(pool.map(store.save, results))
+        _write_metaparameters(draft / METAPARAMETERS, results, runs)
+        store.write_manifest(_manifest(output, before, results, settings, entry))
+        if adding:
+            os.rename(output, old)
+        os.rename(draft, output)
+    except OSError as error:
+        if old.exists() and not output.exists():
+            os.rename(old, output)
+        raise ResultsError(
+            f"cannot write {output}: {error.strerror or error}; choose another folder with --output"
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _manifest(
+    output: Path,
+    before: Mapping[str, Any],
+    results: Sequence[TrialResult],
+    settings: Settings,
+    entry: Mapping[str, Any],
+) -> dict[str, Any]:
+    entry = {
+        **entry,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "runs": len(results),
+        "cbs": cbs.__version__,
+    }
+    configs = [result.config for result in results]
+    axes: dict[str, list[Any]] = {
+        "optimizers": [config.optimizer.name for config in configs],
+        "batch_sizes": [config.batch_size for config in configs],
+        "lrs": [config.lr for config in configs],
+        "seeds": [config.seed for config in configs],
+    }
+    return {
+        "name": before.get("name", output.resolve().name),
+        "protocol": settings.protocol(),
+        "data_hash": None,
+        "axes": {name: sorted({*before["axes"].get(name, []), *values}) for name, values in axes.items()},
+        "imported": [*before["imported"], entry],
+    }
+
+
+def _write_metaparameters(path: Path, results: Sequence[TrialResult], runs: Sequence[Run]) -> None:
+    """One row per trial: its id, its run, and every metaparameter; columns join those that are there."""
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    for result, run in zip(results, runs, strict=True):
+        if run.metaparameters:
+            plain = {
+                name: value if isinstance(value, str | int | float) else json.dumps(value)
+                for name, value in run.metaparameters.items()
+            }
+            rows.append({**plain, "trial": result.trial_id, "run": run.name})
+    if not rows:
+        return
+    columns = [name for row in rows for name in row if name not in ("trial", "run")]
+    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.DictWriter(file, ["trial", "run", *sorted(dict.fromkeys(columns))])
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,248 @@
+"""``cbs import`` as a function: from sources to a sweep folder."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.phrases import plural
+from analysis.read.importers import cells, folder
+from analysis.read.importers.base import IMPORTERS, Found, Request, Run
+from analysis.read.importers.curve import clean
+from analysis.read.importers.facts import facts_of
+from analysis.read.importers.files import digest
+from analysis.read.importers.settings import Settings
+from analysis.read.importers.trials import ENDED_EARLY, trial
+from cbs.errors import ConfigError, DataError
+from cbs.record import TrialResult
+from cbs.store import MANIFEST
+
+AUTO = "auto"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What was imported.
+
+    Attributes:
+        folder: the sweep.
+        format: that the sources were read as.
+        trials: in the order of the source.
+        notes: what was left out or changed, one line each.
+    """
+
+    folder: Path
+    format: str
+    trials: list[TrialResult]
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts and notes as plain JSON values."""
+        configs = [entry.config for entry in self.trials]
+        return {
+            "folder": str(self.folder),
+            "format": self.format,
+            "runs": len(configs),
+            "workloads": sorted({config.workload.name for config in configs}),
+            "optimizers": sorted({config.optimizer.name for config in configs}),
+            "batch_sizes": sorted({config.batch_size for config in configs}),
+            "lrs": len({config.lr for config in configs}),
+            "seeds": len({config.seed for config in configs}),
+            "statuses": dict(sorted(Counter(str(entry.status) for entry in self.trials).items())),
+            "notes": self.notes,
+        }
+
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        told = self.to_json()
+        statuses = ", ".join(f"{count} {status}" for status, count in told["statuses"].items())
+        sizes = told["batch_sizes"]
+        searched = f"{plural(told['lrs'], 'learning rate')}, {plural(told['seeds'], 'seed')}"
+        return [
+            f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
+            f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
+            f"  batch sizes: {', '.join(map(str, sizes))}; {searched}",
+            *(f"  note: {note}" for note in self.notes),
+            f"next: cbs analyze {self.folder}",
+        ]
+
+
+def import_runs(
+    sources: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    settings: Settings,
+    *,
+    format: str = AUTO,
+    add: bool = False,
+    command: str = "",
+) -> Imported:
+    """Turn training curves of other tools into a sweep folder.
+
+    Nothing is written before everything is read and checked, and the folder appears in one piece.
+
+    Args:
+        sources: files, folders or addresses of one format.
+        output: the folder; must not exist or be empty, unless ``add``.
+        settings: metric, target, units, and where the facts about each run are.
+        format: name in :data:`~analysis.read.importers.base.IMPORTERS`, or ``"auto"``.
+        add: whether to add to an import of the same protocol.
+        command: for the manifest.
+
+    Raises:
+        ConfigError: if a setting is missing or unusable, or facts about the runs are missing.
+        DataError: if a source is missing, damaged or contradicts itself.
+        ResultsError: if the folder is taken, of another protocol, or cannot be written.
+    """
+    if not sources:
+        raise ConfigError("nothing to import: give a file, a folder or an address")
+    texts = [os.fspath(source) for source in sources]
+    present = folder.check(Path(output), settings, add=add)
+    name = detect(texts) if format == AUTO else format
+    if settings.trials is not None and name != "batch_science":
+        raise ConfigError(f"--trials is for the format batch_science, not {name}")
+    found = _read(texts, name, settings)
+    runs, notes = _usable(found, settings)
+    facts, more = facts_of(runs, settings)
+    notes += more
+    results, cleaning = [], Counter[str]()
+    for run, known in zip(runs, facts, strict=True):
+        curve = clean(run, known["batch_size"], settings)
+        results.append(trial(run, known, curve, settings))
+        cleaning += Counter(duplicates=curve.duplicates, rounded=curve.rounded)
+    _check_distinct(runs, results, present)
+    notes += [*_on_cleaning(cleaning), *_on_curves(results)]
+    entry = {
+        "source": texts,
+        "format": name,
+        "files": len(found.files),
+        "sha256": digest(found.files),
+        "command": command,
+        "settings": settings.to_json(),
+        "notes": notes,
+    }
+    folder.write(Path(output), results, runs, settings, entry, add=add)
+    return Imported(folder=Path(output), format=name, trials=results, notes=notes)
+
+
+def detect(sources: Sequence[str]) -> str:
+    """The format of the sources, by what is there.
+
+    Raises:
+        ConfigError: if no format or more than one suits, or not the same one for all.
+        DataError: if a source is missing.
+    """
+    names = set()
+    for source in sources:
+        if os.path.exists(Path(source) / MANIFEST):
+            raise ConfigError(f"{source} is a sweep of cbs already: cbs analyze {source}")
+        try:
+            fitting = [name for name in IMPORTERS if IMPORTERS[name]().claims(source)]
+        except OSError as error:
+            raise _unreadable(source, error) from None
+        if not fitting and not os.path.exists(source):
+            raise DataError(
+                f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
+            )
+        if len(fitting) != 1:
+            what = f"may be {' or '.join(fitting)}" if fitting else "is of no known format"
+            raise ConfigError(f"{source} {what}; choose one with --format: {', '.join(IMPORTERS)}")
+        names.add(fitting[0])
+    if len(names) > 1:
+        raise ConfigError(
+            f"the sources are of several formats ({', '.join(sorted(names))}); import one at a time with --add"
+        )
+    return names.pop()
+
+
+def _read(sources: Sequence[str], format: str, settings: Settings) -> Found:
+    request = Request(
+        metric=settings.columns.get(str(settings.metric), str(settings.metric)),
+        columns=settings.columns,
+        constants=settings.constants,
+        trials=settings.trials,
+    )
+    importer = IMPORTERS[format]()
+    parts = []
+    for source in sources:
+        try:
+            parts.append(importer.read(source, request))
+        except OSError as error:
+            raise _unreadable(source, error) from None
+    return Found(
+        runs=[run for part in parts for run in part.runs],
+        metrics=sorted({name for part in parts for name in part.metrics}),
+        files=[path for part in parts for path in part.files],
+        notes=[note for part in parts for note in part.notes],
+    )
+
+
+def _unreadable(source: str, error: OSError) -> DataError:
+    return DataError(f"cannot read {source}: {error.strerror or error}; check the path and its permissions")
+
+
+def _usable(found: Found, settings: Settings) -> tuple[list[Run], list[str]]:
+    """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
+    counts = Counter(run.name for run in found.runs)
+    twice = [run for run in found.runs if counts[run.name] > 1]
+    if twice:
+        places = " and ".join(dict.fromkeys(run.place for run in twice if run.name == twice[0].name))
+        raise DataError(f"run {twice[0].name} is there twice, in {places}; rename or leave out one")
+    ended = {run.name for run in found.runs if _ended_early(run, settings)}
+    kept = [run for run in found.runs if len(run.values) or run.name in ended]
+    if not any(len(run.values) for run in kept):
+        there = ", ".join(found.metrics) or "none"
+        raise DataError(f"no run has the metric {settings.metric!r}; those there are: {there}")
+    out = [run.name for run in found.runs if not (len(run.values) or run.name in ended)]
+    more = ", ..." if len(out) > _SHOWN else ""
+    notes = [f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}"] if out else []
+    return kept, [*found.notes, *notes]
+
+
+def _ended_early(run: Run, settings: Settings) -> bool:
+    status = run.facts.get("status", settings.constants.get("status"))
+    return not cells.empty(status) and str(status).strip().upper() in ENDED_EARLY
+
+
+def _key(result: TrialResult) -> tuple[Any, ...]:
+    config = result.config
+    return config.workload.name, config.optimizer.name, config.lr, config.batch_size, config.seed
+
+
+def _check_distinct(runs: Sequence[Run], results: Sequence[TrialResult], present: Sequence[TrialResult]) -> None:
+    seen = {_key(result): f"{result.trial_id}, which is in the folder already" for result in present}
+    for run, result in zip(runs, results, strict=True):
+        key = _key(result)
+        if key in seen:
+            of = result.config
+            raise DataError(
+                f"run {run.name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
+                f"({of.batch_size}) and seed ({of.seed}) of {seen[key]}; give each its seed, or an optimizer name that "
+                "tells them apart, or leave one out"
+            )
+        seen[key] = f"run {run.name}"
+
+
+def _on_cleaning(counts: Counter[str]) -> Iterator[str]:
+    if counts["duplicates"]:
+        yield f"dropped {counts['duplicates']} rows that repeat a step with the same value"
+    if counts["rounded"]:
+        yield f"{counts['rounded']} points moved to the nearest whole step, by 1 % at most"
+
+
+def _on_curves(results: Sequence[TrialResult]) -> Iterator[str]:
+    early = [
+        result.config
+        for result in results
+        if result.evaluations and result.config.target.reached(result.evaluations[0].value)
+    ]
+    if early:
+        where = ", ".join(map(str, sorted({config.batch_size for config in early})))
+        yield (
+            f"{len(early)} runs (batch size {where}) are past the target at their first evaluation: their steps to "
+            "target are upper bounds"
+        )

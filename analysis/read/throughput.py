@@ -1,0 +1,380 @@
+"""How long a step takes: from a table that somebody measured, or from an assumption that is stated wherever it is used.
+
+A table (CSV or Parquet) has one row per measurement:
+
+==========================  ================================================================================
+``batch_size``              examples per step, whole
+``devices``                 devices that shared the step, whole; 1 where the column is missing
+``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
+``optimizer``               optional; empty where the row holds for every optimizer
+``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
+==========================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.arrays import Array
+from analysis.files import whole_file
+from analysis.phrases import plural
+from cbs.errors import ConfigError, reason
+
+COLUMNS = ("batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer", "price_per_device_hour")
+
+
+class Throughput(Protocol):
+    """Seconds per step of an optimizer at a batch size on a number of devices."""
+
+    @property
+    def statement(self) -> str:
+        """Where the numbers come from, and that they are assumed where they are."""
+
+    def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
+        """Shape of ``batch_sizes``; NaN outside :meth:`span`."""
+
+    def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
+        """Smallest and largest batch size whose step time is known; ``None`` where there is none."""
+
+    def device_counts(self, optimizer: str, most: int) -> list[int]:
+        """Numbers of devices worth a look, up to ``most`` and with it; increasing."""
+
+    def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
+        """Those that were measured on so many devices; empty for an assumption."""
+
+    def assumption(self, optimizer: str, devices: int) -> str:
+        """What a step time on so many devices takes for granted; empty where it was measured."""
+
+    def price(self, optimizer: str, devices: int) -> float | None:
+        """Of a device for an hour."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """One measurement.
+
+    Attributes:
+        batch_size: examples per step.
+        devices: devices that shared it.
+        seconds: of one step.
+        optimizer: empty for any.
+        price: of a device for an hour; ``None`` where it is not known.
+    """
+
+    batch_size: int
+    devices: int = 1
+    seconds: float
+    optimizer: str = ""
+    price: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table of step times.
+
+    Between two measured batch sizes on the same number of devices the log of the seconds is linear in the log of the
+    batch size; beyond them nothing is known. On a number of devices that was not measured, a step is taken to last as
+    long as one on the nearest number that was, at the same examples per device: communication costs nothing.
+
+    Attributes:
+        rows: the measurements.
+        source: where they are from, in words.
+    """
+
+    rows: tuple[StepTime, ...]
+    source: str = "a table"
+    _by: dict[tuple[str, int], list[StepTime]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by: dict[tuple[str, int], list[StepTime]] = {}
+        for row in sorted(self.rows, key=lambda row: row.batch_size):
+            by.setdefault((row.optimizer, row.devices), []).append(row)
+        object.__setattr__(self, "_by", by)
+
+    @property
+    def statement(self) -> str:
+        return f"step times measured, from {self.source}; between measured batch sizes interpolated in log-log"
+
+    def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
+        sizes = np.asarray(batch_sizes, dtype=float)
+        found = self._nearest(optimizer, devices)
+        if found is None:
+            return np.full(sizes.shape, np.nan)
+        count, rows = found
+        x = np.log([row.batch_size * (devices / count) for row in rows])
+        y = np.log([row.seconds for row in rows])
+        # rounding in the logs must not lose the measured ends
+        at = np.log(sizes)
+        inside = (at >= x[0] - 1e-9) & (at <= x[-1] + 1e-9)
+        return np.where(inside, np.exp(np.interp(at, x, y)), np.nan)
+
+    def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
+        found = self._nearest(optimizer, devices)
+        if found is None:
+            return None
+        count, rows = found
+        return rows[0].batch_size * devices / count, rows[-1].batch_size * devices / count
+
+    def device_counts(self, optimizer: str, most: int) -> list[int]:
+        measured = self._counts(optimizer)
+        if not measured:
+            return []
+        others = powers_of_two(most) if len(measured) == 1 else []
+        return sorted({*(count for count in measured if count <= most), *others, most})
+
+    def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
+        return [row.batch_size for row in self._by.get((self._name(optimizer), devices), [])]
+
+    def assumption(self, optimizer: str, devices: int) -> str:
+        counts = self._counts(optimizer)
+        if not counts or devices in counts:
+            return ""
+        where = (
+            f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} devices"
+            if counts[1:]
+            else plural(counts[0], "device")
+        )
+        taken = f"those on {where}" if not counts[1:] else "those on the nearest of these"
+        return (
+            f"step times were measured on {where} alone; on other numbers of devices they are taken to be {taken} at "
+            "the same examples per device, as if communication cost nothing"
+        )
+
+    def price(self, optimizer: str, devices: int) -> float | None:
+        found = self._nearest(optimizer, devices)
+        return None if found is None else found[1][0].price
+
+    def _name(self, optimizer: str) -> str:
+        """The name in the table that stands for an optimizer: its label, its bare name, or any."""
+        names = {name for name, _ in self._by}
+        return next((name for name in (optimizer, optimizer.partition("(")[0]) if name in names), "")
+
+    def _counts(self, optimizer: str) -> list[int]:
+        name = self._name(optimizer)
+        return sorted(count for of, count in self._by if of == name)
+
+    def _nearest(self, optimizer: str, devices: int) -> tuple[int, list[StepTime]] | None:
+        """The measured number of devices nearest in ratio (the larger of two equally near), and its rows."""
+        counts = self._counts(optimizer)
+        if not counts:
+            return None
+        count = min(counts, key=lambda count: (abs(math.log(count / devices)), -count))
+        return count, self._by[self._name(optimizer), count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """A step takes ``latency + batch_size / (devices * examples_per_second)`` seconds.
+
+    The number of examples per device is not rounded to whole ones.
+
+    Attributes:
+        examples_per_second: of one device.
+        max_batch_per_device: examples a device can take in one step; ``None`` for no limit.
+        latency: seconds of a step that do not depend on the batch size.
+    """
+
+    examples_per_second: float
+    max_batch_per_device: int | None = None
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.examples_per_second) and self.examples_per_second > 0):
+            raise ConfigError(f"examples per second per device must be above 0, got {self.examples_per_second:g}")
+        if self.max_batch_per_device is not None and self.max_batch_per_device < 1:
+            raise ConfigError(f"the largest batch per device must be at least 1, got {self.max_batch_per_device}")
+        if not (math.isfinite(self.latency) and self.latency >= 0):
+            raise ConfigError(f"the latency of a step must be at least 0 seconds, got {self.latency:g}")
+
+    @property
+    def statement(self) -> str:
+        limit = (
+            "" if self.max_batch_per_device is None else f", at most {self.max_batch_per_device} examples per device"
+        )
+        latency = f"{self.latency:g} s + " if self.latency else ""
+        return (
+            f"assumed, not measured: a step takes {latency}batch size / (devices x {self.examples_per_second:g} "
+            f"examples/s){limit}"
+        )
+
+    def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
+        low, high = self.span(optimizer, devices)
+        sizes = np.asarray(batch_sizes, dtype=float)
+        seconds = self.latency + sizes / (devices * self.examples_per_second)
+        return np.where((sizes >= low) & (sizes <= high), seconds, np.nan)
+
+    def span(self, optimizer: str, devices: int) -> tuple[float, float]:
+        limit = math.inf if self.max_batch_per_device is None else float(devices * self.max_batch_per_device)
+        return float(devices), limit
+
+    def device_counts(self, optimizer: str, most: int) -> list[int]:
+        return sorted({*powers_of_two(most), most})
+
+    def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
+        return []
+
+    def assumption(self, optimizer: str, devices: int) -> str:
+        return ""  # the statement holds it
+
+    def price(self, optimizer: str, devices: int) -> float | None:
+        return None
+
+
+def read_throughput(path: str | os.PathLike[str]) -> Measured:
+    """Read a table of step times, see the head of this module.
+
+    Raises:
+        ConfigError: naming the file, the row and the remedy.
+    """
+    place = Path(path)
+    records = _parquet(place) if place.suffix == ".parquet" else _csv(place)
+    rows = [_step_time(record, f"{place}, {where}") for where, record in records]
+    if not rows:
+        raise ConfigError(f"{place} has no rows; it needs one per batch size")
+    _check_together(rows, place)
+    return Measured(tuple(rows), str(place))
+
+
+def write_throughput(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
+    """Write step times as CSV that :func:`read_throughput` reads, in one piece.
+
+    Raises:
+        ResultsError: if the file cannot be written.
+    """
+    place = Path(path)
+    with (
+        whole_file(place, "", "; choose another file") as draft,
+        open(draft, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
+        writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)
+
+
+def powers_of_two(most: int) -> list[int]:
+    """1, 2, 4, ... up to ``most``."""
+    return [1 << power for power in range(most.bit_length())]
+
+
+def _csv(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            _check_columns(reader.fieldnames or [], path)
+            for record in reader:
+                if None in record or None in record.values():
+                    raise ConfigError(
+                        f"{path}, line {reader.line_num}: a row needs {len(reader.fieldnames or ())} values, as many "
+                        "as there are columns"
+                    )
+                yield f"line {reader.line_num}", record
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path} is not a CSV file in UTF-8: {reason(error)}") from None
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot read {path}: {reason(error)}") from None
+    _check_columns(table.column_names, path)
+    for number, record in enumerate(table.to_pylist(), start=1):
+        yield f"row {number}", record
+
+
+def _check_columns(names: Iterable[str], path: Path) -> None:
+    found = list(names)
+    unknown = [name for name in found if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"{path}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{path}: a column is there twice")
+    if "batch_size" not in found:
+        raise ConfigError(f"{path}: column 'batch_size' is missing")
+    if ("seconds_per_step" in found) == ("examples_per_second" in found):
+        raise ConfigError(
+            f"{path}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
+        )
+
+
+def _step_time(record: Mapping[str, Any], where: str) -> StepTime:
+    batch_size = _whole(record, "batch_size", where)
+    if "seconds_per_step" in record:
+        seconds = _number(record, "seconds_per_step", where)
+    else:
+        seconds = batch_size / _number(record, "examples_per_second", where)
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ConfigError(f"{where}: examples_per_second is out of range; give examples per second of all devices")
+    return StepTime(
+        batch_size=batch_size,
+        devices=_whole(record, "devices", where) if "devices" in record else 1,
+        seconds=seconds,
+        optimizer=str(record.get("optimizer") or "").strip(),
+        price=_number(record, "price_per_device_hour", where) if "price_per_device_hour" in record else None,
+    )
+
+
+def _number(record: Mapping[str, Any], name: str, where: str) -> float:
+    try:
+        value = float(record[name])
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{where}: {name} must be a number above 0, got {record[name]!r}; correct or remove the row")
+    return value
+
+
+def _whole(record: Mapping[str, Any], name: str, where: str) -> int:
+    value = _number(record, name, where)
+    if not value.is_integer() or value > 2**53:
+        raise ConfigError(f"{where}: {name} must be a whole number, got {record[name]!r}; correct or remove the row")
+    return int(value)
+
+
+def _check_together(rows: list[StepTime], path: Path) -> None:
+    seen: set[tuple[str, int, int]] = set()
+    prices: dict[tuple[str, int], float | None] = {}
+    for row in rows:
+        about = f"batch size {row.batch_size} on {plural(row.devices, 'device')}"
+        about += f" with {row.optimizer}" if row.optimizer else ""
+        if (row.optimizer, row.devices, row.batch_size) in seen:
+            raise ConfigError(f"{path}: {about} is there twice; keep one row")
+        seen.add((row.optimizer, row.devices, row.batch_size))
+        if prices.setdefault((row.optimizer, row.devices), row.price) != row.price:
+            raise ConfigError(f"{path}: {about} has another price than the same devices elsewhere; give one price")
+
+
+def choose_throughput(
+    table: Path | None,
+    examples_per_second_per_device: float | None,
+    max_batch_per_device: int | None,
+    step_latency: float,
+) -> Throughput | None:
+    """The throughput that the flags of a command ask for; ``None`` where they ask for none.
+
+    Raises:
+        ConfigError: if both a table and an assumption are given, or half of an assumption.
+    """
+    if table is not None and examples_per_second_per_device is not None:
+        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
+    if examples_per_second_per_device is not None:
+        return Assumed(
+            examples_per_second=examples_per_second_per_device,
+            max_batch_per_device=max_batch_per_device,
+            latency=step_latency,
+        )
+    if max_batch_per_device is not None or step_latency:
+        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
+    return None if table is None else read_throughput(table)

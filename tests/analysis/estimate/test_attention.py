@@ -1,0 +1,158 @@
+"""Largest attention logits from the columns of the trials to the curves that are drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import analyze
+from analysis.estimate import attention
+from analysis.estimate.attention import POINTS
+from analysis.estimate.result import Answer
+from analysis.present import figures, style
+from analysis.present.figures import FIGURES
+from cbs.errors import ResultsError
+from cbs.store import read_steps
+from tests.factories import Truth, attention_logit, sweep
+
+FIGURE = FIGURES["max_attention_logit"]
+LAYERS = Truth(noise=0.05, layers=3)
+LRS = (1e-3, 2e-3, 4e-3)
+
+
+def folder(path: Path, **columns: np.ndarray) -> Path:
+    """A trial folder with these columns in its ``steps.parquet``."""
+    path.mkdir()
+    steps = np.arange(1, 1 + len(next(iter(columns.values()))))
+    pq.write_table(pa.table({"step": steps, "train_loss": np.ones(len(steps)), **columns}), path / "steps.parquet")
+    return path
+
+
+def attention_logits(folders: list[Path], steps_to_target: list[float], batch_size: int) -> pd.DataFrame:
+    columns = [read_steps(path / "steps.parquet") for path in folders]
+    return attention.attention_logits(columns, steps_to_target, batch_size)
+
+
+def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seeds = [rng.gamma(2.0, 10.0, length) for length in (500, 700, 600)]
+    folders = [folder(tmp_path / str(i), max_attention_logit_layer_1=values) for i, values in enumerate(seeds)]
+    table = attention_logits(folders, [450.5, 650.0, 600.0], 8)
+    assert table["step"].iloc[[0, -1]].tolist() == [1, 451]
+    assert len(table) <= POINTS
+    before = 0
+    for row in table.itertuples():
+        each = [values[before : row.step].max() for values in seeds]
+        assert (row.max_attention_logit, row.low, row.high) == (np.median(each), min(each), max(each))
+        assert (row.examples, row.seeds, row.layer) == (8 * row.step, 3, 1)
+        before = row.step
+
+
+def test_steps_that_were_not_recorded_and_layers_in_their_order(tmp_path: Path) -> None:
+    every_third = np.where(np.arange(40) % 3 == 0, np.arange(40.0), np.nan)
+    columns = {f"max_attention_logit_layer_{layer}": layer * every_third for layer in (1, 2, 10)}
+    table = attention_logits([folder(tmp_path / "one", **columns)], [40.0], 2)
+    assert table["layer"].unique().tolist() == [1, 2, 10]
+    assert table.notna().all(axis=None)
+    first, last = table[table["layer"] == 1], table[table["layer"] == 10]
+    np.testing.assert_array_equal(last["max_attention_logit"], 10 * first["max_attention_logit"])
+    assert first["max_attention_logit"].max() == 39
+
+
+def test_trials_without_the_columns_are_left_out(tmp_path: Path) -> None:
+    with_them = folder(tmp_path / "with", max_attention_logit_layer_1=np.ones(20))
+    without = folder(tmp_path / "without", noise_trace=np.ones(10))
+    assert attention_logits([without], [10.0], 4).empty
+    assert (attention_logits([with_them, without], [20.0, 10.0], 4)["seeds"] == 1).all()
+
+
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
+    (folder(tmp_path / "one", max_attention_logit_layer_1=np.ones(20)) / "steps.parquet").write_bytes(b"half a file")
+    with pytest.raises(ResultsError, match=r"cannot read .*steps.parquet") as caught:
+        attention_logits([tmp_path / "one"], [10.0], 4)
+    assert "\n" not in str(caught.value)
+
+
+def answers_of(root: Path) -> tuple[Answer, ...]:
+    return analyze(root, figures=False, resamples=100).answers
+
+
+def test_first_and_last_layer_at_the_smallest_and_largest_shared_batch_size(tmp_path: Path) -> None:
+    two = {"adamw": LAYERS, "merit": LAYERS}
+    sweep(tmp_path, two, batch_sizes=(4, 16, 64), lrs=LRS, seeds=2, growth=1.3, moments=True)
+    table = FIGURE.compute(answers_of(tmp_path))
+    panels = [f"layer {layer}, batch size {size}" for layer in (1, 3) for size in (4, 64)]
+    assert table["panel"].unique().tolist() == panels
+    assert set(table["optimizer"]) == {"adamw", "merit"}
+    assert table["lr"].isin(LRS).all()
+    part = table[table["panel"] == panels[-1]].query("optimizer == 'merit'")
+    np.testing.assert_allclose(part["low"], attention_logit(3, part["step"].to_numpy(), 0))
+    np.testing.assert_allclose(part["high"], attention_logit(3, part["step"].to_numpy(), 1))
+    np.testing.assert_array_equal(part["examples"], 64 * part["step"])
+    drawing = FIGURE.figure(table)
+    assert [axes.get_title() for axes in drawing.axes] == panels
+    for axes in drawing.axes:
+        assert [text.get_text() for text in axes.texts] == ["adamw", "merit"]
+        assert [line.get_color() for line in axes.lines] == list(style.COLOURS[:2])
+        assert len(axes.collections) == 2  # the ranges over seeds
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_an_optimizer_without_a_record_keeps_its_colour_free(tmp_path: Path) -> None:
+    sweep(
+        tmp_path,
+        {"adamw": dataclasses.replace(LAYERS, layers=0), "merit": LAYERS},
+        batch_sizes=(4, 16),
+        lrs=LRS,
+        growth=1.3,
+        moments=True,
+    )
+    table = FIGURE.compute(answers_of(tmp_path))
+    assert set(table.loc[table["max_attention_logit"].isna(), "optimizer"]) == {"adamw"}
+    for axes in FIGURE.figure(table).axes:
+        assert [text.get_text() for text in axes.texts] == ["merit"]
+        assert axes.lines[0].get_color() == style.COLOURS[1]
+        assert not axes.collections  # one seed has no range
+
+
+def test_without_a_shared_batch_size_the_one_most_optimizers_have(tmp_path: Path) -> None:
+    for place, optimizers, sizes in (("a", ("adamw", "merit"), (4, 16)), ("b", ("lamb",), (64,))):
+        truth = dict.fromkeys(optimizers, LAYERS)
+        sweep(tmp_path / place, truth, batch_sizes=sizes, lrs=LRS, growth=1.3, moments=True)
+    table = FIGURE.compute(answers_of(tmp_path))
+    assert table["batch_size"].unique().tolist() == [4]
+    assert table.loc[table["max_attention_logit"].isna(), "optimizer"].unique().tolist() == ["lamb"]
+
+
+@pytest.mark.parametrize("values", [np.linspace(2.0, 6.0, 50), np.linspace(-1.0, 40.0, 50), np.full(50, 3.0)])
+def test_the_axis_is_linear_within_a_decade_or_below_zero(values: np.ndarray, tmp_path: Path) -> None:
+    curve = attention_logits([folder(tmp_path / "one", max_attention_logit_layer_1=values)], [50.0], 4)
+    table = curve.assign(panel="layer 1, batch size 4", optimizer="merit", example_unit="sequence")
+    (axes,) = FIGURE.figure(table).axes
+    assert axes.get_yscale() == "linear"
+    low, high = axes.get_ylim()
+    assert low < values.min() <= values.max() < high
+    assert math.isfinite(low + high)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_drawn_where_a_trial_has_the_columns_and_left_out_otherwise(
+    layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = {"adamw": dataclasses.replace(LAYERS, layers=layers)}
+    sweep(tmp_path, truth, batch_sizes=(4, 64), lrs=LRS[:2], growth=1.5, moments=True)
+    monkeypatch.setattr(figures, "FIGURES", {"max_attention_logit": FIGURE})
+    written = figures.write_all(answers_of(tmp_path), tmp_path)
+    names = [f"figures/max_attention_logit.{suffix}" for suffix in ("pdf", "png", "csv")]
+    assert written == (names if layers else [])
+    assert sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir()) == sorted(written)
+    if layers:
+        drawn = pd.read_csv(tmp_path / names[-1])
+        assert drawn["panel"].unique().tolist() == ["layer 1, batch size 4", "layer 1, batch size 64"]

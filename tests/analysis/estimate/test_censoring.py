@@ -1,0 +1,169 @@
+"""Seeds that did not reach the target enter as bounds: exactly as the likelihood says, and only where they matter."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.fitting import Data, fit_curve, fit_data, interval
+from analysis.estimate.fitting.censoring import Bounds, collect, completed, hazard, observed
+from analysis.estimate.result import answers
+from analysis.read.results import load
+from cbs.lr_choice import best_lr
+from tests.factories import Truth, sweep, tables
+from tests.references.fitting import fit_by_likelihood, tobit_cost
+
+SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
+NAN = math.nan
+
+
+def drawn(seed: int, seeds: int = 3) -> tuple[Data, tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
+    """Seeds around a hyperbola, some batch sizes with a budget near the curve: for the fit, and one by one."""
+    rng = np.random.default_rng(seed)
+    sizes = SIZES[: rng.integers(4, 9)]
+    critical = math.exp(rng.uniform(math.log(sizes[0]), math.log(sizes[-1])))
+    curve = np.log(100 * (1 + critical / sizes))
+    sigma = rng.uniform(0.03, 0.15)
+    logs = curve[:, None] + sigma * rng.standard_normal((len(sizes), seeds))
+    budget = np.full(len(sizes), math.inf)
+    tight = rng.choice([0, len(sizes) // 2, len(sizes) - 1], rng.integers(1, 3), replace=False)
+    budget[tight] = curve[tight] + rng.uniform(-0.3, 0.3, len(tight))
+    missed = logs > budget[:, None]
+    hit = (~missed).sum(axis=1)
+    means = np.where(missed, 0.0, logs).sum(axis=1) / np.maximum(hit, 1)
+    bounds = collect([np.full(count, limit) for count, limit in zip(missed.sum(axis=1), budget, strict=True)])
+    one_by_one = (np.repeat(sizes, seeds), np.minimum(logs, budget[:, None]).ravel(), missed.ravel(), sigma)
+    return Data(sizes.astype(float), means, hit.astype(float), bounds), one_by_one
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31))
+def test_equals_the_maximum_of_the_likelihood(seed: int) -> None:
+    """The twin stops at 1e-12 in the likelihood, which leaves parameters open to about 1e-5."""
+    data, one_by_one = drawn(seed)
+    if data.reached.sum() < 3:
+        return
+    found = fit_data(data, one_by_one[-1])
+    a, b = float(found.min_steps[0]), float(found.min_examples[0])
+    if a == 0 or b == 0:
+        return
+    twin = fit_by_likelihood(*one_by_one, start=(1.05 * a, 0.95 * b))
+    assert tobit_cost(np.log([a, b]), *one_by_one) <= tobit_cost(np.log(twin), *one_by_one) + 1e-8
+    assert (a, b) == pytest.approx(twin, rel=1e-4)
+
+
+def test_the_hazard_far_out() -> None:
+    z = np.array([-30.0, -3.0, 0.0, 3.0, 30.0])
+    np.testing.assert_allclose(hazard(z), np.exp(norm.logpdf(z) - norm.logsf(z)), rtol=1e-10)
+
+
+def censored_tables(limit: float, place: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """A sweep whose batch size at ``place`` has run ``limit`` steps at every learning rate and seed."""
+    data = tables(Truth(noise=0.05), SIZES, 3)
+    bounds = [np.full(table.shape, NAN) for table in data]
+    data[place] = np.full(data[place].shape, NAN)
+    bounds[place][:] = limit
+    return data, bounds
+
+
+def test_a_bound_that_the_fit_satisfies_by_far_changes_nothing() -> None:
+    """The curve is at 3866 steps there and the noise is 5 %: a bound of 1000 is 27 standard deviations away."""
+    data, bounds = censored_tables(1000.0)
+    plain, bounded = fit_curve(SIZES[1:], data[1:]), fit_curve(SIZES, data, bounds=bounds)
+    assert bounded.estimate.min_steps == pytest.approx(plain.estimate.min_steps, rel=1e-9)
+    assert bounded.estimate.min_examples == pytest.approx(plain.estimate.min_examples, rel=1e-9)
+    np.testing.assert_allclose(bounded.resampled.min_steps, plain.resampled.min_steps, rtol=1e-6)
+    assert bounded.batch_sizes.tolist() == plain.batch_sizes.tolist()
+
+
+def test_a_bound_that_the_fit_breaks_lifts_it() -> None:
+    data, bounds = censored_tables(6000.0)
+    plain, bounded = fit_curve(SIZES[1:], data[1:]), fit_curve(SIZES, data, bounds=bounds)
+    critical = [float(fit.estimate.min_examples / fit.estimate.min_steps) for fit in (plain, bounded)]
+    assert critical[1] > 1.1 * critical[0]
+    assert bounded.deviation > plain.deviation
+
+
+def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
+    """With a budget in the middle of the seeds, those that are in time are 0.8 standard deviations early on average."""
+    truth, at = Truth(noise=0.15, common=1.0, lr_power=0.0), 0
+    limit = 175 + 7381 / SIZES[at]
+    shift = []
+    for seed in range(40):
+        data = tables(truth, SIZES, 5, lrs=(5e-4, 1e-3, 2e-3), prune_factor=None, seed=seed)
+        bounds = [np.full(table.shape, NAN) for table in data]
+        bounds[at] = np.where(data[at] > limit, limit, NAN)
+        data[at] = np.where(data[at] > limit, NAN, data[at])
+        if not np.isfinite(data[at]).any():
+            continue
+        ignored, used = fit_curve(SIZES, data, resamples=100), fit_curve(SIZES, data, bounds=bounds, resamples=100)
+        shift.append((ignored.log_steps[at], used.log_steps[at]))
+    ignored_mean, used_mean = np.mean(shift, axis=0) - math.log(limit)
+    error = np.std([used for _, used in shift]) / math.sqrt(len(shift))
+    assert ignored_mean < -0.07
+    assert abs(used_mean) < 4 * error
+
+
+def test_what_is_known_of_a_batch_size_that_nobody_finished() -> None:
+    """The bound is that of the learning rate that was given up first: the best one may be any of them."""
+    none = np.full((3, 2), NAN)
+    bound = np.array([[500.0, 400.0], [300.0, 450.0], [NAN, NAN]])
+    logs, bounds = observed(none, bound, None)
+    assert len(logs) == 0
+    np.testing.assert_allclose(np.exp(bounds), [300.0, 450.0])
+    assert [len(part) for part in observed(none, np.full((3, 2), NAN), None)] == [0, 0]
+
+
+def test_a_seed_that_missed_at_the_best_learning_rate_is_a_bound_and_a_diverged_one_is_not() -> None:
+    steps = np.array([[100.0, NAN, NAN], [NAN, NAN, NAN]])
+    bound = np.array([[NAN, 130.0, NAN], [500.0, 500.0, 500.0]])
+    logs, bounds = observed(steps, bound, best_lr(steps))
+    assert np.exp(logs).tolist() == pytest.approx([100.0])
+    assert np.exp(bounds).tolist() == pytest.approx([130.0])
+
+
+def test_expectation_of_a_seed_beyond_its_bound() -> None:
+    """Against a million draws: standard error 0.1 / 1000."""
+    draws = 5.0 + 0.1 * np.random.default_rng(0).standard_normal(1_000_000)
+    bounds = Bounds(np.array([0]), np.array([5.05]))
+    mean = completed(np.array([[5.0]]), np.array([[0.0]]), np.array([0.0]), bounds, 0.1)
+    assert float(mean[0, 0]) == pytest.approx(draws[draws > 5.05].mean(), abs=1e-3)
+
+
+def test_leaving_out_a_batch_size_takes_its_bounds_along() -> None:
+    data = Data(np.array([2.0, 4.0, 8.0]), np.zeros(3), np.array([1.0, 0.0, 1.0]), collect([[], [1.0, 2.0], [3.0]]))
+    rest = data.without(1)
+    assert rest.batch_sizes.tolist() == [2.0, 8.0]
+    assert (rest.bounds.place.tolist(), rest.bounds.log_steps.tolist()) == ([1], [3.0])
+
+
+@pytest.mark.parametrize("steps", [3000, 5000])
+def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: Path, steps: int) -> None:
+    """The budget of 5000 steps contradicts nothing (the curve is at 7556); the interval is as good as without."""
+    truth = Truth(noise=0.05)
+    sweep(tmp_path, {"adamw": truth}, batch_sizes=(1, 4, 16, 64, 256), seeds=3, max_steps=steps, growth=1.2)
+    answer = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)[0]
+    assert [point.reached for point in answer.points] == [False, True, True, True, True]
+    assert answer.fit is not None
+    assert len(answer.fit.data.bounds) == 3
+    assert np.exp(answer.fit.data.bounds.log_steps).tolist() == pytest.approx([steps] * 3)
+    low, high = interval(answer.fit.resampled.min_examples / answer.fit.resampled.min_steps, 0.95)
+    assert low is not None
+    assert high is not None
+    assert low < 7381 / 175 < high
+
+
+def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
+    data = tables(Truth(noise=0.08), SIZES, 3)
+    bounds = [np.full(table.shape, NAN) for table in data]
+    first, second = fit_curve(SIZES, data, resamples=200), fit_curve(SIZES, data, bounds=bounds, resamples=200)
+    np.testing.assert_array_equal(first.resampled.min_steps, second.resampled.min_steps)
+    assert dataclasses.asdict(first.data)["weights"].tolist() == second.data.weights.tolist()

@@ -1,0 +1,166 @@
+"""Crossings, censoring and the choice of the learning rate."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.estimate.studies import (
+    STOPPED,
+    Study,
+    best_values,
+    crossings,
+    easier_or_equal,
+    point,
+    studies,
+    within_reach,
+)
+from analysis.read.results import load
+from cbs.record import TrialStatus
+from cbs.target import Target
+from tests.factories import TARGET, Truth, sweep
+
+values = st.one_of(st.floats(0.0, 4.0), st.sampled_from([math.nan, math.inf, 2.0]))
+
+
+@given(
+    st.lists(st.lists(values, max_size=8), min_size=1, max_size=6),
+    st.sampled_from(["below", "above"]),
+    st.integers(0, 2),
+)
+def test_crossings_equal_the_definition(curves: list[list[float]], direction: str, first: int) -> None:
+    target = Target(metric="loss", value=2.0, direction=direction)
+    steps = [[first + 3 * index for index in range(len(curve))] for curve in curves]
+    rows = [(trial, s, v) for trial, curve in enumerate(curves) for s, v in zip(steps[trial], curve, strict=True)]
+    table = pd.DataFrame(rows, columns=["trial", "step", "value"]).astype({"trial": int, "step": int, "value": float})
+    found = crossings(table, len(curves), target)
+    expected = [target.crossing(s, curve) for s, curve in zip(steps, curves, strict=True)]
+    np.testing.assert_allclose(found, [math.nan if step is None else step for step in expected], rtol=1e-12)
+
+
+def study(steps: list[list[float]], status: list[list[str]] | None = None) -> Study:
+    table = np.array(steps)
+    reached = np.where(np.isfinite(table), "REACHED", "BUDGET_EXHAUSTED").astype(object)
+    return Study(
+        batch_size=8,
+        lrs=1e-3 * 2.0 ** np.arange(len(table)),
+        seeds=np.arange(table.shape[1]),
+        steps=table,
+        status=reached if status is None else np.array(status, dtype=object),
+        bound=np.where(np.isfinite(table), np.nan, 500.0),
+        trials=np.arange(table.size).reshape(table.shape),
+    )
+
+
+def test_the_winner_is_chosen_over_seeds_not_by_the_luckiest_run() -> None:
+    found = point(study([[300, 310, 305], [200, 600, 700], [290, 300, 295]]))
+    assert found.best_lr == pytest.approx(4e-3)
+    assert found.steps_to_target == pytest.approx((290 * 300 * 295) ** (1 / 3))
+    assert found.steps_per_seed == (290, 300, 295)
+    assert found.trials == (6, 7, 8)
+
+
+def test_reaching_on_more_seeds_beats_being_fast() -> None:
+    found = point(study([[500, 500], [100, math.nan]]))
+    assert (found.best_lr, found.seeds_reached, found.seeds) == (1e-3, 2, 2)
+
+
+@pytest.mark.parametrize(("best", "edge"), [(0, True), (1, False), (2, True)])
+def test_an_optimum_at_the_edge_of_the_grid_is_flagged(best: int, edge: bool) -> None:
+    steps = [[300.0], [300.0], [300.0]]
+    steps[best] = [200.0]
+    assert point(study(steps)).at_grid_edge is edge
+
+
+def test_a_diverged_neighbour_makes_an_optimum_interior_and_a_failed_one_does_not() -> None:
+    steps = [[300.0], [200.0], [math.nan]]
+    assert point(study(steps, [["REACHED"], ["REACHED"], ["DIVERGED"]])).at_grid_edge is False
+    assert point(study(steps, [["REACHED"], ["REACHED"], ["FAILED"]])).at_grid_edge is True
+
+
+def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
+    missed = point(study([[math.nan, math.nan]], [["BUDGET_EXHAUSTED", "BUDGET_EXHAUSTED"]]))
+    assert (missed.steps_to_target, missed.status, missed.steps_lower_bound) == (None, "BUDGET_EXHAUSTED", 500)
+    assert missed.seeds == 2
+    assert missed.best_lr is None
+
+
+def compared(root: Path, target: Target = TARGET) -> list[Study]:
+    results = load(root)
+    return studies(results, 0, target, crossings(results.evaluations, len(results.trials), target))
+
+
+@pytest.mark.parametrize("value", [2.4, 2.6, 3.0])
+def test_the_same_whether_a_slow_trial_was_stopped_or_ran_on(tmp_path: Path, value: float) -> None:
+    truth = {"adamw": Truth(noise=0.08)}
+    for name, stop_slow in (("stopped", True), ("ran on", False)):
+        sweep(tmp_path / name, truth, batch_sizes=(4, 32), seeds=2, stop_slow=stop_slow, growth=1.1)
+    target = dataclasses.replace(TARGET, value=value)
+    for stopped, ran_on in zip(
+        compared(tmp_path / "stopped", target), compared(tmp_path / "ran on", target), strict=True
+    ):
+        assert (stopped.status == TrialStatus.PRUNED).any()
+        for field in ("lrs", "seeds", "steps", "status", "bound"):
+            np.testing.assert_array_equal(getattr(stopped, field), getattr(ran_on, field))
+
+
+def test_without_pruning_every_crossing_counts(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(4, 32), prune_factor=None, growth=1.1)
+    assert all(np.isfinite(study.steps).all() for study in compared(tmp_path))
+
+
+def test_crossings_on_disk_are_the_true_steps(tmp_path: Path) -> None:
+    truth = Truth(lr_at_1=1e-3, lr_power=0.0)
+    sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 32), lrs=(5e-4, 1e-3, 2e-3))
+    found = [point(study).steps_to_target for study in compared(tmp_path)]
+    assert found == pytest.approx([175 + 7381 / 4, 175 + 7381 / 32])
+
+
+def test_a_target_harder_than_the_sweeps_own_is_not_guessed(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4, 32), growth=1.5)
+    for entry in compared(tmp_path, dataclasses.replace(TARGET, value=2.39)):
+        assert point(entry).status in (STOPPED, "PRUNED")
+        assert not point(entry).reached
+
+
+def test_easier_means_passed_on_the_way() -> None:
+    above = Target(metric="accuracy", value=0.9, direction="above")
+    assert easier_or_equal(dataclasses.replace(above, value=0.8), above)
+    assert not easier_or_equal(dataclasses.replace(above, value=0.95), above)
+    assert easier_or_equal(TARGET, TARGET)
+    assert not easier_or_equal(above, TARGET)
+
+
+@pytest.mark.parametrize("direction", ["below", "above"])
+def test_best_value_of_every_trial_after_step_0(direction: str) -> None:
+    rows = pd.DataFrame(
+        {"trial": [0, 0, 0, 2, 2, 3], "step": [0, 1, 2, 0, 4, 1], "value": [0.1, 3.0, 2.0, 9.0, math.nan, -1.0]}
+    )
+    best = best_values(rows, 5, direction)
+    np.testing.assert_array_equal(best, [2.0 if direction == "below" else 3.0, math.nan, math.nan, -1.0, math.nan])
+
+
+def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(2, 8), lrs=(1e-3, 2e-3), max_steps=300, growth=1.2)
+    results = load(tmp_path)
+    best = best_values(results.evaluations, len(results.trials), "below")
+    value = within_reach(results.of_group(0), best, "below")
+    assert value is not None
+    reached = compared(tmp_path, dataclasses.replace(TARGET, value=value))
+    assert all(point(entry).reached for entry in reached)
+    harder = compared(tmp_path, dataclasses.replace(TARGET, value=value - 0.02))
+    assert not all(point(entry).reached for entry in harder)
+
+
+def test_runs_that_do_not_say_their_learning_rate_have_no_edge() -> None:
+    unnamed = dataclasses.replace(study([[300.0, 310.0]]), lrs=np.array([math.nan]))
+    found = point(unnamed)
+    assert (found.best_lr, found.at_grid_edge) == (None, None)
+    assert found.steps_to_target == pytest.approx(math.sqrt(300 * 310))

@@ -1,0 +1,316 @@
+"""Every registered figure in every situation: drawn, saved as vector with its fonts, with the table beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from analysis import analyze
+from analysis.estimate.result import Answer
+from analysis.present import style
+from analysis.present.figures import FIGURES, scopes, write_one
+from analysis.present.noise_scale_run import SYMBOLS
+from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
+from analysis.present.style.venues import VENUES, current
+from cbs.errors import ConfigError
+from cbs.target import Target
+from tests.factories import Truth, sweep
+
+SIZES = (2, 8, 32, 128)
+NOISY = Truth(noise=0.05, layers=2)
+SITUATIONS = {
+    "two optimizers": {"optimizers": {"adamw": NOISY, "muon": dataclasses.replace(NOISY, min_steps=80.0)}, "seeds": 2},
+    "one seed": {"optimizers": {"adamw": NOISY}},
+    "nothing reached": {"optimizers": {"adamw": NOISY}, "max_steps": 50},
+    "partly reached": {"optimizers": {"adamw": NOISY}, "max_steps": 500},
+    "matched": {"optimizers": {"adamw": dataclasses.replace(NOISY, geometry="l1"), "sgd": NOISY}},
+    "one batch size": {"optimizers": {"adamw": NOISY}, "batch_sizes": (8,)},
+    "five optimizers": {
+        "optimizers": {
+            name: dataclasses.replace(NOISY, layers=12) for name in ("adamw", "lamb", "lars", "merit", "sgd")
+        },
+        "batch_sizes": (8, 32),
+        "lrs": (2e-3, 4e-3),
+        "seeds": 2,
+    },
+    "one layer": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=1)}, "batch_sizes": (8, 32)},
+    "long names": {
+        "optimizers": {
+            "muon(momentum=0.95, ns_steps=5, match_rms_adamw=true, beta2_half_life=40000)": NOISY,
+            "muon(momentum=0.95, ns_steps=5, match_rms_adamw=true, beta2_half_life=80000)": NOISY,
+            "orthogonalised_scale_invariant_optimizer_with_a_long_name": NOISY,
+        },
+        "target": Target(metric="validation_loss_on_the_held_out_topics_of_the_embedded_corpus", value=2.4),
+    },
+    "mathematics in names": {"optimizers": {"a$x_{$": NOISY, "_b$\\frac$": NOISY}},
+    "no attention": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=0)}, "batch_sizes": (8, 32)},
+}
+
+
+@pytest.fixture(scope="module", params=SITUATIONS)
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Answer]:
+    root = tmp_path_factory.mktemp("sweep")
+    arguments = {"batch_sizes": SIZES, "lrs": (1e-3, 2e-3, 4e-3), "growth": 1.5, "moments": True} | SITUATIONS[
+        request.param
+    ]
+    sweep(root, **arguments)
+    return analyze(root, figures=False, resamples=200).answers
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_computes_a_table_then_draws_it(name: str, answers: Sequence[Answer]) -> None:
+    kind = FIGURES[name]
+    table = kind.compute(answers)
+    assert isinstance(table, pd.DataFrame)
+    before = table.copy()
+    figure = kind.figure(table)
+    pd.testing.assert_frame_equal(table, before)
+    assert figure.axes
+    figure.canvas.draw()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert box.x0 >= -0.01
+    assert box.y0 >= -0.01
+    assert box.x1 <= width + 0.01
+    assert box.y1 <= height + 0.01
+    for axes in figure.axes:
+        inside = axes.get_window_extent()
+        assert inside.width > 0.6 * figure.dpi
+        assert inside.height > 0.6 * figure.dpi
+        for legend in figure.legends:
+            assert not legend.get_window_extent().overlaps(inside)
+        texts = [text for text in axes.texts if text.get_text()]
+        boxes = [_without_arrow(text) for text in texts] if axes.axison else []
+        for index, one in enumerate(boxes):
+            assert not any(one.overlaps(other) for other in boxes[:index]), (name, texts[index].get_text())
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    assert min(sizes) >= 6  # points on paper; what venues ask of a figure
+
+
+def _without_arrow(text: Text) -> Bbox:
+    """The box of the words, a little smaller than drawn: descenders of one line may touch ascenders of the next."""
+    box = Text.get_window_extent(text)
+    return Bbox.from_extents(box.x0 + 1, box.y0 + 2, box.x1 - 1, box.y1 - 2)
+
+
+def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) -> None:
+    truth = {"adamw": dataclasses.replace(NOISY, geometry="l1", own_signal=2.0, own_noise=9.0), "sgd": NOISY}
+    sweep(tmp_path, truth, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
+    kind = FIGURES["noise_scale"]
+    table = kind.compute(analyze(tmp_path, figures=False, resamples=200).answers)
+    adamw, sgd = kind.figure(table).axes
+    assert [text.get_text() for text in adamw.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"], SYMBOLS["l1"]]
+    assert [text.get_text() for text in sgd.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"]]
+    solid, dashed = adamw.lines[-2:]
+    part = table[(table["optimizer"] == "adamw") & (table["batch_size"] == 32)]
+    np.testing.assert_array_equal(solid.get_ydata(), part["simple_noise_scale"])
+    np.testing.assert_array_equal(dashed.get_ydata(), part["matched_noise_scale"])
+    uncorrected = part["matched_noise_scale"] / (1 + part["simple_noise_scale"] / 32)
+    assert uncorrected.to_numpy() == pytest.approx(4.5**2, rel=0.3)
+    assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    assert solid.get_color() != dashed.get_color()
+
+
+def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
+    report = analyze(tmp_path, resamples=200)
+    for name in FIGURES.names():
+        pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
+        assert {pdf, png, csv} <= set(report.files)
+        content = pdf.read_bytes()
+        assert content.startswith(b"%PDF")
+        assert b"/FontFile2" in content
+        assert b"/Type3" not in content
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert len(pd.read_csv(csv)) > 0
+    first = {path: path.read_bytes() for path in report.files}
+    assert {path: path.read_bytes() for path in analyze(tmp_path, resamples=200).files} == first
+
+
+def test_files_of_several_targets_are_told_apart(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
+    files = {path.name for path in analyze(tmp_path, targets=[2.4, 2.8], resamples=200).files}
+    assert {"steps-validation_loss_below_2.4.pdf", "steps-validation_loss_below_2.8.pdf"} <= files
+
+
+@given(st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=9), st.floats(0.01, 0.11))
+def test_labels_never_overlap(positions: list[float], gap: float) -> None:
+    placed = style.spread(positions, gap)
+    assert np.all(np.diff(np.sort(placed)) >= gap * 0.98)
+    order = np.argsort(positions, kind="stable")
+    assert np.all(np.diff(placed[order]) >= 0)
+
+
+def test_tick_labels_are_plain() -> None:
+    assert [style.plain(value) for value in (0.001, 0.25, 8, 256, 4096, 20000, 3e6, 2e9)] == [
+        "0.001",
+        "0.25",
+        "8",
+        "256",
+        "4096",
+        "20k",
+        "3M",
+        "2G",
+    ]
+
+
+def test_twenty_optimizers_look_different():
+    looks = style.looks([f"optimizer {index}" for index in range(20)])
+    assert len(set(looks.values())) == 20
+
+
+def test_a_long_key_stands_beside_the_axes() -> None:
+    from matplotlib.lines import Line2D
+
+    with style.style():
+        figure, (axes,) = style.grid(1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(1, 10)
+        axes.set_ylim(1, 10)
+        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(style.MOST_INSIDE + 1)]
+        style.key(axes, handles, pd.Series([1.0, 9.0]), pd.Series([2.0, 3.0]))
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert axes.get_ylim() == (1, 10)
+
+
+# Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",
+# IEEE TVCG 15(6), severity 1.0, on linear RGB; every row keeps white white.
+MACHADO = {
+    "none": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+# A just noticeable difference is 2.3 for large patches (Mahy et al. 1994); marks of a few points need several times it.
+DISTINCT = 15.0
+
+
+def _linear(colour: str) -> np.ndarray:
+    channels = np.asarray(to_rgb(colour))
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def _lab(linear: np.ndarray) -> np.ndarray:
+    """CIELAB (CIE 15:2004) of linear sRGB under D65."""
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = np.array(to_xyz) @ np.clip(linear, 0, 1) / (0.95047, 1.0, 1.08883)
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("sight", MACHADO)
+def test_colours_are_told_apart_by_colour_blind_eyes(sight: str) -> None:
+    np.testing.assert_allclose(MACHADO[sight].sum(axis=1), 1.0, atol=1e-5)
+    seen = [_lab(MACHADO[sight] @ _linear(colour)) for colour in style.COLOURS]
+    gaps = [np.linalg.norm(one - other) for index, one in enumerate(seen) for other in seen[:index]]
+    assert min(gaps) >= DISTINCT
+
+
+def test_without_colour_twenty_optimizers_differ_in_marker_or_dashes() -> None:
+    names = [f"optimizer {index}" for index in range(20)]
+    looks, dashes = style.looks(names), style.dashes(names)
+    assert len({(looks[name][1], str(dashes[name])) for name in names}) == 20
+
+
+def test_batch_sizes_grow_darker() -> None:
+    shades = style.shades([2, 8, 32, 128])
+    lightness = [_lab(_linear(shades[size]))[0] for size in sorted(shades)]
+    assert np.all(np.diff(lightness) < -5)
+
+
+@pytest.mark.parametrize("colour", [*style.COLOURS, style.GREY, style.ALERT, "#ffffff", "#ffff00"])
+def test_words_in_a_colour_can_be_read_on_white(colour: str) -> None:
+    red, green, blue = _linear(ink(colour))
+    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= CONTRAST - 0.05  # rounded to 8 bits
+
+
+@given(st.text(alphabet="ab_,=( 0.$", min_size=1, max_size=90), st.floats(0.3, 3.0), st.integers(1, 3))
+def test_wrapped_text_fits_and_keeps_both_ends(text: str, inches: float, lines: int) -> None:
+    found = wrapped(text, inches, 7, lines=lines).split("\n")
+    assert len(found) <= lines
+    assert all(width(line, 7) <= inches + 1e-9 for line in found)
+    packed, whole = "".join("".join(found).split()), "".join(text.split())
+    if "…" not in packed:
+        assert packed == whole or not whole
+    else:
+        start, _, end = packed.partition("…")
+        assert whole.startswith(start)
+        assert whole.endswith(end)
+
+
+def test_names_are_drawn_as_they_stand() -> None:
+    assert literal("a$b$") == r"a\$b\$"
+    assert literal("_a") == " _a"
+    assert literal("a_b") == "a_b"
+
+
+@pytest.mark.parametrize("name", VENUES)
+def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
+    page = VENUES[name]
+    assert 0 < page.column <= page.text
+    kind = FIGURES["steps"]
+    table = pd.DataFrame({"steps": [np.nan], "example_unit": ["sequence"]})
+    before = current()
+    with style.venue(name):
+        write_one(kind, table, tmp_path, "steps")
+        for panels in (2, 3, 7):
+            assert style.grid(panels)[0].get_size_inches()[0] == page.text
+    assert current() is before
+    box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "steps.pdf").read_bytes())
+    assert box is not None
+    assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
+
+
+def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
+    # The gap as the style files set it: icml \\columnsep 0.25in, acl 0.6cm, IEEEtran 1pc.
+    for name, gap in {"icml": 0.25, "acl": 0.6 / 2.54, "ieee": 12 / 72.27}.items():
+        assert VENUES[name].text == pytest.approx(2 * VENUES[name].column + gap)
+
+
+def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"unknown venue 'iclm'; did you mean icml.*neurips"),
+        style.venue("iclm"),
+    ):
+        pass
+
+
+def test_labels_of_batch_sizes_cover_no_point(answers: Sequence[Answer]) -> None:
+    (scope,) = scopes(answers)
+    kind = FIGURES["pareto"]
+    table = kind.compute(scope.answers)
+    figure = kind.figure(table)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    marks = table[table["kind"] != "fit"]
+    if not len(marks):
+        return
+    points = axes.transData.transform(marks[["steps", "examples"]].to_numpy(dtype=float))
+    for text in axes.texts:
+        box = Text.get_window_extent(text)
+        assert not any(box.contains(x, y) for x, y in points), text.get_text()
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "max_attention_logit", "noise_scale", "pareto", "steps"])
+def test_captions_say_the_units(name: str, answers: Sequence[Answer]) -> None:
+    kind = FIGURES[name]
+    table = kind.compute(answers)
+    if kind.caption and len(table):
+        assert "sequences" in kind.caption(table)
+    assert kind.title

@@ -1,0 +1,357 @@
+"""From a folder of results to a report: numbers, verdicts, JSON and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import analysis
+from analysis import Report, analyze
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.present.tables import number
+from cbs.errors import ConfigError, ResultsError, UnknownNameError
+from cbs.target import Target
+from tests.factories import TARGET, Truth, sweep
+
+SIZES = (2, 8, 32, 128, 512)
+LRS = (1e-3, 2e-3, 4e-3, 8e-3)
+INTERIOR = Truth(lr_at_1=2e-3, lr_power=0.0)
+NOISY = {"adamw": dataclasses.replace(INTERIOR, noise=0.05)}
+
+NUMBER = {"type": ["number", "null"]}
+PAIR = {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2}
+POINT = {
+    "batch_size": {"type": "integer"},
+    "steps_to_target": NUMBER,
+    "examples_to_target": NUMBER,
+    "best_lr": NUMBER,
+    "at_grid_edge": {"type": ["boolean", "null"]},
+    "seeds": {"type": "integer"},
+    "seeds_reached": {"type": "integer"},
+    "status": {"type": "string"},
+    "simple_noise_scale": NUMBER,
+    "matched_noise_scale": NUMBER,
+}
+CRITICAL = {
+    "definition": {"enum": DEFINITIONS.names()},
+    "options": {"type": "object"},
+    "critical_batch_size": NUMBER,
+    "interval": PAIR,
+    "remark": {"type": "string"},
+}
+FIT = {
+    "sweep": {"type": "string"},
+    "workload": {"type": "string"},
+    "optimizer": {"type": "string"},
+    "target": {"type": "object", "required": ["metric", "value", "direction"]},
+    "definition": {"enum": DEFINITIONS.names()},
+    "definitions": {
+        "type": "array",
+        "minItems": len(DEFINITIONS.names()),
+        "items": {"type": "object", "properties": CRITICAL, "required": list(CRITICAL)},
+    },
+    "lack_of_fit": NUMBER,
+    "leave_one_out": {"oneOf": [PAIR, {"type": "null"}]},
+    "power_law": {"type": ["object", "null"]},
+    "critical_batch_size": NUMBER,
+    "interval": PAIR,
+    "interval_method": {"type": "string"},
+    "min_steps": NUMBER,
+    "min_examples": NUMBER,
+    "min_steps_interval": PAIR,
+    "min_examples_interval": PAIR,
+    "example_unit": {"type": "string"},
+    "tokens_per_example": {"type": ["integer", "null"]},
+    "residual_rms": NUMBER,
+    "verdict": {"type": "string"},
+    "advice": {"type": "string"},
+    "points": {"type": "array", "items": {"type": "object", "properties": POINT, "required": list(POINT)}},
+    "simple_noise_scale": NUMBER,
+    "simple_noise_scale_interval": PAIR,
+    "simple_noise_scale_note": {"type": "string"},
+    "simple_noise_scale_ratio": NUMBER,
+    "simple_noise_scale_ratio_interval": PAIR,
+    "matched_geometry": {"type": "string"},
+    "matched_noise_scale": NUMBER,
+    "matched_noise_scale_interval": PAIR,
+    "matched_noise_scale_note": {"type": "string"},
+    "matched_noise_scale_ratio": NUMBER,
+    "matched_noise_scale_ratio_interval": PAIR,
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 1},
+        "fits": {"type": "array", "items": {"type": "object", "properties": FIT, "required": list(FIT)}},
+        "suggestions": {"type": ["array", "null"], "items": {"type": "object", "required": ["reasons", "command"]}},
+        "files": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["schema_version", "fits", "suggestions", "files"],
+}
+
+
+def run(path: Path, **options: Any) -> Report:
+    """Analyze without figures; every report has to be strict JSON of the schema."""
+    report = analyze(path, figures=False, **({"resamples": 400} | options))
+    text = json.dumps(report.to_json(), allow_nan=False)
+    jsonschema.validate(json.loads(text), SCHEMA)
+    return report
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise-free, interior optimum, two optimizers."""
+    root = tmp_path_factory.mktemp("exact")
+    optimizers = {"adamw": INTERIOR, "muon": dataclasses.replace(INTERIOR, min_steps=80.0, min_examples=4000.0)}
+    sweep(root, optimizers, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True)
+    return root
+
+
+def test_known_parameters_come_back_exactly(exact: Path) -> None:
+    adamw, muon = run(exact).answers
+    assert (adamw.min_steps, adamw.min_examples) == (pytest.approx(175), pytest.approx(7381))
+    assert adamw.critical_batch_size == pytest.approx(7381 / 175)
+    assert adamw.interval == (pytest.approx(7381 / 175), pytest.approx(7381 / 175))
+    assert muon.critical_batch_size == pytest.approx(50)
+    assert (adamw.verdict, adamw.advice) == ("ok", "")
+    assert [point.best_lr for point in adamw.points] == [2e-3] * len(SIZES)
+    assert adamw.noise_scale.value == pytest.approx(20 / (0.5 * 1.25), rel=0.4)
+
+
+def test_plain_and_matched_noise_scales_beside_the_critical_batch_size(tmp_path: Path) -> None:
+    truth = {
+        "muon": dataclasses.replace(NOISY["adamw"], geometry="nuclear", own_signal=2.0, own_noise=10.0),
+        "sgd": NOISY["adamw"],
+    }
+    sweep(tmp_path, truth, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True)
+    muon, sgd = run(tmp_path).to_json()["fits"]
+    assert (muon["matched_geometry"], sgd["matched_geometry"]) == ("nuclear", "l2")
+    nearest = min(SIZES, key=lambda size: abs(math.log(size / muon["critical_batch_size"])))
+    assert muon["matched_noise_scale"] == pytest.approx(25 * (1 + muon["simple_noise_scale"] / nearest), rel=0.1)
+    assert muon["simple_noise_scale"] == pytest.approx(20 / (0.5 * 1.25), rel=0.4)
+    for name in ("", "_interval", "_note", "_ratio", "_ratio_interval"):
+        assert sgd[f"matched_noise_scale{name}"] == sgd[f"simple_noise_scale{name}"]
+    for fit in (muon, sgd):
+        for kind in ("simple", "matched"):
+            value, (low, high) = fit[f"{kind}_noise_scale_ratio"], fit[f"{kind}_noise_scale_ratio_interval"]
+            assert value == pytest.approx(fit[f"{kind}_noise_scale"] / fit["critical_batch_size"])
+            assert low < value < high
+            assert low < fit[f"{kind}_noise_scale_interval"][0] / fit["critical_batch_size"]
+    row = pd.read_csv(tmp_path / "analysis" / "summary.csv").iloc[0]
+    assert row["matched_noise_scale_ratio"] == pytest.approx(muon["matched_noise_scale_ratio"])
+    assert row["matched_noise_scale_ratio_high"] == pytest.approx(muon["matched_noise_scale_ratio_interval"][1])
+    assert "matched_noise_scale" in pd.read_csv(tmp_path / "analysis" / "points.csv")
+
+
+def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None:
+    report = run(exact, targets=[2.8, 2.6, 2.4])
+    found = {(answer.group.optimizer, answer.target.value): answer for answer in report.answers}
+    assert len(found) == 6
+    for value in (2.4, 2.6, 2.8):
+        scale = math.exp((2.4 - value) / 0.3)
+        assert found["adamw", value].min_steps == pytest.approx(175 * scale, rel=1e-6)
+        assert found["adamw", value].critical_batch_size == pytest.approx(7381 / 175, rel=1e-6)
+
+
+def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
+    report = run(exact, output=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report.to_json()
+    tables = {"summary.csv", "summary.tex", "points.csv", "definitions.csv", "definitions.tex"}
+    assert {path.name for path in report.files} == {"report.json", *tables}
+    assert all(path.is_file() for path in report.files)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "out"]
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv")
+    assert summary["critical_batch_size_tokens"].tolist() == pytest.approx([32 * 7381 / 175, 1600])
+    assert len(pd.read_csv(tmp_path / "out" / "points.csv")) == 2 * len(SIZES)
+
+
+def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: Path) -> None:
+    options = {"overhead": 0.5, "reference_batch": 8.0}
+    report = run(exact, output=tmp_path, definition="overhead", options=options)
+    adamw = report.answers[0]
+    assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175)
+    assert adamw.estimate.critical["pareto"].value == pytest.approx(7381 / 175)
+    beside = run(exact, output=tmp_path, beside={"overhead": options}).answers[0]
+    assert beside.critical_batch_size == pytest.approx(7381 / 175)
+    assert beside.estimate.critical["overhead"].to_json() == adamw.critical.to_json()
+    summary = pd.read_csv(tmp_path / "summary.csv")
+    assert summary["lack_of_fit"].dtype == float
+    assert summary["exponent"].tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
+    assert summary["leave_one_out_low"].tolist() == pytest.approx(summary["leave_one_out_high"].tolist(), rel=1e-3)
+
+
+def test_the_law_across_targets_is_in_the_report(exact: Path, tmp_path: Path) -> None:
+    """The steps of the synthetic sweep scale with the loss, so its critical batch size does not move: alpha has no
+    upper end."""
+    fits = run(exact, output=tmp_path, targets=[2.4, 2.6, 2.8]).to_json()["fits"]
+    for fit in fits:
+        kaplan = next(entry for entry in fit["definitions"] if entry["definition"] == "kaplan")
+        assert kaplan["critical_batch_size"] == pytest.approx(fit["critical_batch_size"], rel=1e-5)
+        assert kaplan["parameters"]["B_star"]["value"] == pytest.approx(fit["critical_batch_size"], rel=1e-2)
+        assert kaplan["parameters"]["alpha"] == {"value": None, "interval": [None, None]}
+        assert "does not grow as the loss falls" in kaplan["remark"]
+    assert all("parameters" not in entry for entry in run(exact, output=tmp_path).to_json()["fits"][0]["definitions"])
+
+
+def test_suggestions_where_asked_for(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(1, 2, 4), lrs=LRS, growth=1.3)
+    assert run(tmp_path).to_json()["suggestions"] is None
+    report = run(tmp_path, suggestions=True)
+    (suggestion,) = report.to_json()["suggestions"]
+    assert suggestion["optimizer"] == "adamw"
+    console = Console(width=100, file=io.StringIO())
+    report.print(console)
+    shown = console.file.getvalue()
+    assert f"suggested for adamw, validation_loss < 2.4: {suggestion['reasons'][0]}" in shown
+    sweep(tmp_path / "none", {"adamw": INTERIOR}, batch_sizes=(1, 2), lrs=LRS, growth=1.3, max_steps=10)
+    console = Console(width=100, file=io.StringIO())
+    run(tmp_path / "none", suggestions=True).print(console)
+    assert "suggestions: none" in console.file.getvalue()
+
+
+def test_the_analysis_folder_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
+    sweep(tmp_path / "one", {"adamw": INTERIOR}, batch_sizes=(2, 8, 32), lrs=LRS[:3], growth=1.5)
+    first, second = run(tmp_path), run(tmp_path)
+    assert (tmp_path / "analysis" / "report.json").exists()
+    assert first.to_json() == second.to_json()
+    assert run(tmp_path / "one").answers[0].critical_batch_size == first.answers[0].critical_batch_size
+
+
+def test_several_sweeps_are_analyzed_apart(tmp_path: Path) -> None:
+    for name, min_steps in (("one", 175.0), ("two", 350.0)):
+        truth = dataclasses.replace(INTERIOR, min_steps=min_steps)
+        sweep(tmp_path / name, {"adamw": truth}, batch_sizes=(2, 8, 32), lrs=LRS[:3], growth=1.5, name=name)
+    found = {answer.group.sweep: answer.min_steps for answer in run(tmp_path).answers}
+    assert found == {"one": pytest.approx(175), "two": pytest.approx(350)}
+
+
+def test_nobody_reaching_the_target_is_a_normal_result(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, max_steps=100, growth=1.3)
+    report = run(tmp_path)
+    fit = report.to_json()["fits"][0]
+    assert fit["critical_batch_size"] is None
+    assert fit["verdict"] == "target not reached"
+    assert [point["status"] for point in fit["points"]] == ["BUDGET_EXHAUSTED"] * len(SIZES)
+    assert [point["steps_lower_bound"] for point in fit["points"]] == [100] * len(SIZES)
+    easier = float(fit["advice"].split("validation_loss < ")[1].split()[0])
+    assert run(tmp_path, targets=[easier]).answers[0].critical_batch_size is not None
+
+
+def test_a_target_harder_than_the_sweeps_own_says_what_to_run(exact: Path) -> None:
+    answer = run(exact, targets=[2.2]).answers[0]
+    assert answer.verdict == "target not reached"
+    assert "run a sweep with the target validation_loss < 2.2" in answer.advice
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verdict", "sides"),
+    [
+        ((1, 2, 4), "saturating part not reached", (True, False)),
+        ((4096, 8192, 16384), "perfect-scaling part not reached", (False, True)),
+    ],
+)
+def test_one_part_of_the_curve_alone_bounds_from_one_side(
+    tmp_path: Path, sizes: tuple[int, ...], verdict: str, sides: tuple[bool, bool]
+) -> None:
+    sweep(tmp_path, NOISY, batch_sizes=sizes, lrs=LRS, seeds=2, growth=1.3)
+    answer = run(tmp_path).answers[0]
+    assert answer.verdict == verdict
+    assert answer.critical_batch_size is None
+    assert tuple(end is not None for end in answer.interval) == sides
+    assert (answer.min_examples is not None, answer.min_steps is not None) == sides
+
+
+def test_two_batch_sizes_have_no_interval(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(4, 128), lrs=LRS, seeds=2, growth=1.3)
+    answer = run(tmp_path).answers[0]
+    assert answer.verdict == "too few batch sizes"
+    assert answer.critical_batch_size == pytest.approx(7381 / 175)
+    assert answer.interval == (None, None)
+
+
+def test_one_batch_size_has_no_fit(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(4,), lrs=LRS, growth=1.3)
+    answer = run(tmp_path).answers[0]
+    assert (answer.verdict, answer.fit, answer.critical_batch_size) == ("too few batch sizes", None, None)
+    assert answer.points[0].reached
+
+
+def test_an_optimum_at_the_edge_and_a_single_seed_are_said(tmp_path: Path) -> None:
+    sweep(tmp_path / "edge", {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=(5e-4, 1e-3), seeds=2, growth=1.3)
+    answer = run(tmp_path / "edge").answers[0]
+    assert answer.verdict == "LR optimum at edge of grid"
+    assert "2 (0.001)" in answer.advice
+    sweep(tmp_path / "one", {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
+    answer = run(tmp_path / "one").answers[0]
+    assert answer.verdict == "too few seeds"
+    assert "one seed" in answer.fit.interval_method
+
+
+def test_the_answer_does_not_depend_on_when_slow_trials_were_stopped(tmp_path: Path) -> None:
+    reports = []
+    for stop_slow in (True, False):
+        root = tmp_path / str(stop_slow)
+        truth = {"adamw": Truth(noise=0.08)}
+        sweep(root, truth, batch_sizes=SIZES, seeds=2, growth=1.2, stop_slow=stop_slow, name="same")
+        reports.append(run(root, output=tmp_path / "out").to_json())
+    assert reports[0] == reports[1]
+
+
+def test_an_accuracy_is_reached_from_below(tmp_path: Path) -> None:
+    target = Target(metric="accuracy", value=0.7, direction="above")
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(2, 32, 256), lrs=LRS, growth=1.3, target=target)
+    assert run(tmp_path).answers[0].critical_batch_size == pytest.approx(7381 / 175)
+    assert run(tmp_path, targets=[0.5]).answers[0].critical_batch_size == pytest.approx(7381 / 175)
+    assert run(tmp_path, targets=[0.9]).answers[0].verdict == "target not reached"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"targets": [99.0]}, ConfigError, "before the first step"),
+        ({"targets": [dataclasses.replace(TARGET, metric="accuracy")]}, ConfigError, "does not fit sweep"),
+        ({"targets": [math.nan]}, ConfigError, "finite"),
+        ({"definition": "paretto"}, UnknownNameError, "pareto"),
+        ({"options": {"overhead": 0.2}}, ConfigError, "'pareto' has no option 'overhead'"),
+        ({"beside": {"overhead": {"overhead": -1}}}, ConfigError, "overhead must be a number above 0"),
+        ({"confidence": 1.0}, ConfigError, "confidence"),
+        ({"resamples": 3}, ConfigError, "resamples"),
+    ],
+)
+def test_misuse_is_one_clear_line(exact: Path, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        run(exact, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_output_that_cannot_be_written_is_named(exact: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match=r"cannot write to .*file/out"):
+        run(exact, output=tmp_path / "file" / "out")
+
+
+def test_confidence_widens_the_interval(tmp_path: Path) -> None:
+    sweep(tmp_path, NOISY, batch_sizes=SIZES, lrs=LRS, seeds=3, growth=1.2)
+    narrow, wide = (run(tmp_path, confidence=level).answers[0].interval for level in (0.68, 0.99))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_points_weigh_by_their_seeds_and_steps_are_geometric_means(tmp_path: Path) -> None:
+    sweep(tmp_path, NOISY, batch_sizes=SIZES, lrs=LRS, seeds=3, growth=1.2)
+    for point in run(tmp_path).answers[0].points:
+        assert point.steps_to_target == pytest.approx(np.exp(np.mean(np.log(point.steps_per_seed))))
+
+
+def test_the_package_offers_what_the_command_needs() -> None:
+    assert set(analysis.__all__) == {"Report", "analyze"}
+    assert number(1234567.0) == "1,234,567"

@@ -1,0 +1,252 @@
+"""``cbs compare`` and ``cbs recommend`` from a folder of results to tables, files, figures and one clear line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.files import in_one_piece
+from analysis.present import style
+from analysis.present.comparison import compare
+from analysis.present.figures import compute_time, recommendation, token_ratio
+from analysis.present.recommendation import recommend
+from analysis.questions.recommendation.plans import Wish
+from analysis.read.throughput import Assumed, read_throughput
+from cbs.errors import ConfigError, ResultsError
+from tests.factories import Truth, sweep
+
+SIZES = (4, 16, 64, 256)
+LRS = (1e-3, 2e-3, 4e-3)
+NOISY = Truth(lr_at_1=2e-3, lr_power=0.0, noise=0.05)
+MUON = dataclasses.replace(NOISY, min_steps=80.0, min_examples=4000.0)
+ASSUMED = Assumed(examples_per_second=2000.0, max_batch_per_device=64, latency=0.02)
+FAST = AnalysisConfig(resamples=200)
+SITUATIONS = {
+    "two optimizers": {"optimizers": {"adamw": NOISY, "muon": MUON}, "seeds": 2},
+    "three optimizers": {"optimizers": {"adamw": NOISY, "muon": MUON, "sgd": NOISY}, "seeds": 2},
+    "one optimizer": {"optimizers": {"adamw": NOISY}},
+    "nothing reached": {"optimizers": {"adamw": NOISY, "muon": MUON}, "max_steps": 20},
+    "one batch size": {"optimizers": {"adamw": NOISY, "muon": MUON}, "batch_sizes": (8,)},
+    "two batch sizes": {"optimizers": {"adamw": NOISY, "muon": MUON}, "batch_sizes": (8, 64)},
+    "partly reached": {"optimizers": {"adamw": NOISY, "muon": MUON}, "max_steps": 260},
+}
+
+
+@pytest.fixture(scope="module", params=SITUATIONS)
+def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    root = tmp_path_factory.mktemp("sweep")
+    sweep(root, **{"batch_sizes": SIZES, "lrs": LRS, "growth": 1.5, **SITUATIONS[request.param]})
+    return request.param, root
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("two")
+    sweep(root, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, seeds=2)
+    (root / "throughput.csv").write_text(
+        "batch_size,devices,seconds_per_step\n4,1,0.02\n64,1,0.05\n64,4,0.03\n256,4,0.035\n"
+    )
+    return root
+
+
+def fits_on_the_page(table: pd.DataFrame, kind) -> None:
+    before = table.copy()
+    figure = kind.figure(table)
+    pd.testing.assert_frame_equal(table, before)
+    figure.canvas.draw()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert box.x0 >= -0.01
+    assert box.y0 >= -0.01
+    assert box.x1 <= width + 0.01
+    assert box.y1 <= height + 0.01
+
+
+def test_every_situation_is_compared_drawn_and_written_as_strict_json(situation: tuple, tmp_path: Path) -> None:
+    name, root = situation
+    report = compare(root, throughput=ASSUMED, config=FAST, output=tmp_path / "out")
+    assert (
+        json.loads((tmp_path / "out" / "comparison.json").read_text(), parse_constant=pytest.fail) == report.to_json()
+    )
+    assert {path.name for path in report.files} == {
+        path.name for path in (tmp_path / "out").rglob("*") if path.is_file()
+    }
+    for kind, table in (
+        (token_ratio.TOKEN_RATIO, token_ratio.compute(report.comparisons)),
+        (compute_time.COMPUTE_TIME, compute_time.compute(report.comparisons)),
+    ):
+        fits_on_the_page(table, kind)
+    stated = token_ratio.compute(report.comparisons)["statement"].notna()
+    assert stated.all() == (name in ("one optimizer", "nothing reached"))
+    for file in ("token_ratios.csv", "critical_batch_sizes.csv", "compute_time.csv"):
+        assert {"sweep", "target"} <= set(pd.read_csv(tmp_path / "out" / file))
+
+
+def test_every_situation_is_advised_drawn_and_written_as_strict_json(situation: tuple, tmp_path: Path) -> None:
+    name, root = situation
+    report = recommend(root, ASSUMED, Wish(devices=4, price_ratio=2.0), config=FAST, output=tmp_path / "out")
+    text = (tmp_path / "out" / "recommendation.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == report.to_json()
+    fits_on_the_page(recommendation.compute(report.recommendations, ASSUMED), recommendation.RECOMMENDATION)
+    (only,) = report.recommendations
+    able = name not in ("nothing reached", "one batch size")
+    assert bool(only.winners) == able
+    assert any(advice.plans for advice in only.advice) == able
+    for advice in only.advice:
+        fitted = advice.answer.fit is not None
+        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if fitted else set())
+        assert fitted or "without a fit" in advice.remarks[-1]
+    assert (pd.read_csv(tmp_path / "out" / "recommendations.csv").shape[0] > 0) == able
+
+
+def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
+    report = compare(two, throughput=ASSUMED, config=FAST, output=tmp_path, targets=[2.4, 2.8], figures=False)
+    panels = ["validation loss < 2.4", "validation loss < 2.8"]
+    for kind, table in (
+        (token_ratio.TOKEN_RATIO, token_ratio.compute(report.comparisons)),
+        (compute_time.COMPUTE_TIME, compute_time.compute(report.comparisons)),
+    ):
+        assert table["panel"].unique().tolist() == panels
+        fits_on_the_page(table, kind)
+
+
+def test_a_second_run_gives_the_same_bytes(two: Path, tmp_path: Path) -> None:
+    def contents(folder: Path) -> dict[str, bytes]:
+        compare(two, throughput=ASSUMED, config=FAST, output=folder)
+        paths = [path for path in folder.rglob("*") if path.suffix in (".csv", ".png", ".pdf")]
+        return {path.name: path.read_bytes() for path in paths}
+
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_the_best_optimizer_is_told_with_its_probability(two: Path, tmp_path: Path) -> None:
+    report = recommend(two, ASSUMED, Wish(devices=4), config=FAST, output=tmp_path, figures=False)
+    for best in report.recommendations[0].winners:
+        assert best.optimizer == "muon"
+        assert best.probability is not None
+        assert best.probability > 0.95
+    rows = pd.read_csv(tmp_path / "recommendations.csv")
+    assert rows.loc[rows["best_optimizer"], "optimizer"].unique().tolist() == ["muon"]
+    assert (rows["seconds_low"] < rows["seconds"]).all()
+    assert (rows["seconds"] < rows["seconds_high"]).all()
+
+
+def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -> None:
+    table = two / "throughput.csv"
+    code, out, err = run("compare", two, "--throughput", table, "-o", tmp_path, "--resamples", 200)
+    assert (code, err) == (0, "")
+    assert "Token ratio, validation loss < 2.4: examples adamw needs" in out
+    assert "probability that that of the row is larger" in out
+    assert "Least time" in out
+    assert f"step times measured, from {table}" in out
+    code, out, _ = run("compare", two, "--reference", "muon", "--no-figures", "-o", tmp_path, "--json")
+    found = json.loads(out)
+    (comparison,) = found["comparisons"]
+    assert (code, comparison["reference"]) == (0, "muon")
+    assert comparison["compute_time"] == []
+    pairs = {(pair["larger"], pair["smaller"]): pair["probability"] for pair in comparison["critical_batch_sizes"]}
+    assert pairs["adamw", "muon"] + pairs["muon", "adamw"] == pytest.approx(1.0)
+
+
+def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -> None:
+    options = ("--throughput", two / "throughput.csv", "-o", tmp_path, "--resamples", 200)
+    code, out, err = run("recommend", two, "--devices", 4, "--price", 2, "--price-ratio", 3, *options)
+    assert (code, err) == (0, "")
+    assert "validation loss < 2.4, up to 4 devices [95 % interval]" in out
+    assert "the intervals hold the uncertainty of the steps alone" in out
+    assert "least time: muon, with probability" in out
+    code, out, _ = run("recommend", two, "--devices", 4, "--json", "--no-figures", *options)
+    (found,) = json.loads(out)["recommendations"]
+    assert {plan["objective"] for plan in found["optimizers"][0]["plans"]} == {"time", "cost", "examples"}
+    assert found["optimizers"][0]["plans"][0]["cost"] is None
+
+
+def test_an_assumption_is_stated_in_every_output(two: Path, run: Callable, tmp_path: Path) -> None:
+    flags = ("--examples-per-second-per-device", 1000, "--max-batch-per-device", 32, "--step-latency", 0.01)
+    for command, file in (("compare", "comparison.json"), ("recommend", "recommendation.json")):
+        _, out, _ = run(command, two, *flags, "-o", tmp_path, "--resamples", 200, "--no-figures")
+        assert "assumed, not measured: a step takes 0.01 s" in out
+        assert "assumed, not measured" in json.loads((tmp_path / file).read_text())["throughput"]
+
+
+def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
+    for command in ("compare", "recommend"):
+        code, out, _ = run(command, tmp_path, "--examples-per-second-per-device", 100, "--no-figures")
+        assert code == 0
+        assert "adamw: target not reached" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "--reference", "lamb"], ["reference 'lamb'", "adamw, muon"]),
+        (["compare", "--definition", "parreto"], ["parreto"]),
+        (["compare", "--target", "9"], ["before the first step"]),
+        (["compare", "--throughput", "missing.csv"], ["missing.csv"]),
+        (["compare", "--step-latency", "1"], ["--examples-per-second-per-device"]),
+        (["recommend"], ["--throughput", "--probe"]),
+        (["recommend", "--probe", "--throughput", "THROUGHPUT"], ["one of"]),
+        (["recommend", "--throughput", "THROUGHPUT", "--save-throughput", "x.csv"], ["--probe"]),
+        (["recommend", "--throughput", "THROUGHPUT", "--devices", "0"], ["devices must be at least 1"]),
+        (["recommend", "--throughput", "THROUGHPUT", "--price", "-1"], ["price"]),
+        (["recommend", "--examples-per-second-per-device", "0"], ["above 0"]),
+    ],
+)
+def test_misuse_is_one_clear_line(two: Path, run: Callable, tmp_path: Path, arguments: list[str], words: list) -> None:
+    command, *rest = [str(two / "throughput.csv") if part == "THROUGHPUT" else part for part in arguments]
+    code, out, err = run(command, two, *rest, "-o", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert err.startswith("cbs: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["compare", "recommend", "throughput"])
+def test_help_has_an_example(run: Callable, command: str) -> None:
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"Example: cbs {command}" in out
+
+
+def test_a_reference_that_one_sweep_lacks_is_said_there(two: Path, tmp_path: Path) -> None:
+    sweep(tmp_path / "a", {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, name="a")
+    sweep(tmp_path / "b", {"sgd": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, name="b")
+    report = compare(tmp_path, reference="sgd", config=FAST, figures=False)
+    by_sweep = {comparison.answers[0].group.sweep: comparison for comparison in report.comparisons}
+    assert (by_sweep["a"].reference, by_sweep["b"].reference) == ("adamw", "sgd")
+    assert "sgd is not among these optimizers: compared with adamw" in by_sweep["a"].notes
+    assert by_sweep["a"].title == "a, validation loss < 2.4"
+    with pytest.raises(ConfigError, match="lamb"):
+        compare(tmp_path, reference="lamb", config=FAST, figures=False)
+
+
+def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), in_one_piece(tmp_path / "out") as draft:  # noqa: PT012
+        (draft / "half.csv").touch()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="cannot write"), in_one_piece(tmp_path / "file" / "out"):
+        pytest.fail("a folder inside a file")
+
+
+def test_the_key_of_the_plane_has_the_batch_sizes_of_the_frontier(two: Path, tmp_path: Path) -> None:
+    throughput = read_throughput(two / "throughput.csv")
+    report = compare(two, throughput=throughput, config=FAST, output=tmp_path, figures=False)
+    table = compute_time.compute(report.comparisons)
+    with style.style():
+        axes = compute_time.COMPUTE_TIME.figure(table).axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    front = table[table["on_frontier"] & (table["optimizer"] == "adamw")]
+    ends = f"B={front['batch_size'].min():g}–{front['batch_size'].max():g}"
+    assert f"adamw, {ends}" in [text.get_text() for text in legend.get_texts()]
+    assert sorted(front["devices"]) == [1, 4]

@@ -1,0 +1,275 @@
+"""Recommendations against closed forms: with known steps and known seconds the best batch size is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import Answer, answers
+from analysis.questions.comparison.frontier import plane
+from analysis.questions.recommendation import advise, candidates, probabilities_of_best
+from analysis.questions.recommendation.plans import Wish
+from analysis.read.results import load
+from analysis.read.throughput import Assumed, Measured, StepTime
+from cbs.errors import ConfigError
+from tests.factories import Truth, sweep
+
+SIZES = (4, 16, 64, 256, 1024)
+LRS = (1e-3, 2e-3, 4e-3)
+MIN_STEPS, MIN_EXAMPLES = 200.0, 12800.0
+CRITICAL = MIN_EXAMPLES / MIN_STEPS
+EXACT = Truth(min_steps=MIN_STEPS, min_examples=MIN_EXAMPLES, lr_at_1=2e-3, lr_power=0.0)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    root = tmp_path_factory.mktemp("exact")
+    sweep(root, {"adamw": EXACT}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.5)
+    return answers(load(root), AnalysisConfig(resamples=200), noise=False)[0]
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    root = tmp_path_factory.mktemp("noisy")
+    truth = dataclasses.replace(EXACT, noise=0.08)
+    sweep(root, {"adamw": truth, "muon": truth}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.5)
+    return answers(load(root), AnalysisConfig(resamples=1000), noise=False)
+
+
+def rates(devices: int = 1, per_second: float = 100.0, latency: float = 0.0) -> Measured:
+    """A table that follows ``latency + batch_size / (devices * per_second)``, at so many batch sizes that the straight
+    lines between them in the logs lie within 1e-5 of it."""
+    sizes = np.unique(np.rint(np.geomspace(1, 4096, 2000)).astype(int))
+    rows = [
+        StepTime(batch_size=int(size), devices=devices, seconds=latency + size / (devices * per_second))
+        for size in sizes
+    ]
+    return Measured(tuple(rows))
+
+
+@pytest.mark.parametrize("devices", [1, 4, 16])
+@pytest.mark.parametrize("latency", [0.01, 0.05])
+def test_the_best_batch_size_and_its_time_in_closed_form(exact: Answer, devices: int, latency: float) -> None:
+    """(S_min + E_min/B)(L + B/(n X)) is least at B = sqrt(B_crit L n X), where it is
+    (sqrt(S_min L) + sqrt(E_min/(n X)))^2; at the nearest whole batch size it differs by less than 1/B^2."""
+    rate = 2000.0
+    throughput = Assumed(examples_per_second=rate, latency=latency)
+    plan = advise(exact, throughput, Wish(devices=devices)).plans["time"]
+    best = math.sqrt(CRITICAL * latency * devices * rate)
+    assert plan.devices == devices
+    assert plan.batch_size == pytest.approx(best, rel=0.02), "candidates are at most 2.6 % apart"
+    seconds = (math.sqrt(MIN_STEPS * latency) + math.sqrt(MIN_EXAMPLES / (devices * rate))) ** 2
+    assert plan.seconds.value == pytest.approx(seconds, rel=1e-3)
+    assert plan.seconds.interval == (pytest.approx(seconds, rel=1e-3), pytest.approx(seconds, rel=1e-3))
+    assert plan.steps.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / plan.batch_size)
+    assert plan.examples.value == pytest.approx(MIN_STEPS * plan.batch_size + MIN_EXAMPLES)
+    assert plan.device_hours.value == pytest.approx(devices * plan.seconds.value / 3600)
+    assert plan.probability_near == 1.0
+    assert plan.remarks == ()
+
+
+def test_a_table_and_the_assumption_it_follows_agree(exact: Answer) -> None:
+    by_table = advise(exact, rates(4, 100.0, 0.5), Wish(devices=4)).plans["time"]
+    assumed = advise(exact, Assumed(examples_per_second=100.0, latency=0.5), Wish(devices=4)).plans["time"]
+    assert by_table.batch_size == assumed.batch_size
+    assert by_table.seconds.value == pytest.approx(assumed.seconds.value, rel=1e-4)
+
+
+def test_the_five_percent_range_is_that_of_the_closed_form(exact: Answer) -> None:
+    """T(x B*) / T(B*) = (a^2 + b^2 + a b (x + 1/x)) / (a + b)^2 with a^2 = S_min L, b^2 = E_min/(n X)."""
+    latency, rate = 0.05, 2000.0
+    plan = advise(exact, Assumed(examples_per_second=rate, latency=latency), Wish(devices=1)).plans["time"]
+    a, b = math.sqrt(MIN_STEPS * latency), math.sqrt(MIN_EXAMPLES / rate)
+    both = (1.05 * (a + b) ** 2 - a * a - b * b) / (a * b)
+    factor = (both + math.sqrt(both * both - 4)) / 2
+    best = math.sqrt(CRITICAL * latency * rate)
+    assert plan.near == (pytest.approx(best / factor, rel=0.03), pytest.approx(best * factor, rel=0.03))
+
+
+def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_said_to_be_the_last(exact: Answer) -> None:
+    flat = Measured(tuple(StepTime(batch_size=size, seconds=1.0) for size in (4, 512)))
+    plan = advise(exact, flat, Wish(devices=1)).plans["time"]
+    assert plan.batch_size == 512
+    assert plan.seconds.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / 512)
+    assert plan.remarks == ("batch size 512 is the largest with a step time: a larger one may be better",)
+
+
+def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> None:
+    """Perfect scaling of the seconds: T = (S_min B + E_min) / (n X), so time is examples over rate."""
+    plan = advise(exact, Assumed(examples_per_second=100.0), Wish(devices=1)).plans["time"]
+    assert plan.batch_size == 4
+    assert plan.seconds.value == pytest.approx((MIN_STEPS * 4 + MIN_EXAMPLES) / 100.0)
+
+
+def test_a_best_beyond_the_measured_batch_sizes_is_said_to_be_extrapolated(exact: Answer) -> None:
+    throughput = Assumed(examples_per_second=1e5, latency=1.0)
+    plan = advise(exact, throughput, Wish(devices=1)).plans["time"]
+    assert plan.batch_size == 1024
+    (remark,) = plan.remarks
+    best = math.sqrt(CRITICAL * 1e5)
+    words = remark.split()
+    assert float(words[words.index("takes") - 1]) == pytest.approx(best, rel=0.1)
+    assert "not by measurement" in remark
+    assert "sweep larger batch sizes" in remark
+
+
+def test_data_are_least_at_the_smallest_batch_size(exact: Answer) -> None:
+    plan = advise(exact, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=8)).plans["examples"]
+    assert plan.batch_size == 4
+    assert plan.examples.value == pytest.approx(MIN_STEPS * 4 + MIN_EXAMPLES)
+    assert any("always" in remark for remark in plan.remarks)
+
+
+def test_where_every_batch_size_needs_the_same_data_the_smallest_is_taken(tmp_path: Path) -> None:
+    """Perfect scaling: E(B) = E_min, whatever rounding says."""
+    truth = dataclasses.replace(EXACT, min_steps=1e-9)
+    sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 8, 16, 32), lrs=LRS, growth=1.5)
+    (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
+    plan = advise(answer, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=1)).plans["examples"]
+    assert plan.batch_size == 4
+    assert plan.examples.value == pytest.approx(MIN_EXAMPLES)
+
+
+def test_least_cost_takes_one_device_where_devices_lose_something(exact: Answer) -> None:
+    """n T(B*, n) = (sqrt(n S_min L) + sqrt(E_min/X))^2 grows with n."""
+    throughput = Assumed(examples_per_second=2000.0, latency=0.05)
+    plans = advise(exact, throughput, Wish(devices=16, price=3.0)).plans
+    assert (plans["cost"].devices, plans["time"].devices) == (1, 16)
+    hours = (math.sqrt(MIN_STEPS * 0.05) + math.sqrt(MIN_EXAMPLES / 2000.0)) ** 2 / 3600
+    assert plans["cost"].device_hours.value == pytest.approx(hours, rel=1e-3)
+    assert plans["cost"].cost is not None
+    assert plans["cost"].cost.value == pytest.approx(3.0 * hours, rel=1e-3)
+    assert "priced" not in plans
+
+
+@pytest.mark.parametrize("devices", [2, 8, 32])
+def test_a_price_of_time_trades_devices_for_it_as_in_mccandlish_appendix_d(exact: Answer, devices: int) -> None:
+    """Where a step always lasts L and a device holds M examples, n devices do best with B = n M, and (n + R) T is
+    (B/M + R) L S(B): E + r S with r = R M, least at B = sqrt(r B_crit)."""
+    held = 8
+    ratio = (devices * held) ** 2 / (held * CRITICAL)
+    throughput = Assumed(examples_per_second=1e12, max_batch_per_device=held, latency=1.0)
+    plan = advise(exact, throughput, Wish(devices=128, price_ratio=ratio)).plans["priced"]
+    assert (plan.devices, plan.batch_size) == (devices, devices * held)
+    assert advise(exact, throughput, Wish(devices=128, price_ratio=0.0)).plans["priced"].devices == 1
+
+
+def test_a_doubling_of_devices_in_closed_form(exact: Answer) -> None:
+    throughput, latency, rate = Assumed(examples_per_second=2000.0, latency=0.05), 0.05, 2000.0
+    doubling = advise(exact, throughput, Wish(devices=4)).doubling
+    before, after = ((math.sqrt(MIN_STEPS * latency) + math.sqrt(MIN_EXAMPLES / (n * rate))) ** 2 for n in (4, 8))
+    assert doubling is not None
+    assert doubling.time_factor.value == pytest.approx(after / before, rel=1e-3)
+    assert doubling.cost_factor.value == pytest.approx(2 * after / before, rel=1e-3)
+
+
+def test_in_the_limit_of_perfect_scaling_a_doubling_halves_the_time(exact: Answer) -> None:
+    """Without latency the batch size stays the smallest that 8 devices can share, and only the seconds change."""
+    doubling = advise(exact, Assumed(examples_per_second=10.0), Wish(devices=2)).doubling
+    assert doubling is not None
+    assert doubling.batch_sizes == (4, 4)
+    assert doubling.time_factor.value == pytest.approx(0.5)
+    assert doubling.cost_factor.value == pytest.approx(1.0)
+
+
+def test_intervals_and_probabilities_come_from_the_resamples_of_the_steps(noisy: list[Answer]) -> None:
+    answer = noisy[0]
+    throughput = Assumed(examples_per_second=2000.0, latency=0.05)
+    plan = advise(answer, throughput, Wish(devices=4)).plans["time"]
+    assert answer.fit is not None
+    steps = answer.fit.resampled.min_steps + answer.fit.resampled.min_examples / plan.batch_size
+    seconds = np.sort(steps * (0.05 + plan.batch_size / 8000.0))
+    low, high = plan.seconds.interval
+    assert (low, high) == (pytest.approx(seconds[25], rel=0.01), pytest.approx(seconds[974], rel=0.01))
+    assert 0 < plan.probability_near <= 1
+    best = np.sqrt(answer.fit.resampled.min_examples / answer.fit.resampled.min_steps * 0.05 * 8000.0)
+    ends = np.quantile(best, [0.025, 0.975])
+    assert plan.best_interval == (pytest.approx(ends[0], rel=0.05), pytest.approx(ends[1], rel=0.05))
+
+
+def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_its_fit_says(
+    noisy: list[Answer],
+) -> None:
+    plans = [
+        advise(answer, Assumed(examples_per_second=2000.0, latency=0.05), Wish(devices=4)).plans["time"]
+        for answer in noisy
+    ]
+    shares = probabilities_of_best(plans, seed=0)
+    assert shares is not None
+    assert sum(shares) == pytest.approx(1.0)
+    first, second = (plan.objective_resamples for plan in plans)
+    pairs = np.mean(first[:, None] < second[None])
+    assert shares[0] == pytest.approx(pairs, abs=0.06), "1000 pairs: standard error 0.016"
+    assert probabilities_of_best([dataclasses.replace(plans[0], objective_resamples=np.empty(0))], seed=0) is None
+
+
+def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
+    nothing = advise(exact, Measured((StepTime(batch_size=8, seconds=1.0, optimizer="muon"),)), Wish(devices=1))
+    assert nothing.plans == {}
+    assert "no step time for adamw" in nothing.remarks[0]
+    far = advise(exact, Measured((StepTime(batch_size=5000, seconds=1.0),)), Wish(devices=1))
+    assert "from 5000 to 5000, and the target was reached from 4 to 1024" in far.remarks[0]
+    sweep(tmp_path, {"adamw": EXACT}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
+    (unreached,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
+    remarks = advise(unreached, Assumed(examples_per_second=1.0), Wish(devices=1)).remarks
+    assert remarks[0].startswith("target not reached")
+    assert "without a fit" in remarks[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": 0}, "devices must be at least 1"),
+        ({"price": 0.0}, "price of a device-hour must be above 0"),
+        ({"price": math.nan}, "price of a device-hour"),
+        ({"price_ratio": -1.0}, "price ratio must be at least 0"),
+    ],
+)
+def test_a_wish_out_of_its_domain_is_refused(changes: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Wish(**{"devices": 1, **changes})
+
+
+@given(low=st.floats(0.1, 1e7), factor=st.floats(1.0, 1e4))
+def test_candidates_are_whole_increasing_within_the_ends_and_dense(low: float, factor: float) -> None:
+    high = low * factor
+    found = candidates(low, high)
+    if math.ceil(low) > math.floor(high):
+        assert not len(found)
+        return
+    assert (found[0], found[-1]) == (math.ceil(low), math.floor(high))
+    assert (np.diff(found) > 0).all()
+    assert (found == np.rint(found)).all()
+    ratio = (found[-1] / found[0]) ** (1 / 199)
+    assert (found[1:] <= found[:-1] * ratio + 1 + ratio).all(), "200 in equal ratios, each rounded by up to 1/2"
+    assert {2**power for power in range(24) if found[0] <= 2**power <= found[-1]} <= set(found)
+
+
+def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices(exact: Answer) -> None:
+    throughput = Assumed(examples_per_second=2000.0, latency=0.05)
+    points = plane(exact, throughput)
+    kept = {point.devices: point for point in points if point.on_frontier}
+    for devices, point in kept.items():
+        beside = [other for other in points if other.devices == devices]
+        assert point.seconds == min(other.seconds for other in beside)
+        expected = (MIN_STEPS + MIN_EXAMPLES / point.batch_size) * (0.05 + point.batch_size / (devices * 2000.0))
+        assert point.seconds == pytest.approx(expected)
+        assert (point.seconds_low, point.seconds_high) == (pytest.approx(expected), pytest.approx(expected))
+    times = [kept[devices].seconds for devices in sorted(kept)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_table_of_several_numbers_of_devices_gives_its_own_points(exact: Answer) -> None:
+    """As in the paper: more devices at larger batch sizes."""
+    rows = [(16, 8, 1.0), (64, 8, 1.5), (256, 16, 1.5), (1024, 32, 2.0), (4096, 64, 3.0)]
+    points = plane(exact, Measured(tuple(StepTime(batch_size=b, devices=n, seconds=s) for b, n, s in rows)))
+    assert [(point.batch_size, point.devices) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
+    assert [point.on_frontier for point in points] == [False, True, True, False]
+    assert {point.assumption for point in points} == {""}

@@ -1,0 +1,282 @@
+"""From sweeps over widths to laws, comparisons and files; the world they are drawn from is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from analysis.commands import add_to
+from analysis.present.figures.scaling import SCALING, compute
+from analysis.questions.scaling import Scaling, scale
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.errors import CbsError, ConfigError, ResultsError
+from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.store import Store
+from cbs.target import Target
+
+TARGETS = (3.0, 2.7, 2.4)
+WIDTHS = {16: 8_000, 32: 30_000, 64: 110_000}
+B_STAR, ALPHA = 3000.0, 0.25
+
+
+def steps_to(loss: float, parameters: int, batch_size: int, speed: float = 1.0) -> float:
+    """Kaplan's law with an irreducible loss of 1; the critical batch size depends on the loss alone."""
+    gap = loss - 1.0 - (3e3 / parameters) ** 0.3
+    return 400.0 / speed * gap ** (-1 / 0.7) * (1 + speed * B_STAR / loss ** (1 / ALPHA) / batch_size)
+
+
+def sweep(
+    root: Path, width: int, *, optimizers: tuple[str, ...] = ("adamw",), noise: float = 0.03,
+    parameters: int | None = None, layers: int = 2, batch_sizes: tuple[int, ...] = (4, 16, 64, 256, 1024),
+) -> Path:  # fmt: skip
+    """Three seeds at one learning rate; ``muon`` takes half the steps and twice the critical batch size."""
+    store = Store(root)
+    store.prepare()
+    store.write_manifest({"name": root.name, "recipe": root.name, "protocol": {"prune_factor": None}})
+    rng, target = np.random.default_rng([width, layers]), Target(metric="validation_loss", value=TARGETS[-1])
+    size = parameters or WIDTHS[width]
+    for optimizer in optimizers:
+        for batch in batch_sizes:
+            for seed in range(3):
+                config = TrialConfig(
+                    workload=Choice(name="synthetic", options={"width": width, "layers": layers}),
+                    optimizer=Choice(name=optimizer), lr=1e-3, batch_size=batch, seed=seed, target=target,
+                    max_steps=10**7, schedule=Schedule(), evaluation=EvaluationPlan(),
+                )  # fmt: skip
+                factor = math.exp(noise * rng.standard_normal())
+                rows = [(0, 5.6)]
+                for loss in np.linspace(3.6, TARGETS[-1], 25):
+                    found = factor * steps_to(loss, size, batch, 2.0 if optimizer == "muon" else 1.0)
+                    rows.append((max(rows[-1][0] + 1, round(found)), float(loss)))
+                rows[-1] = (rows[-1][0], TARGETS[-1] - 1e-9)
+                store.save(_trial(config, rows, size))
+    return root
+
+
+def _trial(config: TrialConfig, rows: list[tuple[int, float]], parameters: int) -> TrialResult:
+    steps = np.arange(1, 3)
+    return TrialResult(
+        config=config,
+        status=TrialStatus.REACHED,
+        steps_to_target=float(rows[-1][0]),
+        evaluations=[
+            Measurement(step=step, examples=step * config.batch_size, value=value, train_loss=value, lr=config.lr)
+            for step, value in rows
+        ],
+        steps={"step": steps, "examples": steps * config.batch_size, "train_loss": np.ones(2)},
+        workload=WorkloadInfo(
+            example_unit="sequence", tokens_per_example=32, metric_unit="nats/byte", parameters=parameters,
+            data_hash="abc",
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("three")
+    for width in WIDTHS:
+        sweep(root / f"w{width}", width, optimizers=("adamw", "muon"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def found(three: Path, tmp_path_factory: pytest.TempPathFactory) -> Scaling:
+    return scale(
+        [three], targets=TARGETS, resamples=500, hold_data=[400_000], figures=False,
+        output=tmp_path_factory.mktemp("out"),
+    )  # fmt: skip
+
+
+def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
+    own = [point for point in found.points if point.held_data is None]
+    assert len(own) == len(WIDTHS) * 2 * len(TARGETS)
+    for point in own:
+        speed = 2.0 if point.optimizer == "muon" else 1.0
+        low, high = point.interval
+        truth = speed * B_STAR / point.target.value ** (1 / ALPHA)
+        assert low is not None
+        assert high is not None
+        assert low / 1.2 < truth < high * 1.2  # 18 intervals of 95 %: some just miss
+        assert point.data is not None
+        assert point.parameters is not None
+        assert point.data_unit == "token"
+        assert point.compute == pytest.approx(6 * point.parameters * point.data)
+
+
+def test_kaplans_law_against_the_loss(found: Scaling) -> None:
+    law = next(law for law in found.laws if law.axis == "loss" and law.optimizer == "adamw")
+    kaplan = law.kaplan
+    assert kaplan is not None
+    assert kaplan["alpha_interval"][0] < ALPHA < kaplan["alpha_interval"][1]
+    assert kaplan["B_star_interval"][0] < B_STAR < kaplan["B_star_interval"][1]
+    assert law.varies == "width"
+
+
+def test_width_makes_no_difference_at_equal_loss(found: Scaling) -> None:
+    for optimizer in ("adamw", "muon"):
+        sets = [law for law in found.comparisons if (law.axis, law.optimizer) == ("width", optimizer)]
+        equal_loss = [law for law in sets if law.kind == "set" and "data=" not in law.held]
+        assert [law.held for law in equal_loss] == [f"validation_loss < {value:g}, layers=2" for value in TARGETS]
+        assert all(len(law.points) == 3 for law in equal_loss)
+        pooled = next(law for law in sets if law.kind == "pooled")
+        assert pooled.held == "3 sets"
+        assert pooled.fit is not None
+        assert pooled.fit.freedom == 1
+        each = [law.fit.exponent for law in equal_loss if law.fit]
+        assert min(each) < pooled.fit.exponent < max(each)
+        assert pooled.fit.exponent_interval[0] < 0 < pooled.fit.exponent_interval[1]
+        assert "one degree of freedom" in pooled.remark
+
+
+def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None:
+    """On 400,000 tokens the loss falls with the width, and B_crit grows as Kaplan's law says."""
+    points = [point for point in found.points if point.held_data is not None and point.optimizer == "adamw"]
+    assert [point.data for point in points] == [400_000] * 3
+    for point in points:
+        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.1)
+    assert points[0].critical < points[1].critical < points[2].critical
+    law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
+    assert law.fit is not None
+    assert law.fit.exponent > 0
+
+
+def test_three_terms_of_all_models_at_once(found: Scaling) -> None:
+    law = found.three_term["synthetic, adamw"]
+    for name, truth in {"alpha_S": 0.7, "alpha_B": ALPHA, "B_star": B_STAR, "E": 1.0}.items():
+        low, high = law.intervals[name]
+        assert (low or 0) / 1.1 < truth < (high or math.inf) * 1.1
+    assert law.residual_rms < 0.05
+    assert set(law.bias) == {float(size) for size in WIDTHS.values()}
+
+
+def test_what_is_on_disk(found: Scaling) -> None:
+    names = {path.name for path in found.files}
+    assert names == {"points.csv", "scaling.csv", "scaling.tex", "three_term.csv", "scaling.json"}
+    assert json.loads((found.output / "scaling.json").read_text()) == found.to_json()
+    json.dumps(found.to_json(), allow_nan=False)
+    table = pd.read_csv(found.output / "scaling.csv")
+    assert len(table) == len(found.laws) + len(found.comparisons)
+    assert list(pd.read_csv(found.output / "points.csv")["option_width"].unique()) == list(WIDTHS)
+    assert r"\toprule" in (found.output / "scaling.tex").read_text()
+
+
+def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
+    found = scale(
+        [three / "w32"], targets=TARGETS, resamples=200, against=["data"], at=[1e9, 3e5], output=tmp_path / "out"
+    )
+    law = found.laws[0]
+    far, near = law.predictions
+    assert law.x.max() * far.beyond == pytest.approx(1e9)
+    assert near.beyond == 1
+    assert far.interval[0] < far.critical < far.interval[1]
+    assert "layers" not in law.varies
+    assert found.three_term == {}
+    assert (tmp_path / "out" / "scaling-data.png").is_file()
+    assert len(pd.read_csv(tmp_path / "out" / "predictions.csv")) == 4
+
+
+def test_the_law_in_three_terms_on_request_drops_terms(three: Path, tmp_path: Path) -> None:
+    found = scale(
+        [three / "w32"], targets=TARGETS, resamples=200, three_terms=True, figures=False, output=tmp_path / "out"
+    )
+    assert "size term is dropped" in found.three_term["synthetic, adamw"].terms.remarks[0]
+
+
+def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
+    found = scale(
+        [three / "w16", three / "w64"], against=["parameters"], resamples=200, figures=False, output=tmp_path / "out"
+    )
+    for law in found.laws:
+        assert law.fit is None
+        assert law.remark.startswith("too few values for a law; over a factor 13.7 B_crit changes by a factor")
+    assert any("too few values" in note for note in found.notes)
+
+
+def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
+    least, at_64 = (
+        scale(
+            [three / "w32"], targets=TARGETS, resamples=200, data_at_batch=batch, figures=False, output=tmp_path / "o"
+        )
+        for batch in (None, 64.0)
+    )
+    assert "batch size of 64" in at_64.data
+    for a, b in zip(least.points, at_64.points, strict=True):
+        assert a.data is not None
+        assert b.data == pytest.approx(a.data * (1 + 64 / a.critical))
+
+
+def test_different_runs_are_not_drawn_alike(found: Scaling) -> None:
+    """Two sizes resampled with one seed would rise and fall together; two targets of one size do."""
+    adamw = [point for point in found.points if point.optimizer == "adamw" and point.held_data is None]
+    rows = np.array([point.log_critical_resamples for point in adamw])
+    correlation = np.corrcoef(rows)
+    same = np.equal.outer([point.run for point in adamw], [point.run for point in adamw])
+    assert np.abs(correlation[~same]).max() < 0.2  # standard error of 500 rows: 0.045
+    assert correlation[same].min() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"against": ["tokens"]}, "--against tokens: known are data, parameters, loss, compute"),
+        ({"at": [1e9]}, "--at needs exactly one --against"),
+        ({"against": ["data"], "at": [-1.0]}, "positive numbers"),
+        ({"vary": ["hidden"]}, "--vary hidden: no point has it"),
+        ({"against": ["loss"]}, "no law against loss: adamw: 1 point, and loss does not vary"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(three: Path, tmp_path: Path, arguments: dict, message: str) -> None:
+    with pytest.raises(CbsError, match=message) as caught:
+        scale([three / "w32"], resamples=200, figures=False, output=tmp_path / "out", **arguments)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_that_varies_is_refused(three: Path, tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="nothing varies between them"):
+        scale([three / "w32"], resamples=200, output=tmp_path / "out")
+
+
+def test_a_sweep_given_twice_is_refused(three: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in two of the given folders"):
+        scale([three, three / "w32"], resamples=200, output=tmp_path / "out")
+
+
+def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path) -> None:
+    sweep(tmp_path / "short", 32, parameters=60_000, batch_sizes=(4, 16))
+    found = scale(
+        [three, tmp_path / "short"], against=["parameters"], resamples=200, figures=False, output=tmp_path / "out"
+    )
+    assert any(note.startswith("short") and "no interval" in note for note in found.notes)
+    assert all(point.sweep != "short" for point in found.points)
+
+
+def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
+    for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 400_000, 6)):
+        table = compute(found, axis, data)
+        assert set(table["optimizer"]) == {"adamw", "muon"}
+        assert (table["kind"] == "point").sum() == points
+        axes = SCALING.figure(table).axes[0]
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        assert "sequences" in axes.get_ylabel()
+
+
+def test_the_command(three: Path, tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    add_to(app)
+    arguments = ["scale", str(three), "--target", "2.4", "--target", "3.0", "--against", "data", "--at", "1e8"]
+    options = ["--resamples", "200", "--no-figures", "--no-three-term", "-o", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, [*arguments, *options])
+    assert shown.exit_code == 0, shown.output
+    assert "times beyond the data" in shown.output
+    assert "All else equal" in shown.output
+    printed = CliRunner().invoke(app, [*arguments, *options, "--json"])
+    assert json.loads(printed.stdout)["laws"][0]["axis"] == "data"

@@ -1,0 +1,269 @@
+"""What to run next: the right trials, their worth, and a command that plans exactly them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.fitting import fit_curve
+from analysis.estimate.result import Answer, answers
+from analysis.questions.suggest import Suggestion, suggest
+from analysis.questions.suggest.design import GOAL, best_per_example, information, variance, width_factor
+from analysis.questions.suggest.earlier_command import adding, parsed
+from analysis.read.results import load
+from cbs.config import Choice
+from cbs.store import Store
+from cbs.target import Target
+from cbs.training import run_trial
+from sweeps.launch import resolve
+from sweeps.manifest import merged_manifest
+from sweeps.overrides import override
+from sweeps.recipes import RECIPES
+from sweeps.search import Search
+from sweeps.spec import Sweep
+from tests.factories import LRS, Truth, sweep, tables
+from tests.sweeps.simulation import simulate
+
+ROOT = Path(__file__).resolve().parents[3]
+SIZES = (2, 8, 32, 128, 512)
+TARGET = ("--workload", "noisy_quadratic", "--target", "1.0", "--set", "max_steps=4000")
+
+
+def answer(folder: Path, target: float | None = None) -> Answer:
+    return answers(
+        load(folder), AnalysisConfig(resamples=300), noise=False, targets=None if target is None else [target]
+    )[0]
+
+
+def planned(sizes: tuple[int, ...], seeds: int, lrs: tuple[float, ...] | None = None, value: float = 1.0) -> Sweep:
+    """The sweep that ``cbs sweep`` makes of :data:`TARGET` and these axes."""
+    base = RECIPES["default"]().replace(
+        optimizers=(Choice(name="adamw"),), batch_sizes=sizes, seeds=tuple(range(seeds)), lrs=lrs
+    )
+    base = base.replace(workload=Choice(name="noisy_quadratic"), target=None, expected=None)
+    return resolve(override(base, ["max_steps=4000"]), value)
+
+
+def finish(planned: Sweep, folder: Path, axes: str) -> None:
+    """Run the search of a sweep on trials whose steps follow a known law."""
+    store = Store(folder)
+    store.prepare()
+    command = f"cbs sweep --optim adamw {shlex.join(TARGET)} {axes} --workers 1 -o {shlex.quote(str(folder))} --json"
+    store.write_manifest(merged_manifest(store, planned, command))
+    search = Search(planned)
+    while (config := search.next()) is not None:
+        result = simulate(config, None, None)
+        store.save(result)
+        search.add(result)
+
+
+def dry_run(command: str) -> dict:
+    """What the suggested line plans, run as a person would."""
+    words = shlex.split(command)
+    assert words[:2] == ["cbs", "sweep"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), *words[1:], "--dry-run", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_short_sweep_is_told_to_go_on_and_the_command_plans_exactly_that(tmp_path: Path) -> None:
+    folder = tmp_path / "a sweep"
+    lrs = tuple(3.25e-4 * 2.0**power for power in range(7))
+    finish(planned((1, 2, 4), 3, lrs), folder, f"--batch-sizes 1,2,4 --seeds 3 --lrs {','.join(map(str, lrs))}")
+    found = suggest(answer(folder))
+    assert found is not None
+    assert found.batch_sizes == (8, 16)
+    assert any("saturating part" in reason for reason in found.reasons)
+    plan = dry_run(found.command)
+    assert plan["axes"] == {
+        "optimizers": ["adamw"],
+        "batch_sizes": list(found.batch_sizes),
+        "lrs": list(found.lrs),
+        "seeds": list(found.seeds),
+    }
+    assert (plan["output"], plan["trials"], plan["trials_done"]) == (str(folder), found.trials, 0)
+    assert found.trials == 2 * 3 * len(lrs)
+
+
+@pytest.mark.slow
+def test_more_seeds_in_a_searched_sweep_plan_the_cells_that_are_missing(tmp_path: Path) -> None:
+    sizes = (4, 16, 64, 256)
+    finish(planned(sizes, 1), tmp_path / "one", "--batch-sizes 4,16,64,256 --seeds 1")
+    found = suggest(answer(tmp_path / "one"))
+    assert found is not None
+    assert (found.batch_sizes, found.seeds, found.lrs) == (sizes, (0, 1, 2), None)
+    assert set(found.missing) == {(size, seed) for size in sizes for seed in (1, 2)}
+    plan = dry_run(found.command)
+    tried = {study.batch_size: len(study.lrs) for study in answer(tmp_path / "one").studies}
+    assert plan["trials"] == sum(tried[size] for size, _ in found.missing)
+    assert plan["axes"]["lrs"] is None
+
+
+@pytest.mark.slow
+def test_the_suggested_trials_are_trained_and_join_the_sweep(tmp_path: Path) -> None:
+    """Real training: what the suggested line plans is run and stored with the others."""
+    settings = ["workload.dimension=20", "max_steps=300", "max_examples=1000", "probe=none"]
+    base = RECIPES["default"]().replace(optimizers=(Choice(name="sgd"),), batch_sizes=(4, 8), seeds=(0,))
+    base = base.replace(workload=Choice(name="noisy_quadratic"), target=None, expected=None)
+    start = resolve(override(base, settings), 0.2)
+    flags = " ".join(f"--set {setting}" for setting in settings)
+    command = f"cbs sweep --optim sgd --workload noisy_quadratic {flags} --target 0.2 --batch-sizes 4,8 --seeds 1"
+    store = Store(tmp_path)
+    store.prepare()
+
+    def train(sweep: Sweep) -> None:
+        store.write_manifest(merged_manifest(store, sweep, command))
+        search = Search(sweep, list(store.results()))
+        while (config := search.next()) is not None:
+            result = run_trial(config)
+            store.save(result)
+            search.add(result)
+
+    train(start)
+    found = suggest(answer(tmp_path))
+    assert found is not None
+    again = start.replace(batch_sizes=found.batch_sizes, seeds=found.seeds)
+    assert dry_run(found.command)["trials"] == len(Search(again, list(store.results())).waiting())
+    train(again)
+    grown = answer(tmp_path)
+    assert {point.batch_size for point in grown.points} == {4, 8, *found.batch_sizes}
+    assert {point.seeds for point in grown.points if point.batch_size in found.batch_sizes} == {3}
+
+
+def healthy(folder: Path, seeds: int = 3, **changes: object) -> Answer:
+    sweep(folder, {"adamw": Truth(noise=0.05)}, batch_sizes=SIZES, seeds=seeds, growth=1.3, **changes)
+    return answer(folder)
+
+
+def with_command(folder: Path, *commands: str, **changes: object) -> None:
+    store = Store(folder)
+    manifest = store.manifest() | {"runs": [{"command": command} for command in commands]} | changes
+    manifest.pop("schema_version")
+    store.write_manifest(manifest)
+
+
+def test_a_healthy_sweep_is_told_the_cheapest_way_to_a_narrower_interval(tmp_path: Path) -> None:
+    found = suggest(healthy(tmp_path))
+    assert found is not None
+    assert found.interval_factor is not None
+    assert found.interval_factor < 1.0
+    assert found.cost > 0
+    assert (found.lrs, found.trials, found.command) == (None, None, "")
+    assert "nothing is missing" in found.reasons[0]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_too_few_seeds_are_filled_up_everywhere(tmp_path: Path) -> None:
+    found = suggest(healthy(tmp_path, seeds=2))
+    assert found is not None
+    assert (found.batch_sizes, found.seeds) == (SIZES, (0, 1, 2))
+    assert found.missing == tuple((size, 2) for size in SIZES)
+
+
+def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
+    found = suggest(healthy(tmp_path, lrs=LRS[:2]))
+    assert found is not None
+    assert found.lrs is not None
+    assert set(found.lrs) >= {2e-3, 4e-3, *LRS[:2]}
+    assert found.trials == sum(3 * 2 for _ in found.batch_sizes)
+    assert any("beyond the edge" in reason for reason in found.reasons)
+
+
+def test_nothing_is_suggested_where_more_of_the_same_would_not_reach_the_target(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=SIZES, max_steps=100, growth=1.3)
+    assert suggest(answer(tmp_path)) is None
+
+
+def test_one_batch_size_gets_neighbours(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(16,), seeds=3, growth=1.3)
+    found = suggest(answer(tmp_path))
+    assert found is not None
+    assert found.batch_sizes == (4, 8, 32, 64)
+    assert found.interval_factor is None
+
+
+def test_no_batch_sizes_beyond_those_that_missed_the_target(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(1, 4, 8, 16), seeds=3, max_steps=4000, growth=1.3)
+    found = suggest(answer(tmp_path))
+    assert found is not None
+    assert min(found.batch_sizes) >= 4
+
+
+def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
+    with_command(
+        tmp_path,
+        "cbs sweep --optim adamw --recipe quick --set adamw.eps=1e-6 -oout --json",
+        "cbs sweep --optim=muon --optim torch.adam --recipe quick --set muon.beta=0.9 --set torch.adam.eps=1 --dry-run",
+        "python other.py",
+    )
+    line = adding(tmp_path, "muon", (4, 8), (0, 1), (1e-3, 0.5))
+    expected = "cbs sweep --recipe quick --set muon.beta=0.9 --optim muon --batch-sizes 4,8 --seeds 0,1 --lrs 0.001,0.5"
+    assert line == f"{expected} --output {tmp_path}"
+    alone = adding(tmp_path, "adamw", (4,), (3,), None)
+    assert "--set adamw.eps=1e-6" in alone
+    assert "--seeds 3," in alone
+    assert "muon" not in alone
+
+
+def test_imported_runs_have_no_command(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
+    with_command(tmp_path, "cbs sweep --recipe quick")
+    assert adding(tmp_path, "adamw", (4,), (0,), None)
+    with_command(tmp_path, "cbs sweep --recipe quick", imported={"from": "table.csv"})
+    assert adding(tmp_path, "adamw", (4,), (0,), None) == ""
+
+
+def test_other_commands_are_not_taken_for_a_sweep() -> None:
+    assert parsed("cbs analyze results") is None
+    assert parsed("") is None
+    assert parsed("cbs sweep --seeds=3 -o a") == [("--seeds", "3"), ("--output", "a")]
+
+
+def test_the_design_predicts_the_variance_of_the_fit() -> None:
+    """Against the scatter of the resamples themselves; 2000 draws know a standard deviation to 1.6 %, and linearising
+    costs a few percent more."""
+    sizes = np.array(SIZES)
+    fit = fit_curve(sizes, tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3)), resamples=2000)
+    scale = fit.deviation * np.std(fit.draws, axis=0)
+    assert scale == pytest.approx(fit.deviation / np.sqrt(fit.weights), rel=0.08)
+    measured = np.std(np.log(fit.resampled.min_examples / fit.resampled.min_steps))
+    wide = np.std(fit.resampled_log_steps - fit.resampled_log_steps.mean(axis=0), axis=0) / scale
+    assert measured == pytest.approx(fit.deviation * math.sqrt(variance(fit)) * wide.mean(), rel=0.1)
+    assert np.linalg.det(information(fit)) > 0
+
+
+def test_twice_the_seeds_halve_the_variance_and_the_choice_meets_its_goal() -> None:
+    sizes = np.array(SIZES)
+    fit = fit_curve(sizes, tables(Truth(noise=0.05), sizes, 3))
+    assert variance(fit, SIZES, [3] * 5) == pytest.approx(variance(fit) / 2)
+    factor = width_factor(fit, SIZES, [3] * 5, 0.95)
+    assert factor is not None
+    assert 0.9 / math.sqrt(2) < factor < 1 / math.sqrt(2)
+    chosen = best_per_example(fit, [1, 1024, *SIZES], 3)
+    assert math.sqrt(variance(fit, chosen, [3] * len(chosen)) / variance(fit)) <= GOAL
+
+
+def test_a_target_of_another_value_keeps_the_own_one_of_the_sweep(tmp_path: Path) -> None:
+    healthy(tmp_path, seeds=2)
+    with_command(tmp_path, "cbs sweep --recipe quick --target 2.4 --optim adamw")
+    found = suggest(answer(tmp_path, target=2.8))
+    assert isinstance(found, Suggestion)
+    assert "--target 2.4" in found.command
+    assert found.target == dataclasses.replace(Target(metric="validation_loss", value=2.4), value=2.8)

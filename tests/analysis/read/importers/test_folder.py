@@ -1,0 +1,205 @@
+"""The folder of an import: in one piece or not at all, added to only by its like, and readable by everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import answers
+from analysis.read.importers import folder, import_runs
+from analysis.read.results import load
+from cbs.errors import CbsError, ConfigError, DataError, ResultsError
+from cbs.store import Store
+from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows, settings, trainer_state, write_csv
+from tests.factories import sweep
+
+
+def source(tmp_path: Path, name: str = "runs.csv", curves: slice = slice(None)) -> Path:
+    return write_csv(tmp_path / "in" / name, long_rows(CURVES[curves]))
+
+
+def test_the_manifest_says_where_everything_came_from(tmp_path: Path) -> None:
+    path = source(tmp_path)
+    import_runs([path], tmp_path / "out", settings(), command="cbs import runs.csv")
+    manifest = Store(tmp_path / "out").manifest()
+    assert manifest["name"] == "out"
+    assert manifest["protocol"] == {
+        "stops_at_target": False,
+        "prune_factor": None,
+        "target": {"metric": "loss", "value": 2.4, "direction": "below"},
+        "example_unit": "sequence",
+        "tokens_per_example": None,
+        "metric_unit": "nats",
+    }
+    assert manifest["axes"]["batch_sizes"] == [2, 8, 32, 128, 512]
+    (entry,) = manifest["imported"]
+    assert (entry["source"], entry["format"], entry["command"]) == ([str(path)], "table", "cbs import runs.csv")
+    assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert entry["settings"]["metric_unit"] == "nats"
+    assert entry["when"].endswith("+00:00")
+
+
+def test_trials_are_complete_and_have_no_noise_scale(tmp_path: Path) -> None:
+    import_runs([source(tmp_path)], tmp_path / "out", settings())
+    store = Store(tmp_path / "out")
+    results = list(store.results(with_steps=True))
+    assert all(len(result.steps["step"]) == 0 for result in results)
+    assert results[0].message == "imported from run adamw-b128-lr0.001-s0"
+    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=True)
+    assert sorted(answer.noise) == [2, 8, 32, 128, 512]
+    for measured in answer.noise.values():
+        assert not measured.summary.measured
+        assert measured.summary.note == "no gradient moments were recorded"
+        assert measured.trajectory.empty
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    import_runs([source(tmp_path)], tmp_path / "out", settings())
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    for add in (False, True):
+        with pytest.raises(ResultsError, match="choose another folder") as caught:
+            import_runs(["/no/such/file"], tmp_path / "out", settings(target=2.0), add=add)
+        assert ("target = " in str(caught.value)) is add
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="is a file"):
+        import_runs([source(tmp_path)], tmp_path / "file", settings())
+
+
+def test_more_runs_are_added_and_the_same_are_refused(tmp_path: Path) -> None:
+    import_runs([source(tmp_path, curves=slice(0, 6))], tmp_path / "out", settings())
+    import_runs([source(tmp_path, "more.csv", slice(6, None))], tmp_path / "out", settings(), add=True)
+    results = load(tmp_path / "out")
+    assert len(results.trials) == len(CURVES)
+    (answer,) = answers(results, AnalysisConfig(resamples=100))
+    assert answer.critical_batch_size == pytest.approx(32.0, rel=1e-9)
+    manifest = Store(tmp_path / "out").manifest()
+    assert [entry["runs"] for entry in manifest["imported"]] == [6, 9]
+    assert manifest["axes"]["batch_sizes"] == [2, 8, 32, 128, 512]
+    with pytest.raises(DataError, match=r"run adamw-b512-lr0\.004-s0 has .* which is in the folder already"):
+        import_runs([source(tmp_path, "last.csv", slice(14, None))], tmp_path / "out", settings(), add=True)
+    assert len(load(tmp_path / "out").trials) == len(CURVES)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_metaparameters_of_two_imports_stand_in_one_table(tmp_path: Path) -> None:
+    rows = [(0, 5.0), (10, 2.0)]
+    for batch_size in (8, 16):
+        study = batch_science(tmp_path / "in", batch_size, {1: ("COMPLETE", 0.1, rows)})
+        import_runs([study], tmp_path / "out", settings(metric="val/loss"), add=True)
+    lines = (tmp_path / "out" / folder.METAPARAMETERS).read_text().splitlines()
+    assert lines[0] == "trial,run,batch_size,learning_rate,momentum,status"
+    assert len(lines) == 3
+
+
+def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException): ...
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    first, more = source(tmp_path, curves=slice(0, 3)), source(tmp_path, "more.csv", slice(3, None))
+    top = tmp_path / "results"
+    import_runs([first], top / "out", settings())
+    monkeypatch.setattr(Store, "save", killed)
+    monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(Killed):
+        import_runs([more], top / "out", settings(), add=True)
+    monkeypatch.undo()
+    assert len(list(top.iterdir())) == 2
+    assert len(load(top).trials) == 3
+    import_runs([more], top / "out", settings(), add=True)
+    assert [path.name for path in top.iterdir()] == ["out"]
+
+
+def test_nothing_is_added_to_a_sweep_of_our_own(tmp_path: Path) -> None:
+    sweep(tmp_path / "ours", batch_sizes=(8,), lrs=(1e-3,), growth=1.5)
+    with pytest.raises(ResultsError, match="was not imported"):
+        import_runs([source(tmp_path)], tmp_path / "ours", settings(), add=True)
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add: bool
+) -> None:
+    if add:
+        import_runs([source(tmp_path, curves=slice(0, 3))], tmp_path / "out", settings())
+    save, calls = Store.save, []
+
+    def failing(self: Store, result: Any) -> None:
+        calls.append(result)
+        if len(calls) >= 3:
+            raise OSError(28, "No space left on device")
+        save(self, result)
+
+    monkeypatch.setattr(Store, "save", failing)
+    with pytest.raises(ResultsError, match=r"cannot write .*out: No space left on device"):
+        import_runs([source(tmp_path, curves=slice(3, None))], tmp_path / "out", settings(), add=add)
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == (["in", "out"] if add else ["in"])
+    if add:
+        assert len(load(tmp_path / "out").trials) == 3
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_runs([source(tmp_path, curves=slice(0, 3))], tmp_path / "out", settings())
+    rename, calls = folder.os.rename, []
+
+    def failing(old: Any, new: Any) -> None:
+        calls.append(new)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        rename(old, new)
+
+    monkeypatch.setattr(folder.os, "rename", failing)
+    with pytest.raises(ResultsError, match="Input/output error"):
+        import_runs([source(tmp_path, curves=slice(3, None))], tmp_path / "out", settings(), add=True)
+    assert len(load(tmp_path / "out").trials) == 3
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda p: "/no/such/thing", "no such file or folder: /no/such/thing"),
+        (lambda p: p, "is of no known format; choose one with --format: batch_science, huggingface, table"),
+        (lambda p: (p / "notes.txt").touch() or p / "notes.txt", "is of no known format"),
+        (lambda p: sweep(p / "s", batch_sizes=(8,), lrs=(1e-3,), growth=1.5).root, "is a sweep of cbs already"),
+        (
+            lambda p: ((p / "trainer_state.json").write_text(trainer_state([])), write_csv(p / "x.csv", long_rows()))[0]
+            and p,
+            "may be huggingface or table; choose one with --format",
+        ),
+    ],
+)  # fmt: skip
+def test_a_source_of_no_or_two_formats_is_one_line(tmp_path: Path, prepare: Any, words: str) -> None:
+    (tmp_path / "in").mkdir()
+    path = prepare(tmp_path / "in")
+    with pytest.raises(CbsError, match=words) as caught:
+        import_runs([path], tmp_path / "out", settings())
+    assert "\n" not in str(caught.value)
+
+
+def test_sources_of_two_formats_and_settings_that_do_not_apply(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text(trainer_state([]))
+    with pytest.raises(ConfigError, match="several formats"):
+        import_runs([source(tmp_path), tmp_path / "trainer_state.json"], tmp_path / "out", settings())
+    with pytest.raises(ConfigError, match="--trials is for the format batch_science"):
+        import_runs([source(tmp_path)], tmp_path / "out", settings(trials=3))
+    with pytest.raises(ConfigError, match="nothing to import"):
+        import_runs([], tmp_path / "out", settings())
+    with pytest.raises(ConfigError, match="unknown import format"):
+        import_runs([source(tmp_path)], tmp_path / "out", settings(), format="tabel")
+
+
+def test_the_report_of_an_import_is_plain_json(tmp_path: Path) -> None:
+    told = import_runs([source(tmp_path)], tmp_path / "out", settings()).to_json()
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert (told["runs"], told["batch_sizes"], told["optimizers"]) == (15, [2, 8, 32, 128, 512], ["adamw"])

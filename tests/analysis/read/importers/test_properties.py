@@ -1,0 +1,192 @@
+"""Whatever the bytes: runs, or one line that a person can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.read.importers import IMPORTERS, Request, import_runs
+from analysis.read.importers.base import Run
+from analysis.read.importers.cells import number, plain_numbers, whole
+from analysis.read.importers.curve import clean
+from cbs.errors import CbsError, DataError
+from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows
+from tests.analysis.read.importers.sources import settings as wanted
+
+QUICK = settings(max_examples=60, deadline=None)
+SLOW = settings(max_examples=25, deadline=None)
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    LEAVES,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=4), part, max_size=3),
+    max_leaves=8,
+)
+CELLS = st.sampled_from(["", "nan", "inf", "1", "2", "-1", "1e999", "0.5", "x", '"', "9" * 400, "a,b", "\0", "٣"])
+CONSTANTS = {"optimizer": "adamw", "lr": "1e-3", "batch_size": "4"}
+
+
+def imports_or_tells(source: Path, format: str, **changes: Any) -> None:
+    out = source.parent / "out"
+    told, trials = "", 0
+    try:
+        trials = len(import_runs([source], out, wanted(**changes), format=format).trials)
+    except CbsError as error:
+        told = str(error)
+    assert "\n" not in told
+    assert (trials == 0) == bool(told)
+    assert out.exists() == (trials > 0)
+    assert len(list((out / "trials").iterdir()) if trials else []) == trials
+
+
+@QUICK
+@given(st.binary(max_size=200), st.sampled_from([".csv", ".tsv", ".parquet"]))
+def test_any_bytes_as_a_table(content: bytes, suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"x{suffix}"
+        path.write_bytes(content)
+        imports_or_tells(path, "table")
+
+
+@QUICK
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", ""]), CELLS, CELLS, CELLS), max_size=6))
+def test_any_cells_of_a_table(rows: list[tuple[str, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.csv"
+        path.write_text("\n".join(["run,step,loss,lr", *(",".join(row) for row in rows)]))
+        imports_or_tells(path, "table", constants={"optimizer": "adamw", "batch_size": "4"})
+
+
+@QUICK
+@given(st.binary(max_size=60), st.integers(0, 4000), st.booleans())
+def test_a_parquet_file_with_bytes_changed_or_cut(change: bytes, place: int, cut: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.parquet"
+        pq.write_table(pa.Table.from_pylist(long_rows(CURVES[:2])), path)
+        content = path.read_bytes()
+        place %= len(content)
+        path.write_bytes(content[:place] if cut else content[:place] + change + content[place + len(change) :])
+        imports_or_tells(path, "table")
+
+
+@QUICK
+@given(JSON)
+def test_any_json_as_a_state_of_the_trainer(data: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trainer_state.json"
+        path.write_text(json.dumps(data))
+        imports_or_tells(path, "huggingface", constants=CONSTANTS)
+
+
+@QUICK
+@given(
+    JSON, st.lists(st.dictionaries(st.sampled_from(["step", "loss"]), LEAVES | st.integers(0, 9)) | JSON, max_size=5)
+)
+def test_any_log_of_the_trainer(reached: Any, log: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trainer_state.json"
+        path.write_text(json.dumps({"global_step": reached, "log_history": log}))
+        imports_or_tells(path, "huggingface", constants=CONSTANTS)
+
+
+@SLOW
+@given(st.sampled_from(["batch_size", "dataset", "model", "optimizer", "train_steps", "early_stopping"]), JSON)
+def test_any_json_in_a_study(key: str, value: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
+        about = json.loads((study / "study.json").read_text())
+        (study / "study.json").write_text(json.dumps(about | {key: value}))
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+
+
+@SLOW
+@given(JSON, st.sampled_from(["status", "parameters", "trial_id", None]))
+def test_any_json_in_a_trial(value: Any, key: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
+        path = study / "1" / "metadata.json"
+        path.write_text(json.dumps(value if key is None else json.loads(path.read_text()) | {key: value}))
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+
+
+@SLOW
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.binary(max_size=80))
+def test_any_metaparameters_and_any_measurements(parameters: dict[str, Any], content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = CURVES[0].rows
+        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, rows), 2: ("COMPLETE", 0.1, rows)})
+        path = study / "1" / "metadata.json"
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(data | {"parameters": parameters | {"learning_rate": 0.1}}))
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+        (study / "2" / "measurements.csv").write_bytes(content)
+        (Path(folder) / "out").rename(Path(folder) / "before")
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+
+
+@QUICK
+@given(st.binary(max_size=300))
+def test_any_bytes_as_an_event_file_or_an_offline_run(content: bytes) -> None:
+    for name, format in (("events.out.tfevents.1", "tensorboard"), ("run.wandb", "wandb")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_bytes(content)
+            with contextlib.suppress(CbsError):
+                IMPORTERS[format]().read(str(path), Request(metric="loss"))
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from([1.0, 2.0, math.nan]))), st.randoms(use_true_random=False))
+def test_a_curve_does_not_depend_on_the_order_of_its_rows(points: list[tuple[int, float]], random: Any) -> None:
+    shuffled = list(points)
+    random.shuffle(shuffled)
+    found = []
+    for rows in (points, shuffled):
+        run = Run(name="a", place="x", axis=[row[0] for row in rows], values=[row[1] for row in rows])
+        try:
+            curve = clean(run, 4, wanted())
+        except DataError:
+            found.append(None)
+        else:
+            assert all(curve.steps[1:] > curve.steps[:-1])
+            assert len(curve.steps) + curve.duplicates == len(points)
+            found.append([curve.steps.tolist(), [repr(value) for value in curve.values.tolist()]])
+    values: dict[int, set[str]] = {}
+    for step, value in points:
+        values.setdefault(step, set()).add(repr(value))
+    assert (found[0] is None) == any(len(entry) > 1 for entry in values.values())
+    assert found[0] == found[1]
+
+
+@QUICK
+@given(st.lists(CELLS | st.text("0123456789.eE+-_ naif", max_size=6), max_size=4))
+def test_many_cells_at_once_are_the_same_numbers(cells: list[str]) -> None:
+    one_by_one: list[float] | None
+    try:
+        one_by_one = [number(cell) for cell in cells]
+    except ValueError:
+        one_by_one = None
+    found = plain_numbers(cells)
+    assert (found is None) == (one_by_one is None)
+    assert [repr(value) for value in (() if found is None else found.tolist())] == [repr(v) for v in one_by_one or ()]
+
+
+@QUICK
+@given(LEAVES | CELLS)
+def test_a_cell_is_a_number_or_says_why_not(cell: Any) -> None:
+    for parse in (number, lambda cell: whole(cell, 0)):
+        try:
+            value = parse(cell)
+        except ValueError:
+            continue
+        assert float(cell) == value or math.isnan(value)

@@ -1,0 +1,293 @@
+"""Tables in long form: what is read from them, and every way they can be wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import answers
+from analysis.read.importers import import_runs
+from analysis.read.results import load
+from cbs.errors import ConfigError, DataError
+from cbs.record import TrialStatus
+from cbs.store import Store
+from tests.analysis.read.importers.sources import CURVES, curves_of, long_rows, settings, write_csv
+from tests.factories import LRS, Truth, sweep
+
+EXACT = 1e-9
+"""Numbers go through text with all digits; what is left is the rounding of the fit."""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_every_kind_of_table_gives_the_curves_that_were_written(tmp_path: Path, suffix: str) -> None:
+    rows, path = long_rows(), tmp_path / f"runs{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        write_csv(path, rows, "\t" if suffix == ".tsv" else ",")
+    imported = import_runs([path], tmp_path / "out", settings())
+    assert imported.format == "table"
+    assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
+
+
+def test_the_critical_batch_size_of_known_curves_comes_out(tmp_path: Path) -> None:
+    import_runs([write_csv(tmp_path / "runs.csv", long_rows())], tmp_path / "out", settings())
+    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100))
+    assert answer.critical_batch_size == pytest.approx(32.0, rel=EXACT)
+    assert answer.min_steps == pytest.approx(100.0, rel=EXACT)
+    assert {point.best_lr for point in answer.points} == {2e-3}
+    assert not answer.noise_scale.measured
+    assert answer.noise_scale.note == "no gradient moments were recorded"
+
+
+def test_a_sweep_of_our_own_comes_back_the_same(tmp_path: Path) -> None:
+    truths = {"adamw": Truth(noise=0.05), "muon": Truth(noise=0.05, min_examples=3000)}
+    store = sweep(tmp_path / "ours", truths, batch_sizes=(4, 16, 64, 256), lrs=LRS[1:6], seeds=2, growth=1.1)
+    rows: list[dict[str, Any]] = []
+    for result in store.results():
+        config = result.config
+        about = {"run": result.trial_id, "optimizer": config.optimizer.name, "batch_size": config.batch_size,
+                 "lr": config.lr, "seed": config.seed, "status": str(result.status)}  # fmt: skip
+        rows += [about | {"step": row.step, "validation_loss": row.value} for row in result.evaluations]
+    written = write_csv(tmp_path / "ours.csv", rows)
+    import_runs([written], tmp_path / "out", settings(metric="validation_loss"))
+    ours, theirs = (answers(load(tmp_path / name), AnalysisConfig(resamples=200)) for name in ("ours", "out"))
+    assert [answer.group.optimizer for answer in theirs] == ["adamw", "muon"]
+    for one, other in zip(ours, theirs, strict=True):
+        assert other.critical_batch_size == one.critical_batch_size
+        assert other.interval == one.interval
+        assert [point.steps_per_seed for point in other.points] == [point.steps_per_seed for point in one.points]
+
+
+def test_rows_may_come_in_any_order_and_say_a_thing_twice(tmp_path: Path) -> None:
+    rows = long_rows(CURVES[:2])
+    shuffled = [rows[index] for index in np.random.default_rng(0).permutation(len(rows))]
+    imported = import_runs(
+        [write_csv(tmp_path / "runs.csv", [*shuffled, rows[3], rows[3]])], tmp_path / "out", settings()
+    )
+    assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES[:2]}
+    assert imported.notes == ["dropped 2 rows that repeat a step with the same value"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "per_step", "more"),
+    [("examples", 1, {}), ("tokens", 32, {"tokens_per_example": 32})],
+)
+def test_examples_and_tokens_become_steps(tmp_path: Path, unit: str, per_step: int, more: dict[str, Any]) -> None:
+    rows = [
+        {unit if key == "step" else key: value * row["batch_size"] * per_step if key == "step" else value
+         for key, value in row.items()}
+        for row in long_rows()
+    ]  # fmt: skip
+    import_runs([write_csv(tmp_path / "runs.csv", rows)], tmp_path / "out", settings(**more))
+    assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
+
+
+def test_examples_that_are_almost_whole_steps_are_rounded_and_counted(tmp_path: Path) -> None:
+    rows = [{"run": "a", "examples": examples, "loss": 3.0} for examples in (0, 6400, 12805)]
+    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "64"}
+    source = write_csv(tmp_path / "runs.csv", rows)
+    imported = import_runs([source], tmp_path / "out", settings(constants=constants))
+    assert [step for step, _ in curves_of(tmp_path / "out")["a"]] == [0, 100, 200]
+    assert imported.notes == ["1 points moved to the nearest whole step, by 1 % at most"]
+    with pytest.raises(
+        DataError, match=r"run a .*6400 examples at 4500 per step is not a whole number of steps \(1\.42"
+    ):
+        import_runs([source], tmp_path / "more", settings(constants=constants | {"batch_size": "4500"}))
+
+
+def test_batch_sizes_in_tokens_become_examples(tmp_path: Path) -> None:
+    rows = [row | {"batch_size": row["batch_size"] * 1024} for row in long_rows(CURVES[:3])]
+    source = write_csv(tmp_path / "runs.csv", rows)
+    import_runs([source], tmp_path / "out", settings(batch_unit="tokens", tokens_per_example=1024))
+    assert {result.config.batch_size for result in Store(tmp_path / "out").results()} == {2}
+    with pytest.raises(DataError, match="2048 tokens is not a whole number of examples of 1000 tokens"):
+        import_runs([source], tmp_path / "more", settings(batch_unit="tokens", tokens_per_example=1000))
+
+
+def test_columns_are_renamed_and_constants_fill_in(tmp_path: Path) -> None:
+    rows = [
+        {"id": 7, "iter": row["step"], "val": row["loss"], "bs": row["batch_size"]} for row in long_rows(CURVES[:1])
+    ]
+    names = {"run": "id", "step": "iter", "batch_size": "bs", "loss": "val"}
+    constants = {"optimizer": "adamw", "lr": "3e-4", "seed": "5", "workload": "gpt", "parameters": "124000000"}
+    import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(columns=names, constants=constants))
+    (result,) = Store(tmp_path / "out").results()
+    config = result.config
+    assert (config.workload.name, config.optimizer.name, config.lr, config.batch_size, config.seed) == (
+        "gpt", "adamw", 3e-4, 2, 5,
+    )  # fmt: skip
+    assert result.workload is not None
+    assert result.workload.parameters == 124_000_000
+    assert load(tmp_path / "out").groups[0].parameters == 124_000_000
+
+
+def test_units_and_unknown_parameters_reach_the_analysis(tmp_path: Path) -> None:
+    import_runs([write_csv(tmp_path / "x.csv", long_rows())], tmp_path / "out", settings(tokens_per_example=16))
+    (group,) = load(tmp_path / "out").groups
+    assert (group.example_unit, group.tokens_per_example, group.metric_unit) == ("sequence", 16, "nats")
+    assert group.parameters is None
+    assert not group.stops_at_target
+    assert group.prune_factor is None
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "steps"),
+    [
+        ([5.0, 3.0, 2.0], TrialStatus.REACHED, 2 * math.exp(math.log(2) * 0.6)),
+        ([5.0, 3.0, 2.5], TrialStatus.BUDGET_EXHAUSTED, None),
+        ([5.0, 3.0, math.nan], TrialStatus.DIVERGED, None),
+        ([5.0, 2.0, math.inf], TrialStatus.DIVERGED, None),
+        ([5.0, math.nan, 2.0], TrialStatus.REACHED, 4.0),
+        ([5.0, 3.0, 2.4], TrialStatus.BUDGET_EXHAUSTED, None),
+    ],
+)
+def test_status_is_read_from_the_curve(
+    tmp_path: Path, values: list[float], status: TrialStatus, steps: float | None
+) -> None:
+    rows = [{"run": "a", "step": step, "loss": value} for step, value in zip((0, 2, 4), values, strict=True)]
+    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "4"}
+    import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
+    (result,) = Store(tmp_path / "out").results()
+    assert result.status is status
+    assert result.steps_to_target == (None if steps is None else pytest.approx(steps, rel=EXACT))
+    assert np.array_equal([row.value for row in result.evaluations], values, equal_nan=True)
+
+
+def test_a_metric_that_grows_and_a_run_past_the_target_at_once(tmp_path: Path) -> None:
+    rows = [{"run": "a", "step": step, "loss": value} for step, value in ((5, 0.5), (10, 0.9))]
+    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "4"}
+    above = settings(constants=constants, direction="above", target=0.4)
+    imported = import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", above)
+    assert imported.trials[0].steps_to_target == 5
+    assert "1 runs (batch size 4) are past the target at their first evaluation" in imported.notes[0]
+
+
+def test_a_stated_status_is_kept_for_runs_that_ended_early(tmp_path: Path) -> None:
+    rows = [row | {"status": "failed" if row["lr"] == 1e-3 else "reached"} for row in long_rows(CURVES[:2])]
+    import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings())
+    assert {result.config.lr: str(result.status) for result in Store(tmp_path / "out").results()} == {
+        1e-3: "FAILED", 2e-3: "REACHED",
+    }  # fmt: skip
+
+
+def edited(row: int, **cells: Any) -> list[dict[str, Any]]:
+    rows = long_rows(CURVES[:2])
+    rows[row] |= cells
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (edited(3, step=-5), ["line 5", "'step'", "-5"]),
+        (edited(3, step="nan"), ["line 5", "'step'", "nan"]),
+        (edited(3, step=2.5), ["run adamw-b2-lr0.001-s0", "2.5", "whole number of steps"]),
+        (edited(3, step="many"), ["line 5", "'many' is not a number"]),
+        (edited(3, step="1_0"), ["line 5", "'1_0' is not a number"]),
+        (edited(3, step=""), ["line 5", "'step' is empty"]),
+        (edited(3, step=2), ["run adamw-b2-lr0.001-s0", "two values at step 2"]),
+        (edited(3, step=1e30), ["1e+30", "correct or remove"]),
+        (edited(3, loss=""), ["line 5", "'loss' is empty", "write nan"]),
+        (edited(3, loss="2.4 nats"), ["line 5", "'2.4 nats' is not a number"]),
+        (edited(3, batch_size="2k"), ["line 5", "'batch_size'", "'2k' is not a number"]),
+        (edited(3, batch_size=64), ["line 5", "run adamw-b2-lr0.001-s0", "batch_size 2 and 64"]),
+        (edited(3, batch_size="nan"), ["line 5", "whole number of at least 1"]),
+        (edited(3, lr=0), ["line 5", "learning rate above 0"]),
+        (edited(3, seed=-1), ["line 5", "seed", "whole number"]),
+        (edited(3, optimizer="a/b"), ["line 5", "'a/b'", "folder's name"]),
+        (edited(3, run=""), ["line 5", "'run' is empty"]),
+        ([row | {"status": "fine"} for row in long_rows()], ["line 2", "'fine' is none of REACHED"]),
+        ([row | {"lr": 1e-3} for row in long_rows()], ["run adamw-b2-lr0.002-s0", "of run adamw-b2-lr0.001-s0"]),
+        ([row for row in long_rows() if row["step"] == 0], ["run adamw-b2-lr0.001-s0", "after step 0"]),
+        ([{"step": 1, "loss": 2}], ["no column 'run'", "--set run=NAME"]),
+        ([{"run": "a", "step": 1}], ["no column 'loss'", "--metric"]),
+        ([{"run": "a", "loss": 1}], ["no column 'step'", "--column step=THEIRS"]),
+    ],
+)  # fmt: skip
+def test_a_broken_table_is_one_line_and_leaves_nothing(
+    tmp_path: Path, rows: list[dict[str, Any]], words: list[str]
+) -> None:
+    source = write_csv(tmp_path / "in" / "runs.csv", rows)
+    with pytest.raises(DataError) as caught:
+        import_runs([source], tmp_path / "out" / "x", settings())
+    assert "\n" not in str(caught.value)
+    assert "runs.csv" in str(caught.value) or "run adamw" in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def truncated_parquet(path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(long_rows()), path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.csv", b"", "is empty"),
+        ("x.csv", b"run,step,loss\n", "no rows"),
+        ("x.csv", b"run,step,loss\na,1,2\na,2", "2 cells where the header has 3"),
+        ("x.csv", b"run,step,loss,loss\na,1,2,3\n", "'loss' twice"),
+        ("x.csv", b"run;step;loss\na;1;2\n", "delimiter"),
+        ("x.csv", b"run,step,loss\n\xff\xfe,1,2\n", "UTF-8"),
+        ("x.csv", b'run,step,loss\n"a,1,2\n', "cannot read"),
+        ("x.parquet", b"", "cannot read"),
+        ("x.parquet", truncated_parquet, "cannot read"),
+        ("x.parquet", b"PAR1 and nothing else PAR1", "cannot read"),
+        ("x.csv", Path.mkdir, "no table at"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, name: str, content: Any, words: str) -> None:
+    path = tmp_path / name
+    content(path) if callable(content) else path.write_bytes(content)
+    with pytest.raises(DataError, match=words) as caught:
+        import_runs([path], tmp_path / "out", settings(), format="table")
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unreadable_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_csv(tmp_path / "runs.csv", long_rows())
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", denied)
+    with pytest.raises(DataError, match=r"cannot read .*runs\.csv: Permission denied"):
+        import_runs([source], tmp_path / "out", settings(), format="table")
+
+
+def test_a_null_of_parquet_is_not_taken_for_a_diverged_run(tmp_path: Path) -> None:
+    rows = [{"run": "a", "step": 1, "loss": 3.0}, {"run": "a", "step": 2, "loss": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="row 2: column 'loss' is empty"):
+        import_runs([tmp_path / "x.parquet"], tmp_path / "out", settings())
+
+
+def test_a_folder_of_tables_and_a_run_that_is_in_two_of_them(tmp_path: Path) -> None:
+    for curve in CURVES[:3]:
+        write_csv(tmp_path / "in" / f"{curve.lr}.csv", long_rows([curve]))
+    import_runs([tmp_path / "in"], tmp_path / "out", settings())
+    assert len(curves_of(tmp_path / "out")) == 3
+    write_csv(tmp_path / "in" / "again.csv", long_rows(CURVES[:1]))
+    with pytest.raises(DataError, match=r"is there twice, in .*0\.001\.csv and .*again\.csv"):
+        import_runs([tmp_path / "in"], tmp_path / "more", settings())
+
+
+def test_what_is_missing_is_named_for_all_runs_at_once(tmp_path: Path) -> None:
+    rows = [{key: row[key] for key in ("run", "step", "loss", "seed")} for row in long_rows()]
+    source = write_csv(tmp_path / "runs.csv", rows)
+    with pytest.raises(ConfigError) as caught:
+        import_runs([source], tmp_path / "out", settings())
+    for word in ("batch_size, optimizer, lr of 15 of 15 runs", "--runs FILE", "--pattern", "--set"):
+        assert word in str(caught.value)

@@ -1,0 +1,239 @@
+"""Reading results: groups that are never pooled, duplicates, and every way a folder can be wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.read.results import load
+from cbs.config import Choice, Schedule, TrialConfig
+from cbs.errors import ResultsError
+from cbs.record import TrialStatus
+from cbs.store import Store
+from tests.factories import TARGET, sweep, trial
+
+
+def config(**changes: Any) -> TrialConfig:
+    base: dict[str, Any] = {
+        "workload": Choice(name="synthetic"),
+        "optimizer": Choice(name="adamw"),
+        "lr": 1e-3,
+        "batch_size": 8,
+        "seed": 0,
+        "target": TARGET,
+        "max_steps": 100,
+    }
+    return TrialConfig(**base | changes)
+
+
+ROWS = [(0, 5.6), (1, 4.0), (10, 3.0), (40, 2.3)]
+
+
+def written(root: Path, *configs: TrialConfig, **options: Any) -> Path:
+    store = Store(root)
+    store.prepare()
+    store.write_manifest({"name": root.name, "protocol": {"prune_factor": None}})
+    for entry in configs:
+        store.save(trial(entry, ROWS, TrialStatus.REACHED, **options))
+    return root
+
+
+def test_tables_are_tidy(tmp_path: Path) -> None:
+    results = load(written(tmp_path, config(), config(lr=2e-3)))
+    assert results.trials[["lr", "batch_size", "seed", "status"]].values.tolist() == [
+        [1e-3, 8, 0, "REACHED"],
+        [2e-3, 8, 0, "REACHED"],
+    ]
+    assert results.evaluations["step"].tolist() == [0, 1, 10, 40] * 2
+    assert results.evaluations["trial"].tolist() == [0] * 4 + [1] * 4
+    (group,) = results.groups
+    assert (group.optimizer, group.workload, group.example_unit, group.tokens_per_example) == (
+        "adamw",
+        "synthetic",
+        "sequence",
+        32,
+    )
+    assert group.target == TARGET
+
+
+def test_trials_that_differ_in_lr_batch_size_seed_or_execution_are_one_group(tmp_path: Path) -> None:
+    base = config()
+    same = [
+        config(lr=2e-3),
+        config(batch_size=16),
+        config(seed=1),
+        config(seed=2, micro_batch_size=2, max_steps=200, device="cpu"),
+    ]
+    assert len(load(written(tmp_path, base, *same)).groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"optimizer": Choice(name="adamw", options={"weight_decay": 0.1})}, "adamw(weight_decay=0.1)"),
+        ({"schedule": Schedule(name="cosine", decay_examples=1000)}, "cosine"),
+        ({"precision": "bfloat16"}, "precision=bfloat16"),
+        ({"divergence_factor": 3.0}, "divergence_factor=3.0"),
+    ],
+)
+def test_unlike_trials_are_never_pooled(tmp_path: Path, changes: dict[str, Any], label: str) -> None:
+    results = load(written(tmp_path, config(), config(**changes)))
+    assert len(results.groups) == 2
+    labels = [group.optimizer for group in results.groups]
+    assert len(set(labels)) == 2
+    assert any(label in entry for entry in labels)
+
+
+def test_different_optimizers_and_workloads_are_groups_with_plain_names(tmp_path: Path) -> None:
+    results = load(
+        written(tmp_path, config(), config(optimizer=Choice(name="muon")), config(workload=Choice(name="other")))
+    )
+    assert sorted((group.workload, group.optimizer) for group in results.groups) == [
+        ("other", "adamw"),
+        ("synthetic", "adamw"),
+        ("synthetic", "muon"),
+    ]
+
+
+def test_warmup_constant_in_steps_or_in_examples_is_one_group(tmp_path: Path) -> None:
+    sizes = (2, 8, 32)
+    in_steps = [config(batch_size=size, schedule=Schedule(warmup_examples=10 * size)) for size in sizes]
+    assert len(load(written(tmp_path / "steps", *in_steps)).groups) == 1
+    in_examples = [config(batch_size=size, schedule=Schedule(warmup_examples=64)) for size in sizes]
+    assert len(load(written(tmp_path / "examples", *in_examples)).groups) == 1
+    both = [*in_steps, *(config(batch_size=size, schedule=Schedule(warmup_examples=20 * size)) for size in sizes)]
+    assert sorted(group.optimizer for group in load(written(tmp_path / "both", *both)).groups) == [
+        "adamw(warmup_steps=10.0)",
+        "adamw(warmup_steps=20.0)",
+    ]
+
+
+def test_beta2_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path) -> None:
+    half_life = [
+        config(batch_size=size, optimizer=Choice(name="adamw", options={"betas": [0.9, 0.999**size]}))
+        for size in (2, 8, 32)
+    ]
+    assert len(load(written(tmp_path, *half_life)).groups) == 1
+
+
+def test_other_data_is_another_group(tmp_path: Path) -> None:
+    written(tmp_path, config(), data_hash="aaa")
+    Store(tmp_path).save(trial(config(seed=1), ROWS, TrialStatus.REACHED, data_hash="bbb"))
+    assert len(load(tmp_path).groups) == 2
+
+
+def test_failed_trials_are_kept_with_their_group(tmp_path: Path) -> None:
+    written(tmp_path, config())
+    failed = trial(config(lr=2e-3), ROWS[:1], TrialStatus.FAILED).replace(workload=None, evaluations=[], message="boom")
+    Store(tmp_path).save(failed)
+    results = load(tmp_path)
+    assert results.trials["status"].tolist() == ["REACHED", "FAILED"]
+    assert len(results.groups) == 1
+
+
+def test_a_trial_run_twice_counts_once_the_longer_final_run(tmp_path: Path) -> None:
+    written(tmp_path, config())
+    Store(tmp_path).save(trial(config(max_steps=10), ROWS[:3], TrialStatus.BUDGET_EXHAUSTED))
+    Store(tmp_path).save(trial(config(max_steps=999), ROWS, TrialStatus.FAILED))
+    results = load(tmp_path)
+    assert results.trials["status"].tolist() == ["REACHED"]
+    assert len(results.evaluations) == len(ROWS)
+    assert "2 trials are there twice" in results.notes[0]
+
+
+def test_sweeps_of_a_folder_stay_apart(tmp_path: Path) -> None:
+    written(tmp_path / "one", config())
+    written(tmp_path / "two", config())
+    (tmp_path / "analysis").mkdir()
+    results = load(tmp_path)
+    assert [group.sweep for group in results.groups] == ["one", "two"]
+
+
+def test_sweeps_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        sweep(tmp_path / folder, batch_sizes=(8,), lrs=(1e-3,), growth=1.5, name="default")
+    assert [group.sweep for group in load(tmp_path).groups] == ["first", "second"]
+
+
+def test_an_unfinished_sweep_beside_a_finished_one_is_a_note(tmp_path: Path) -> None:
+    written(tmp_path / "one", config())
+    written(tmp_path / "two")
+    results = load(tmp_path)
+    assert len(results.groups) == 1
+    assert "two has no finished trial yet" in results.notes[0]
+
+
+def truncate(folder: Path) -> None:
+    record = next(folder.glob("trials/*/record.parquet"))
+    record.write_bytes(record.read_bytes()[:200])
+
+
+def remove_record(folder: Path) -> None:
+    next(folder.glob("trials/*/record.parquet")).unlink()
+
+
+def foreign_record(folder: Path) -> None:
+    record = next(folder.glob("trials/*/record.parquet"))
+    pq.write_table(pq.read_table(record).replace_schema_metadata({}), record)
+
+
+def edit_summary(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    record = next(folder.glob("trials/*/record.parquet"))
+    table = pq.read_table(record)
+    summary = json.loads(table.schema.metadata[b"cbs"])
+    edit(summary)
+    pq.write_table(table.replace_schema_metadata({b"cbs": json.dumps(summary)}), record)
+
+
+def edit_manifest(folder: Path, text: str) -> None:
+    (folder / "sweep.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncate, "cannot read"),
+        (remove_record, "run the sweep again"),
+        (foreign_record, "not written by cbs"),
+        (lambda folder: edit_summary(folder, lambda summary: summary.update(schema_version=99)), "schema version 99"),
+        (lambda folder: edit_summary(folder, lambda summary: summary.pop("config")), "not a record of a trial"),
+        (
+            lambda folder: edit_summary(folder, lambda summary: summary.update(status="HAPPY")),
+            "not a valid TrialStatus",
+        ),
+        (
+            lambda folder: edit_summary(folder, lambda summary: summary["config"].pop("target")),
+            "not a record of a trial",
+        ),
+        (lambda folder: edit_manifest(folder, "{"), "cannot read"),
+        (lambda folder: edit_manifest(folder, "[]"), "not a JSON object"),
+        (lambda folder: edit_manifest(folder, '{"schema_version": 3}'), "schema version 3"),
+        (
+            lambda folder: edit_manifest(folder, '{"schema_version": 2, "protocol": {"prune_factor": "x"}}'),
+            "prune_factor",
+        ),
+        (lambda folder: edit_manifest(folder, '{"schema_version": 2, "protocol": 3}'), "prune_factor"),
+        (lambda folder: shutil.rmtree(folder / "trials"), "no finished trial yet"),
+        (lambda folder: (folder / "sweep.json").unlink(), "no sweep in"),
+        (shutil.rmtree, "does not exist"),
+    ],
+)
+def test_bad_folders_give_one_clear_line(tmp_path: Path, damage: Callable[[Path], None], words: str) -> None:
+    folder = written(tmp_path / "sweep", config())
+    damage(folder)
+    with pytest.raises(ResultsError, match=words) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    assert "sweep" in str(caught.value)
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    with pytest.raises(ResultsError, match="is a file"):
+        load(tmp_path / "x")

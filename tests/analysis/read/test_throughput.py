@@ -1,0 +1,219 @@
+"""Step times: what a table may hold, what is said about a bad one, and what is known between its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis.read.throughput import Assumed, Measured, StepTime, choose_throughput, read_throughput, write_throughput
+from cbs.errors import ConfigError, ResultsError
+
+ONE_DEVICE = Measured(
+    tuple(StepTime(batch_size=size, seconds=seconds) for size, seconds in ((4, 0.1), (16, 0.2), (64, 0.8)))
+)
+
+
+def table(folder: Path, text: str, name: str = "throughput.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def seconds(throughput: Measured | Assumed, batch_size: float, devices: int = 1, optimizer: str = "adamw") -> float:
+    return float(throughput.seconds_per_step(optimizer, np.array([batch_size]), devices)[0])
+
+
+def test_a_table_of_rates_is_one_of_seconds(tmp_path: Path) -> None:
+    by_rate = read_throughput(table(tmp_path, "batch_size,examples_per_second\n8,80\n16,80\n"))
+    by_seconds = read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,0.1\n16,0.2\n"))
+    assert by_rate.rows == by_seconds.rows
+    assert [row.devices for row in by_rate.rows] == [1, 1]
+
+
+def test_parquet_and_csv_hold_the_same(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "batch_size": [8, 16],
+            "devices": [1, 2],
+            "seconds_per_step": [0.5, 0.25],
+            "optimizer": ["muon", None],
+            "price_per_device_hour": [2.0, 3.0],
+        }
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = read_throughput(tmp_path / "t.parquet")
+    assert found.rows == read_throughput(tmp_path / "t.csv").rows
+    assert found.rows[0] == StepTime(batch_size=8, devices=1, seconds=0.5, optimizer="muon", price=2.0)
+    assert found.price("muon", 1) == 2.0
+    assert found.price("adamw", 2) == 3.0
+
+
+BROKEN = [
+    ("", "batch_size' is missing"),
+    ("batch_size,seconds_per_step\n", "no rows"),
+    ("batch_size\n8\n", "'seconds_per_step' and 'examples_per_second'"),
+    ("batch_size,seconds_per_step,examples_per_second\n8,1,8\n", "not both"),
+    ("batch_size,second_per_step\n8,1\n", "unknown column 'second_per_step'; known columns are batch_size"),
+    ("batch_size,batch_size,seconds_per_step\n8,8,1\n", "twice"),
+    ("batch_size,seconds_per_step\n8,1\n16\n", "line 3"),
+    ("batch_size,seconds_per_step\n8,1,2\n", "line 2"),
+    ("batch_size,seconds_per_step\n8,fast\n", "line 2: seconds_per_step must be a number above 0, got 'fast'"),
+    ("batch_size,seconds_per_step\n8,nan\n", "line 2"),
+    ("batch_size,seconds_per_step\n8,inf\n", "line 2"),
+    ("batch_size,seconds_per_step\n8,0\n", "above 0"),
+    ("batch_size,seconds_per_step\n8,-1\n", "above 0"),
+    ("batch_size,examples_per_second\n8,1e-320\n", "line 2: examples_per_second"),
+    ("batch_size,seconds_per_step\n8.5,1\n", "line 2: batch_size must be a whole number, got '8.5'"),
+    ("batch_size,devices,seconds_per_step\n8,0,1\n", "devices"),
+    ("batch_size,devices,seconds_per_step\n8,1.5,1\n", "devices must be a whole number"),
+    ("batch_size,seconds_per_step,price_per_device_hour\n8,1,\n", "price_per_device_hour must be"),
+    ("batch_size,seconds_per_step\n8,1\n8,2\n", "batch size 8 on 1 device is there twice"),
+    ("batch_size,seconds_per_step,price_per_device_hour\n8,1,2\n16,1,3\n", "another price"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN)
+def test_a_bad_table_is_refused_in_one_line_that_names_the_file(tmp_path: Path, text: str, words: str) -> None:
+    path = table(tmp_path, text)
+    with pytest.raises(ConfigError) as refusal:
+        read_throughput(path)
+    assert words in str(refusal.value)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_throughput(tmp_path / "missing.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"batch_size,seconds_per_step\n\xff\xfe,1\n")
+    with pytest.raises(ConfigError, match="not a CSV file in UTF-8"):
+        read_throughput(tmp_path / "bytes.csv")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,1\n", "text.parquet"))
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_throughput(tmp_path)
+
+
+CELL = st.one_of(st.integers(-3, 10**20).map(str), st.floats().map(repr), st.text(max_size=6))
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    header=st.lists(st.sampled_from(["batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer"])),
+    rows=st.lists(st.lists(CELL, max_size=5), max_size=4),
+)
+def test_whatever_stands_in_a_file_there_is_a_table_or_one_line(tmp_path: Path, header: list, rows: list) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text("\n".join(",".join(row) for row in [header, *rows]), encoding="utf-8", errors="surrogatepass")
+    found: tuple[StepTime, ...] = ()
+    with contextlib.suppress(ConfigError):
+        found = read_throughput(path).rows
+    for row in found:
+        assert row.batch_size >= 1
+        assert row.devices >= 1
+        assert 0 < row.seconds < math.inf
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.builds(
+            StepTime,
+            batch_size=st.integers(1, 2**40),
+            devices=st.integers(1, 10**6),
+            seconds=st.floats(1e-9, 1e9),
+            optimizer=st.sampled_from(["", "adamw", "muon(momentum=0.9, a=1)", 'a "quoted", name']),
+        ),
+        min_size=1,
+        unique_by=lambda row: (row.optimizer, row.devices, row.batch_size),
+    )
+)
+def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> None:
+    write_throughput(rows, tmp_path / "folder" / "t.csv")
+    assert list(read_throughput(tmp_path / "folder" / "t.csv").rows) == rows
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["t.csv"]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="cannot write"):
+        write_throughput(ONE_DEVICE.rows, tmp_path / "file" / "t.csv")
+
+
+def test_between_measured_batch_sizes_the_logs_are_linear_and_beyond_nothing_is_known() -> None:
+    assert [seconds(ONE_DEVICE, size) for size in (4, 16, 64)] == pytest.approx([0.1, 0.2, 0.8])
+    assert seconds(ONE_DEVICE, 8) == pytest.approx(math.sqrt(0.1 * 0.2))
+    assert seconds(ONE_DEVICE, 32) == pytest.approx(math.sqrt(0.2 * 0.8))
+    assert math.isnan(seconds(ONE_DEVICE, 3))
+    assert math.isnan(seconds(ONE_DEVICE, 65))
+    assert ONE_DEVICE.span("adamw", 1) == (4, 64)
+
+
+def test_more_devices_than_were_measured_take_as_long_at_the_same_share_and_that_is_said() -> None:
+    assert seconds(ONE_DEVICE, 128, 8) == pytest.approx(seconds(ONE_DEVICE, 16))
+    assert ONE_DEVICE.span("adamw", 8) == (32, 512)
+    assert ONE_DEVICE.assumption("adamw", 1) == ""
+    assert "measured on 1 device alone" in ONE_DEVICE.assumption("adamw", 8)
+    assert "communication" in ONE_DEVICE.assumption("adamw", 8)
+    assert ONE_DEVICE.device_counts("adamw", 12) == [1, 2, 4, 8, 12]
+
+
+def test_with_several_numbers_of_devices_measured_no_others_are_made_up() -> None:
+    rows = (*ONE_DEVICE.rows, *(StepTime(batch_size=size, devices=8, seconds=0.3) for size in (64, 512)))
+    both = Measured(rows)
+    assert both.device_counts("adamw", 8) == [1, 8]
+    assert both.device_counts("adamw", 4) == [1, 4]
+    assert seconds(both, 128, 8) == pytest.approx(0.3)
+    assert seconds(both, 32, 4) == pytest.approx(0.3)
+    assert seconds(both, 8, 2) == pytest.approx(seconds(both, 4, 1))
+    assert "1 and 8 devices" in both.assumption("adamw", 4)
+
+
+def test_rows_of_an_optimizer_go_before_those_of_all() -> None:
+    both = Measured((StepTime(batch_size=8, seconds=1.0), StepTime(batch_size=8, seconds=2.0, optimizer="muon")))
+    assert seconds(both, 8, optimizer="adamw") == 1.0
+    assert seconds(both, 8, optimizer="muon") == 2.0
+    assert seconds(both, 8, optimizer="muon(momentum=0.9)") == 2.0
+    only = Measured((StepTime(batch_size=8, seconds=2.0, optimizer="muon"),))
+    assert only.span("adamw", 1) is None
+    assert math.isnan(seconds(only, 8, optimizer="adamw"))
+    assert only.device_counts("adamw", 4) == []
+
+
+def test_an_assumption_is_a_latency_and_a_rate_within_the_memory_of_a_device() -> None:
+    assumed = Assumed(examples_per_second=100.0, max_batch_per_device=64, latency=0.5)
+    assert seconds(assumed, 50) == pytest.approx(1.0)
+    assert seconds(assumed, 100, 4) == pytest.approx(0.75)
+    assert math.isnan(seconds(assumed, 65))
+    assert seconds(assumed, 65, 2) == pytest.approx(0.825)
+    assert math.isnan(seconds(assumed, 3, 4)), "every device needs an example"
+    assert "assumed, not measured" in assumed.statement
+    assert "0.5 s + batch size / (devices x 100 examples/s), at most 64 examples" in assumed.statement
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"examples_per_second": 0.0}, {"examples_per_second": math.nan}, {"max_batch_per_device": 0}, {"latency": -1}],
+)
+def test_an_assumption_out_of_its_domain_is_refused(changes: dict) -> None:
+    with pytest.raises(ConfigError):
+        Assumed(**{"examples_per_second": 1.0, **changes})
+
+
+def test_flags_ask_for_one_source_of_step_times(tmp_path: Path) -> None:
+    path = table(tmp_path, "batch_size,seconds_per_step\n8,1\n")
+    assert isinstance(choose_throughput(path, None, None, 0.0), Measured)
+    assert choose_throughput(None, 5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
+    assert choose_throughput(None, None, None, 0.0) is None
+    with pytest.raises(ConfigError, match="not both"):
+        choose_throughput(path, 5.0, None, 0.0)
+    with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
+        choose_throughput(None, None, 3, 0.0)
