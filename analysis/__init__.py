@@ -1,6 +1,7 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
-Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``. ``from analysis import analyze`` asks the main question.
+Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``.
+``from analysis import analyze`` asks the main question.
 """
 
 from __future__ import annotations

@@ -1,44 +1,67 @@
 """Which learning rate wins, from the steps to target of every (learning rate, seed).
 
-The winner is chosen over seeds, not by the luckiest run: first the learning rates that reach the target on the most
-seeds, among them the lowest geometric mean of the steps. The search that extends a learning-rate grid and the
-analysis, and each bootstrap resample of it, call this one function, so they cannot disagree.
+The winner is chosen over seeds, not by the luckiest run: first the learning rates of which the smallest share of the
+trials that were run failed to reach the target, among them the lowest geometric mean of the steps. A trial that was
+never run says nothing; where some are missing, the means are those of the additive model of learning rate and seed, so
+that a learning rate gains nothing from having been run with the fast seeds only. The search that extends a
+learning-rate grid and the analysis, and each bootstrap resample of it, call this one function, so they cannot disagree.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+_ROUNDS = 20
+"""Of alternating means; their error falls by the share of missing trials every time."""
 
-def best_lr(steps: np.ndarray) -> int | None:
+
+def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
     """Index of the winning learning rate.
 
     Args:
         steps: shape ``[learning rates, seeds]``, steps to target; NaN or infinity where the target was not reached.
+        ran: whether the trial was run, likewise; all were when absent.
 
     Returns:
         The row, or ``None`` when no trial reached the target. Ties go to the lower index.
     """
-    best = best_lr_many(np.asarray(steps, dtype=float)[None])[0]
+    best = best_lr_many(np.asarray(steps, dtype=float)[None], None if ran is None else np.asarray(ran)[None])[0]
     return None if best < 0 else int(best)
 
 
-def best_lr_many(steps: np.ndarray) -> np.ndarray:
+def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray:
     """:func:`best_lr` for many tables at once.
 
     Args:
         steps: shape ``[resamples, learning rates, seeds]``.
+        ran: likewise.
 
     Returns:
         Row indices of shape ``[resamples]``; -1 where nothing reached the target.
     """
     reached = np.isfinite(steps)
     count = reached.sum(axis=2)
+    tried = np.full_like(count, steps.shape[2]) if ran is None else (reached | ran).sum(axis=2)
+    failed = np.where(count > 0, 1.0 - count / np.maximum(tried, 1), np.inf)
     with np.errstate(divide="ignore"):
         logs = np.log(np.where(reached, steps, 1.0))
     mean = np.where(count > 0, logs.sum(axis=2) / np.maximum(count, 1), np.inf)
-    mean = np.where(count == count.max(axis=1, keepdims=True), mean, np.inf)
+    uneven = (count > 0).any(axis=1) & ((count > 0) & (count < steps.shape[2])).any(axis=1)
+    if uneven.any():
+        mean[uneven] = _additive(logs[uneven], reached[uneven])
+    mean = np.where(failed <= failed.min(axis=1, keepdims=True) + 1e-12, mean, np.inf)
     return np.where(count.max(axis=1) > 0, mean.argmin(axis=1), -1)
+
+
+def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
+    """Effect of every learning rate in ``logs = learning rate + seed`` by least squares over ``reached``, shape
+    ``[resamples, learning rates]``; infinite where there is none."""
+    per_lr, per_seed = reached.sum(axis=2), reached.sum(axis=1)
+    seed = np.zeros(per_seed.shape)
+    for _ in range(_ROUNDS):
+        rate = np.where(reached, logs - seed[:, None, :], 0.0).sum(axis=2) / np.maximum(per_lr, 1)
+        seed = np.where(reached, logs - rate[:, :, None], 0.0).sum(axis=1) / np.maximum(per_seed, 1)
+    return np.where(per_lr > 0, rate, np.inf)
 
 
 def censored(steps: np.ndarray, prune_factor: float | None) -> np.ndarray:

@@ -46,7 +46,7 @@ def command(
     ] = None,
     data_at_batch: Annotated[
         float | None,
-        typer.Option(help="Data are the examples to target at this batch size. Default: E_min, the fewest."),
+        typer.Option(help="Data are the examples to target at this batch size. Default: the critical one."),
     ] = None,
     three_term: Annotated[
         bool | None,

@@ -8,8 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.estimate.fitting.power import PowerEstimate
-from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.read.results import Group
 from cbs.target import Target
@@ -23,7 +22,8 @@ class Verdict(StrEnum):
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
     AT_GRID_EDGE = "LR optimum at edge of grid"
-    NOT_THE_HYPERBOLA = "curve is not the hyperbola"
+    OFF_THE_CURVE = "points are off the curve"
+    FAR_SEED = "a seed far from its siblings"
     ONE_DECIDES = "one batch size decides"
     TOO_FEW_SEEDS = "too few seeds"
     OK = "ok"
@@ -39,22 +39,28 @@ _ROUNDING = 1e-6
 """Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
 
 
+EXCESS_RMS = 0.05
+"""Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doubts:
     """What may speak against a fit.
 
     Attributes:
-        lack_of_fit, left_out, power_law: see :class:`analysis.estimate.estimates.Estimate`.
-        ends: interval of ``E_min / S_min``; ``None`` for an open end.
+        misfit, left_out, seen: see :class:`analysis.estimate.estimates.Estimate`.
+        ends: interval of the critical batch size of the curve; ``None`` for an open end.
+        far_seeds: batch size, seed and factor of every seed far from its siblings.
     """
 
-    lack_of_fit: float | None = None
+    misfit: Misfit | None = None
     left_out: LeaveOneOut | None = None
-    power_law: PowerEstimate | None = None
     ends: tuple[float | None, float | None] = (None, None)
+    seen: tuple[bool, bool] = (False, False)
+    far_seeds: Sequence[tuple[int, int, float]] = ()
 
     def decisive(self) -> tuple[float, float] | None:
-        """The batch size without which ``E_min / S_min`` lies farthest outside its interval, and where it then lies;
+        """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
         ``None`` while every such refit lies inside."""
         if self.left_out is None or self.ends == (None, None):
             return None
@@ -68,21 +74,18 @@ class Doubts:
         return float(self.left_out.batch_sizes[worst]), float(self.left_out.critical[worst])
 
 
-def judge(
-    points: Sequence[Point], seen: tuple[bool, bool], not_reached: str, easier: str, doubts: Doubts | None = None
-) -> tuple[Verdict, str]:
+def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
     """Verdict and advice.
 
     Args:
         points: one per batch size.
-        seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
+        doubts: what may speak against the fit.
         not_reached: the advice when no batch size reached the target, see :func:`not_reached`.
         easier: an easier target that was reached at every batch size; empty if there is none.
-        doubts: what may speak against the fit.
     """
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
-    found = [*_findings(points, seen), *_doubtful(doubts or Doubts())]
+    found = [*_findings(points, doubts.seen), *_doubtful(doubts)]
     missed = [point for point in points if not point.reached]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
@@ -127,22 +130,26 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
 
 
-def _misfit(doubts: Doubts, probability: float) -> str:
-    text = f"the points lie off the hyperbola by more than the seeds explain (p = {probability:.1g})"
-    rest = np.nan if doubts.left_out is None else np.nanmax(doubts.left_out.lack_of_fit)
+def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
+    text = f"the points lie {100 * misfit.excess_rms:.2g} % (rms) off the curve, beyond what seeds explain"
+    text += f" (p = {misfit.probability:.1g})"
+    rest = np.nan if doubts.left_out is None else np.nanmax(doubts.left_out.misfit)
     if doubts.left_out is not None and rest > ON_THE_CURVE:
-        size = doubts.left_out.batch_sizes[np.nanargmax(doubts.left_out.lack_of_fit)]
+        size = doubts.left_out.batch_sizes[np.nanargmax(doubts.left_out.misfit)]
         text += f", but not without batch size {size:g} (p = {rest:.1g}): look at its trials"
-    power = doubts.power_law
-    if power is not None and power.remark:
-        critical = "" if power.critical is None else f", where the critical batch size is {power.critical:.3g}"
-        text += f"; {power.remark}{critical}"
     return text
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    if doubts.lack_of_fit is not None and doubts.lack_of_fit < LACK_OF_FIT:
-        yield Verdict.NOT_THE_HYPERBOLA, _misfit(doubts, doubts.lack_of_fit)
+    if doubts.misfit is not None and doubts.misfit.probability < LACK_OF_FIT:
+        large = doubts.misfit.excess_rms > EXCESS_RMS
+        yield Verdict.OFF_THE_CURVE if large else Verdict.OK, _off_the_curve(doubts, doubts.misfit)
+    if doubts.far_seeds:
+        named = "; ".join(
+            f"seed {seed} at batch size {size} took {factor:.2g} times the steps of its siblings"
+            for size, seed, factor in doubts.far_seeds
+        )
+        yield Verdict.FAR_SEED, f"{named}: look at the run; the estimate leaves it out, the interval holds either way"
     decisive = doubts.decisive()
     if decisive is not None:
         size, value = decisive

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import Definition, Sample
+from analysis.config import AnalysisConfig
+from analysis.estimate.curves import Curve
+from analysis.estimate.definitions import Definition, Sample, chosen
 from analysis.estimate.diagnosis import Doubts, Verdict, judge
-from analysis.estimate.fitting import Fit, fit_curve, interval
-from analysis.estimate.fitting.power import PowerEstimate, power_law
-from analysis.estimate.fitting.quality import LeaveOneOut, lack_of_fit, leave_one_out
+from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
+from analysis.estimate.fitting.quality import LeaveOneOut, Misfit, leave_one_out, misfit
+from analysis.estimate.fitting.seeds import FarSeed, far_seeds
+from analysis.estimate.fitting.tables import Table
 from analysis.estimate.studies import Point, Study, point
 from cbs.store import finite_or_none
 
 Interval = tuple[float | None, float | None]
+_OPEN: Interval = (None, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A fitted number.
+
+    Attributes:
+        value: ``None`` where the data do not show it.
+        interval: of ``value``; an open end is ``None``.
+    """
+
+    value: float | None = None
+    interval: Interval = _OPEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +72,25 @@ class Critical:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hyperbola:
+    """What the same trials say if the curve is taken for the hyperbola (exponent 1).
+
+    Attributes:
+        critical_batch_size: ``E_min / S_min`` in examples.
+        min_steps: ``S_min``, optimizer updates.
+        min_examples: ``E_min``.
+    """
+
+    critical_batch_size: Quantity
+    min_steps: Quantity
+    min_examples: Quantity
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return _to_json(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What the studies of one optimizer say at one target.
 
@@ -62,13 +99,15 @@ class Estimate:
         points: one per batch size.
         fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
         critical: by name of the definition.
-        min_steps, min_examples: asymptotes of the fit, with their intervals; ``None`` where not seen.
+        min_steps: ``S_min``, optimizer updates.
+        exponent: of the curve.
+        examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
+        hyperbola: the same if the exponent were 1; ``None`` without a fit.
         verdict: see :class:`Verdict`.
         advice: what to change; empty when nothing is missing.
-        lack_of_fit: probability of residuals as large as these if the curve is the hyperbola, see
-            :func:`analysis.estimate.fitting.quality.lack_of_fit`; ``None`` where undefined.
+        misfit: how far the points lie off the curve; ``None`` where undefined.
         left_out: the critical batch size without one batch size at a time; ``None`` below 4 that reached the target.
-        power_law: the curve with a free exponent; ``None`` below 4, too.
+        far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
     """
 
@@ -76,115 +115,233 @@ class Estimate:
     points: tuple[Point, ...]
     fit: Fit | None = field(repr=False)
     critical: dict[str, Critical]
-    min_steps: float | None
-    min_steps_interval: Interval
-    min_examples: float | None
-    min_examples_interval: Interval
+    min_steps: Quantity
+    exponent: Quantity
+    examples_at_critical: Quantity
+    hyperbola: Hyperbola | None
     verdict: Verdict
     advice: str
-    lack_of_fit: float | None = None
+    misfit: Misfit | None = None
     left_out: LeaveOneOut | None = field(default=None, repr=False)
-    power_law: PowerEstimate | None = None
+    far_seeds: tuple[FarSeed, ...] = ()
     seen: tuple[bool, bool] = (False, False)
 
     @property
     def leave_one_out(self) -> Interval | None:
-        """Lowest and highest critical batch size (``E_min / S_min``) of refits without one batch size, in examples; an
-        end that the rest leaves open is ``None``. ``None`` where undefined."""
+        """Lowest and highest critical batch size of refits without one batch size, in examples; an end that the rest
+        leaves open is ``None``. ``None`` where undefined."""
         return None if self.left_out is None else self.left_out.range
 
-    def quality_json(self) -> dict[str, Any]:
-        """What says whether the fit can be believed, as plain JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """The curve and what says whether it can be believed, as plain JSON values."""
         return {
-            "lack_of_fit": self.lack_of_fit,
+            **_to_json(self, "min_steps", "exponent", "examples_at_critical"),
+            "hyperbola": None if self.hyperbola is None else self.hyperbola.to_json(),
+            "misfit": None if self.misfit is None else dataclasses.asdict(self.misfit),
             "leave_one_out": None if self.leave_one_out is None else list(self.leave_one_out),
-            "power_law": None if self.power_law is None else self.power_law.to_json(),
+            "far_seeds": [
+                {
+                    "batch_size": self.studies[far.place].batch_size,
+                    "seed": int(self.studies[far.place].seeds[far.column]),
+                    "factor": far.factor,
+                }
+                for far in self.far_seeds
+            ],
         }
 
 
-def fit_studies(studies: Sequence[Study], *, confidence: float, resamples: int, seed: int) -> Fit | None:
-    """The curve through the studies; ``None`` when fewer than two reached the target.
+def _to_json(of: Any, *names: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names or [each.name for each in dataclasses.fields(of)]:
+        quantity = getattr(of, name)
+        found |= {name: quantity.value, f"{name}_interval": list(quantity.interval)}
+    return found
 
-    Seeds, and whole studies, that ran without reaching it enter as lower bounds.
+
+def tables(studies: Sequence[Study]) -> list[Table]:
+    """The trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
+    return [Table(study.steps, study.bound, study.ran) for study in studies]
+
+
+def fit_studies(
+    studies: Sequence[Study], config: AnalysisConfig, belief: Belief = ALONE
+) -> tuple[Fit | None, tuple[FarSeed, ...]]:
+    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings.
+
+    Seeds, and whole studies, that ran without reaching it enter as lower bounds. Far seeds are left out of the curve;
+    every second resample is one with them, so the interval holds either way, unless with them it has no ends.
     """
     if sum(study.winner is not None for study in studies) < 2:
-        return None
-    return fit_curve(
-        [study.batch_size for study in studies],
-        [study.steps for study in studies],
-        bounds=[study.bound for study in studies],
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
+        return None, ()
+    whole = tables(studies)
+    sizes = [study.batch_size for study in studies]
+
+    def fitted(tried: Sequence[Table]) -> Fit:
+        return fit_curve(
+            sizes,
+            tried,
+            belief=belief,
+            confidence=config.confidence,
+            resamples=config.resamples,
+            seed=config.seed,
+        )
+
+    far = far_seeds(whole)
+    if not far:
+        return fitted(whole), ()
+    rest = list(whole)
+    for seed in far:
+        rest[seed.place] = rest[seed.place].without(seed.column)
+    fit, other = fitted(rest), fitted(whole)
+    if None in interval(other.resampled.critical, config.confidence):
+        return fit, tuple(far)
+    return _alternating(fit, other), tuple(far)
+
+
+def _alternating(fit: Fit, other: Fit) -> Fit:
+    """``fit`` with every second resample from ``other``."""
+
+    def mixed(mine: Array, its: Array) -> Array:
+        turn = (np.arange(len(mine)) % 2 == 0).reshape(-1, *[1] * (mine.ndim - 1))
+        return np.where(turn, mine, its)
+
+    def curves(mine: Curve, its: Curve) -> Curve:
+        return Curve(*(mixed(getattr(mine, each.name), getattr(its, each.name)) for each in dataclasses.fields(mine)))
+
+    return replace(
+        fit,
+        resampled_log_steps=mixed(fit.resampled_log_steps, other.resampled_log_steps),
+        resampled=curves(fit.resampled, other.resampled),
+        resampled_hyperbola=curves(fit.resampled_hyperbola, other.resampled_hyperbola),
     )
+
+
+def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], config: AnalysisConfig) -> list[Belief]:
+    """About the exponent of every curve, from the others of its scope, see
+    :mod:`analysis.estimate.fitting.exponent`."""
+    free = [
+        free_exponent([study.batch_size for study in studies], tables(studies), confidence=config.confidence)
+        if sum(study.winner is not None for study in studies) >= FEWEST_FREE
+        else None
+        for studies in curves
+    ]
+    found = [ALONE] * len(free)
+    for scope in set(scopes):
+        members = [index for index, other in enumerate(scopes) if other == scope]
+        for index, belief in zip(members, pooled([free[index] for index in members]), strict=True):
+            found[index] = belief
+    return found
 
 
 def estimates(
     curves: Sequence[Sequence[Study]],
-    definitions: Mapping[str, Definition],
+    config: AnalysisConfig,
     *,
     targets: Sequence[float | None],
-    not_reached: Sequence[str],
-    easier: Sequence[str],
-    confidence: float,
-    resamples: int,
-    seed: int,
+    not_reached: Sequence[str] = (),
+    easier: Sequence[str] = (),
+    believed: Sequence[Belief] = (),
 ) -> list[Estimate]:
     """One estimate per target of one optimizer.
 
     Args:
         curves: the studies at every target.
-        definitions: by name.
+        config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
+            resample.
         targets: value of the metric at every target; ``None`` where it is not known.
         not_reached: advice at every target for when no batch size reached it.
         easier: at every target, which easier one was reached at every batch size; empty where there is none.
-        confidence: of every interval.
-        resamples: of every bootstrap; all draw with the same seed, so that they may be compared resample by resample.
-        seed: of every bootstrap.
+        believed: about the exponent at every target, see :func:`beliefs`.
     """
-    fits = [fit_studies(studies, confidence=confidence, resamples=resamples, seed=seed) for studies in curves]
+    found = [
+        fit_studies(studies, config, belief)
+        for studies, belief in zip(curves, believed or [ALONE] * len(curves), strict=True)
+    ]
+    fits = [fit for fit, _ in found]
     usable = [index for index, fit in enumerate(fits) if fit is not None]
     measured = [sample(fits[index], targets[index]) for index in usable]
     resampled = [sample(fits[index], targets[index], resampled=True) for index in usable]
-    found = []
-    for index, (studies, fit) in enumerate(zip(curves, fits, strict=True)):
-        points = tuple(point(study) for study in studies)
+    made = []
+    for index, (studies, (fit, far)) in enumerate(zip(curves, found, strict=True)):
         at = usable.index(index) if fit is not None else None
         critical = {
-            name: _critical(name, definition, measured, resampled, at, confidence)
-            for name, definition in definitions.items()
+            name: _critical(name, definition, measured, resampled, at, config.confidence)
+            for name, definition in chosen(config).items()
         }
-        asymptotes = _asymptotes(fit, confidence)
-        quality = _quality(studies, fit, confidence)
-        doubts = Doubts(**quality, ends=(None, None) if fit is None else _ratio(fit, confidence)[1])
-        seen = _seen(asymptotes, fit, confidence)
-        verdict, advice = judge(points, seen, not_reached[index], easier[index], doubts)
-        found.append(
-            Estimate(
-                studies=tuple(studies),
-                points=points,
-                fit=fit,
-                critical=critical,
-                **asymptotes,
-                verdict=verdict,
-                advice=advice,
-                **quality,
-                seen=seen,
+        made.append(
+            _estimate(
+                studies,
+                fit,
+                far,
+                critical,
+                config,
+                not_reached[index] if not_reached else "",
+                easier[index] if easier else "",
             )
         )
-    return found
+    return made
 
 
-def _quality(studies: Sequence[Study], fit: Fit | None, confidence: float) -> dict[str, Any]:
-    """What says whether the fit can be believed, by the names it has in :class:`Estimate`."""
+def _estimate(
+    studies: Sequence[Study],
+    fit: Fit | None,
+    far: tuple[FarSeed, ...],
+    critical: dict[str, Critical],
+    config: AnalysisConfig,
+    not_reached: str,
+    easier: str,
+) -> Estimate:
+    points = tuple(point(study) for study in studies)
+    none = Quantity()
     if fit is None:
-        return {"lack_of_fit": None, "left_out": None, "power_law": None}
-    tables = [study.steps for study in studies]
-    return {
-        "lack_of_fit": lack_of_fit(fit, tables),
-        "left_out": leave_one_out(fit, tables),
-        "power_law": power_law(fit, confidence=confidence),
-    }
+        verdict, advice = judge(points, Doubts(), not_reached, easier)
+        return Estimate(
+            studies=tuple(studies),
+            points=points,
+            fit=None,
+            critical=critical,
+            min_steps=none,
+            exponent=none,
+            examples_at_critical=none,
+            hyperbola=None,
+            verdict=verdict,
+            advice=advice,
+        )
+    used = tables(studies)
+    for seed in far:
+        used[seed.place] = used[seed.place].without(seed.column)
+    ends = interval(fit.resampled.critical, config.confidence)
+    named = [(studies[seed.place].batch_size, int(studies[seed.place].seeds[seed.column]), seed.factor) for seed in far]
+    doubts = Doubts(
+        misfit=misfit(fit, used), left_out=leave_one_out(fit, used), ends=ends, seen=_seen(fit, ends), far_seeds=named
+    )
+    verdict, advice = judge(points, doubts, not_reached, easier)
+    exponents = interval(fit.resampled.exponent, config.confidence)
+    return Estimate(
+        studies=tuple(studies),
+        points=points,
+        fit=fit,
+        critical=critical,
+        min_steps=_asymptote(fit, fit.estimate, fit.resampled, "min_steps", config.confidence),
+        exponent=Quantity(value=float(fit.estimate.exponent), interval=exponents),
+        examples_at_critical=_asymptote(fit, fit.estimate, fit.resampled, "examples_at_critical", config.confidence),
+        hyperbola=Hyperbola(
+            **{
+                name: _asymptote(fit, fit.hyperbola, fit.resampled_hyperbola, attribute, config.confidence)
+                for name, attribute in (
+                    ("critical_batch_size", "critical"),
+                    ("min_steps", "min_steps"),
+                    ("min_examples", "min_examples"),
+                )
+            }
+        ),
+        verdict=verdict,
+        advice=advice,
+        misfit=doubts.misfit,
+        left_out=doubts.left_out,
+        far_seeds=far,
+        seen=doubts.seen,
+    )
 
 
 def sample(fit: Fit | None, target: float | None, *, resampled: bool = False) -> Sample:
@@ -192,9 +349,8 @@ def sample(fit: Fit | None, target: float | None, *, resampled: bool = False) ->
     if fit is None:
         raise ValueError("a sample needs a fit")
     if not resampled:
-        steps, examples = np.atleast_1d(fit.estimate.min_steps), np.atleast_1d(fit.estimate.min_examples)
-        return Sample(fit.batch_sizes, fit.log_steps[None], steps, examples, target)
-    return Sample(fit.batch_sizes, fit.measured_resamples, fit.resampled.min_steps, fit.resampled.min_examples, target)
+        return Sample(fit.batch_sizes, fit.log_steps[None], fit.estimate.one(), fit.hyperbola.one(), target)
+    return Sample(fit.batch_sizes, fit.measured_resamples, fit.resampled, fit.resampled_hyperbola, target)
 
 
 def _critical(
@@ -238,40 +394,23 @@ def _above(value: float, ends: Interval, batch_sizes: Array, resamples: int) -> 
     return value == math.inf or (resamples > 0 and ends[1] is None and value > batch_sizes[-1])
 
 
-def _ratio(fit: Fit, confidence: float) -> tuple[float, Interval]:
-    """``min_examples / min_steps`` of the fit, with its interval."""
-    steps, examples = float(fit.estimate.min_steps), float(fit.estimate.min_examples)
-    with np.errstate(divide="ignore"):
-        resampled = fit.resampled.min_examples / fit.resampled.min_steps
-    return examples / steps if steps > 0 else math.inf, interval(resampled, confidence)
+def _asymptote(fit: Fit, curve: Curve, resampled: Curve, name: str, confidence: float) -> Quantity:
+    """A number of a curve; ``None`` where it belongs to a part of the curve that the data do not show."""
+    ends, resamples = interval(resampled.critical, confidence), len(resampled.critical)
+    critical = float(curve.critical)
+    unseen = {
+        "min_steps": _above(critical, ends, fit.batch_sizes, resamples),
+        "min_examples": _below(critical, ends, fit.batch_sizes, resamples),
+    }.get(name, _beyond(critical, ends, fit.batch_sizes, resamples))
+    value = float(getattr(curve, name))
+    return Quantity(value=None if unseen else value, interval=interval(getattr(resampled, name), confidence))
 
 
-def _asymptotes(fit: Fit | None, confidence: float) -> dict[str, Any]:
-    """Both asymptotes with their intervals; one the data do not show is ``None``."""
-    if fit is None:
-        return {
-            "min_steps": None,
-            "min_steps_interval": (None, None),
-            "min_examples": None,
-            "min_examples_interval": (None, None),
-        }
-    ratio, ends = _ratio(fit, confidence)
-    resamples = len(fit.resampled_log_steps)
-    return {
-        "min_steps": None if _above(ratio, ends, fit.batch_sizes, resamples) else float(fit.estimate.min_steps),
-        "min_steps_interval": interval(fit.resampled.min_steps, confidence),
-        "min_examples": None if _below(ratio, ends, fit.batch_sizes, resamples) else float(fit.estimate.min_examples),
-        "min_examples_interval": interval(fit.resampled.min_examples, confidence),
-    }
-
-
-def _seen(asymptotes: dict[str, Any], fit: Fit | None, confidence: float) -> tuple[bool, bool]:
+def _seen(fit: Fit, ends: Interval) -> tuple[bool, bool]:
     """Whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve."""
-    if fit is None:
-        return False, False
-    if asymptotes["min_steps"] is None or asymptotes["min_examples"] is None:
-        return asymptotes["min_examples"] is not None, asymptotes["min_steps"] is not None
-    ratio, (low, high) = _ratio(fit, confidence)
-    if not len(fit.resampled_log_steps):
-        low = high = ratio
-    return ratio >= fit.batch_sizes[0] and low is not None, ratio <= fit.batch_sizes[-1] and high is not None
+    critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
+    low, high = (critical, critical) if exact else ends
+    return (
+        critical >= fit.batch_sizes[0] and bool(low),
+        critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
+    )

@@ -15,7 +15,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.definitions import chosen
 from analysis.estimate.diagnosis import Verdict, not_reached, with_value
-from analysis.estimate.estimates import Critical, Estimate, Interval, estimates
+from analysis.estimate.estimates import Critical, Estimate, Hyperbola, Interval, beliefs, estimates
 from analysis.estimate.fitting import Fit
 from analysis.estimate.noise import PLAIN, Columns, Measured, NoiseScale, measure, near, over
 from analysis.estimate.studies import Point, Study, best_values, crossings, studies, within_reach
@@ -87,19 +87,31 @@ class Answer:
 
     @property
     def min_steps(self) -> float | None:
-        return self.estimate.min_steps
+        return self.estimate.min_steps.value
 
     @property
     def min_steps_interval(self) -> Interval:
-        return self.estimate.min_steps_interval
+        return self.estimate.min_steps.interval
 
     @property
-    def min_examples(self) -> float | None:
-        return self.estimate.min_examples
+    def exponent(self) -> float | None:
+        return self.estimate.exponent.value
 
     @property
-    def min_examples_interval(self) -> Interval:
-        return self.estimate.min_examples_interval
+    def exponent_interval(self) -> Interval:
+        return self.estimate.exponent.interval
+
+    @property
+    def examples_at_critical(self) -> float | None:
+        return self.estimate.examples_at_critical.value
+
+    @property
+    def examples_at_critical_interval(self) -> Interval:
+        return self.estimate.examples_at_critical.interval
+
+    @property
+    def hyperbola(self) -> Hyperbola | None:
+        return self.estimate.hyperbola
 
     @property
     def verdict(self) -> Verdict:
@@ -131,10 +143,7 @@ class Answer:
             "interval": list(self.interval),
             "definitions": [entry.to_json() for entry in self.estimate.critical.values()],
             "interval_method": fit.interval_method if fit else "none: no fit",
-            "min_steps": self.min_steps,
-            "min_examples": self.min_examples,
-            "min_steps_interval": list(self.min_steps_interval),
-            "min_examples_interval": list(self.min_examples_interval),
+            **self.estimate.to_json(),
             "example_unit": group.example_unit,
             "tokens_per_example": group.tokens_per_example,
             "metric_unit": group.metric_unit,
@@ -197,34 +206,42 @@ def answers(
         ConfigError: if a target cannot be used.
         ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
     """
-    definitions = chosen(config)
+    chosen(config)
     steps: dict[Target, np.ndarray] = {}
-    best: dict[str, np.ndarray] = {}
-    found = []
-    for index, group in enumerate(results.groups):
-        wanted = _targets(group, targets)
-        for target in wanted:
+    wanted = [_targets(group, targets) for group in results.groups]
+    curves: list[list[list[Study]]] = []
+    for index, own in enumerate(wanted):
+        for target in own:
             if target not in steps:
                 steps[target] = crossings(results.evaluations, len(results.trials), target)
             _check_start(results, index, target, steps[target])
+        curves.append([studies(results, index, target, steps[target]) for target in own])
+    believed = iter(
+        beliefs(
+            [curve for own in curves for curve in own],
+            [(group.sweep, target) for group, own in zip(results.groups, wanted, strict=True) for target in own],
+            config,
+        )
+    )
+    best: dict[str, np.ndarray] = {}
+    found = []
+    for index, group in enumerate(results.groups):
         direction = group.target.direction
         if direction not in best:
             best[direction] = best_values(results.evaluations, len(results.trials), direction)
         reachable = within_reach(results.of_group(index), best[direction], direction)
         measured = estimates(
-            [studies(results, index, target, steps[target]) for target in wanted],
-            definitions,
-            targets=[target.value for target in wanted],
-            not_reached=[not_reached(group, target, reachable) for target in wanted],
-            easier=["" if reachable is None else with_value(target, reachable) for target in wanted],
-            confidence=config.confidence,
-            resamples=config.resamples,
-            seed=config.seed,
+            curves[index],
+            config,
+            targets=[target.value for target in wanted[index]],
+            not_reached=[not_reached(group, target, reachable) for target in wanted[index]],
+            easier=["" if reachable is None else with_value(target, reachable) for target in wanted[index]],
+            believed=[next(believed) for _ in wanted[index]],
         )
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
         found += [
             _answer(group, target, config, estimate, read if noise else None)
-            for target, estimate in zip(wanted, measured, strict=True)
+            for target, estimate in zip(wanted[index], measured, strict=True)
         ]
     return found
 

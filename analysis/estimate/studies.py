@@ -50,7 +50,12 @@ class Study:
     @property
     def winner(self) -> int | None:
         """Row of the best learning rate, see :func:`cbs.lr_choice.best_lr`."""
-        return best_lr(self.steps)
+        return best_lr(self.steps, self.ran)
+
+    @property
+    def ran(self) -> np.ndarray:
+        """Whether the trial was run, shape ``[L, N]``."""
+        return np.asarray(self.status != "")
 
 
 @dataclass(frozen=True, kw_only=True)

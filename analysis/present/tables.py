@@ -83,7 +83,8 @@ def _row(answer: Answer) -> dict[str, Any]:
     for name, value, interval in (
         ("critical_batch_size", answer.critical_batch_size, answer.interval),
         ("min_steps", answer.min_steps, answer.min_steps_interval),
-        ("min_examples", answer.min_examples, answer.min_examples_interval),
+        ("exponent", answer.exponent, answer.exponent_interval),
+        ("examples_at_critical", answer.examples_at_critical, answer.examples_at_critical_interval),
         ("simple_noise_scale", answer.noise_scale.value, answer.noise_scale.interval),
         ("simple_noise_scale_ratio", answer.noise_scale_ratio.value, answer.noise_scale_ratio.interval),
         ("matched_noise_scale", answer.matched_noise_scale.value, answer.matched_noise_scale.interval),
@@ -112,15 +113,10 @@ def _row(answer: Answer) -> dict[str, Any]:
 def _quality(estimate: Estimate) -> dict[str, Any]:
     """What says whether a fit can be believed, see :class:`analysis.estimate.estimates.Estimate`."""
     low, high = estimate.leave_one_out or (None, None)
-    power = estimate.power_law
-    ends = power.exponent_interval if power else (None, None)
     return {
-        "lack_of_fit": estimate.lack_of_fit,
+        "lack_of_fit": estimate.misfit.probability if estimate.misfit else None,
         "leave_one_out_low": low,
         "leave_one_out_high": high,
-        "exponent": power.exponent if power else None,
-        "exponent_low": ends[0],
-        "exponent_high": ends[1],
     }
 
 
@@ -186,7 +182,7 @@ def _cells(answers: Sequence[Answer], between: str = " ") -> tuple[list[str], li
             "B_crit": with_interval(size, answer.interval, between=between),
             "tokens": number(size * per_example if size and per_example else None),
             "S_min": with_interval(answer.min_steps, answer.min_steps_interval, between=between),
-            "E_min": with_interval(answer.min_examples, answer.min_examples_interval, between=between),
+            "E_min": with_interval(answer.examples_at_critical, answer.examples_at_critical_interval, between=between),
             "B_simple": simple,
             "B_simple / B_crit": simple_ratio,
             "B_matched": f"{answer.matched_geometry}: {matched}",

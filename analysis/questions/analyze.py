@@ -121,7 +121,7 @@ def analyze(
 
 def fit_to_json(answer: Answer, answers: Sequence[Answer]) -> dict[str, Any]:
     """An answer as plain JSON values, with what its fit is worth and the parameters of laws across ``answers``."""
-    return answer.to_json() | answer.estimate.quality_json() | {"definitions": critical_to_json(answer, answers)}
+    return answer.to_json() | {"definitions": critical_to_json(answer, answers)}
 
 
 def _in_words(suggestions: Sequence[Suggestion]) -> Iterator[str]:

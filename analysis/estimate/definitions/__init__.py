@@ -1,8 +1,8 @@
 """Definitions of the critical batch size: one file each, found by name.
 
 A definition looks at fitted curves, one measured or many resampled, so the interval of every definition is the
-percentile interval of its values on the resamples, with no further code. Some read the fitted hyperbola
-``S = min_steps + min_examples / B``, others the measured steps alone; the docstring of each says which.
+percentile interval of its values on the resamples, with no further code. Some read the fitted curve, some the fitted
+hyperbola, others the measured steps alone; the docstring of each says which.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
+from analysis.estimate.curves import Curve
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
@@ -34,15 +35,15 @@ class Sample:
         batch_sizes: examples per step, shape ``[M]``, increasing.
         log_steps: natural log of the steps to target, shape ``[R, M]``, scattered around the measured steps (not around
             the fit).
-        min_steps: fitted asymptote in optimizer updates, shape ``[R]``; 0 where only perfect scaling is seen.
-        min_examples: fitted asymptote in examples, shape ``[R]``; 0 where only a plateau is seen.
+        curve: fitted, shape ``[R]``.
+        hyperbola: fitted with the exponent held at 1, shape ``[R]``.
         target: value of the metric the steps lead to; ``None`` where it is not known.
     """
 
     batch_sizes: Array
     log_steps: Array
-    min_steps: Array
-    min_examples: Array
+    curve: Curve
+    hyperbola: Curve
     target: float | None = None
 
     @property

@@ -37,14 +37,14 @@ class Kaplan(Definition):
     and no interval with fewer than three: two determine the law exactly. A ``pareto`` value of 0 or infinity makes that
     of the law 0, infinity or NaN, whichever its limit is.
 
-    Depends on: which targets were read; the fitted hyperbola at each. The loss is taken as it is: the irreducible part
+    Depends on: which targets were read; the fitted curve at each. The loss is taken as it is: the irreducible part
     is not subtracted, so ``alpha`` holds for this range of losses and this unit.
     """
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         used, here = self._used(samples), samples[at]
         if all(sample is not here for sample in used) or len(used) < self._needed(here):
-            return np.full(len(here.min_steps), np.nan)
+            return np.full(len(here.curve.critical), np.nan)
         losses, critical = self._points(used)
         assert here.target is not None
         share = self._slope_weights(losses) * (math.log(here.target) - losses.mean())
@@ -89,13 +89,13 @@ class Kaplan(Definition):
         return [s for s in samples if s.target is not None and s.target > 0 and len(s.batch_sizes) >= _CURVE]
 
     def _needed(self, sample: Sample) -> int:
-        return _TARGETS if len(sample.min_steps) == 1 else _TARGETS_FOR_INTERVAL
+        return _TARGETS if len(sample.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
 
     def _points(self, used: Sequence[Sample]) -> tuple[Array, Array]:
         """``ln L`` of shape ``[T]`` and ``ln B_crit`` of shape ``[T, R]``."""
         losses = np.array([math.log(sample.target or math.nan) for sample in used])
         with np.errstate(divide="ignore"):
-            critical = [np.log(sample.min_examples) - np.log(sample.min_steps) for sample in used]
+            critical = [np.log(sample.curve.critical) for sample in used]
         return losses, np.array(critical)
 
     def _slope_weights(self, losses: Array) -> Array:

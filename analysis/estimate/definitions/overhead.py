@@ -6,18 +6,24 @@ p = 0.2 in the paper, with a reference batch size of 256 sequences in the author
 
 .. math:: B_p = (1 + p) B_{ref} + p b/a
 
-and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`: a fixed share of the ``pareto`` one.
+and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`. With another exponent steps do not scale linearly at
+any small batch size, so without a reference the definition is that of the hyperbola; with one it is solved on the
+fitted curve.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, checked
+
+_HALVINGS = 60
 
 
 @DEFINITIONS.register("overhead")
@@ -25,16 +31,18 @@ from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, check
 class Overhead(Definition):
     """Largest batch size with at most ``overhead`` more steps than linear scaling, in examples.
 
-    Depends on: the target; the fitted hyperbola; ``overhead``, a free choice; and ``reference_batch``, which is part of
-    the value: moving it by d moves the answer by (1 + overhead) d.
+    Depends on: the target; the fitted curve, or the hyperbola without a reference; ``overhead``, a free choice; and
+    ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.
 
     Attributes:
         overhead: share of extra steps; 0.2 is 20 %.
         reference_batch: batch size in examples that linear scaling starts from; ``None`` for B -> 0.
+        hyperbola: whether to take the curve for the hyperbola, as the paper does, even with a reference.
     """
 
     overhead: float = 0.2
     reference_batch: float | None = None
+    hyperbola: bool = False
 
     def __post_init__(self) -> None:
         checked("overhead", "overhead", self.overhead)
@@ -42,16 +50,36 @@ class Overhead(Definition):
             checked("overhead", "reference_batch", self.reference_batch)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
-        start = 0.0 if self.reference_batch is None else (1.0 + self.overhead) * self.reference_batch
-        with np.errstate(divide="ignore"):
-            return np.asarray(start + self.overhead * (samples[at].min_examples / samples[at].min_steps))
+        sample, start = samples[at], self.reference_batch
+        if start is None or self.hyperbola:
+            return np.asarray((1.0 + self.overhead) * (start or 0.0) + self.overhead * sample.hyperbola.critical)
+        found = _largest(sample.curve, start, math.log1p(self.overhead))
+        return np.where(np.isinf(sample.curve.critical), np.inf, found)
 
     def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
         low, high = samples[at].batch_sizes[[0, -1]]
         found = []
         if self.reference_batch is not None and not low <= self.reference_batch <= high:
             found.append(f"the reference batch size {self.reference_batch:g} was not measured ({low:g} to {high:g})")
+        if self.reference_batch is None:
+            found.append("takes the curve for the hyperbola; with reference_batch it does not")
         value = self(samples, at)[0]
         if 0 < value < low or high < value < np.inf:
             found.append(f"{'below' if value < low else 'above'} the measured batch sizes ({low:g} to {high:g})")
         return "; ".join(found)
+
+
+def _largest(curve: Curve, start: float, excess: float) -> Array:
+    """Where ``ln(B S(B))`` exceeds its value at ``start`` by ``excess`` for good, shape ``[R]``, by bisection.
+
+    ``B S`` has at most one minimum and grows without end, and ``S`` never falls below ``S_min``, so the place lies
+    between ``start`` and where ``B S_min`` alone is as large.
+    """
+    wanted = excess + math.log(start) + curve.log_steps(np.array([start]))[:, 0]
+    low, high = np.full(len(wanted), math.log(start)), wanted - curve.log_min_steps
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        rise = np.logaddexp(0.0, curve.exponent * (curve.log_critical - middle))
+        above = middle + curve.log_min_steps + rise > wanted
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray(np.exp(0.5 * (low + high)))

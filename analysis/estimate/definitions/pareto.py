@@ -1,15 +1,13 @@
 """The batch size in the middle of the steps-examples trade-off.
 
 McCandlish et al. (2018), equation 2.12: :math:`B_{crit} = E_{min}/S_{min}`. At this batch size a run takes twice the
-fewest steps and twice the fewest examples.
+fewest steps; on the hyperbola also twice the fewest examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
@@ -18,11 +16,10 @@ from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
 @DEFINITIONS.register("pareto")
 @dataclass(frozen=True, kw_only=True)
 class Pareto(Definition):
-    """``min_examples / min_steps``, in examples.
+    """Where a run takes twice the fewest steps, in examples.
 
-    Depends on: the target, and on the fitted hyperbola; every measured batch size has a say.
+    Depends on: the target, and on the fitted curve, its exponent included; every measured batch size has a say.
     """
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.asarray(samples[at].min_examples / samples[at].min_steps)
+        return samples[at].curve.critical

@@ -1,76 +1,31 @@
 """The fitted curve of steps to target against batch size, and how well the data determine it.
 
-The fit itself is :mod:`analysis.estimate.fitting.hyperbola`, with every batch size weighted by its number of
-seeds; seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.censoring`.
+The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds;
+seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.censoring`, and what is
+believed of the exponent as :mod:`analysis.estimate.fitting.exponent` says.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations, stacked
-from analysis.estimate.fitting.censoring import Bounds, collect, completed, fit_censored, observed
-from analysis.estimate.fitting.hyperbola import REACH, Hyperbola, fit_hyperbola, predicted
-from cbs.lr_choice import best_lr_many
-
-__all__ = ["REACH", "Fit", "Hyperbola", "fit_curve", "fit_hyperbola", "interval", "predicted"]
+from analysis.estimate.curves import Curve
+from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
+from analysis.estimate.fitting.data import Data, gather
+from analysis.estimate.fitting.exponent import ALONE, Belief, Free
+from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
+from analysis.estimate.fitting.tables import Table
 
 _TINY = 1e-300
-_NO_BOUNDS = Bounds(np.empty(0, dtype=int), np.empty(0))
-
-
-@dataclass(frozen=True)
-class Data:
-    """What a curve is fitted to.
-
-    Attributes:
-        batch_sizes: shape ``[M]``, increasing, with those where only bounds are known.
-        log_steps: mean over the seeds that reached the target, shape ``[M]``; 0 where none did.
-        weights: number of these seeds, shape ``[M]``.
-        bounds: the seeds that did not; ``place`` counts in ``batch_sizes``.
-    """
-
-    batch_sizes: Array
-    log_steps: Array
-    weights: Array
-    bounds: Bounds = _NO_BOUNDS
-
-    @property
-    def all_weights(self) -> Array:
-        """Number of all seeds, those that did not reach the target included, shape ``[M]``."""
-        return self.weights + np.bincount(self.bounds.place, minlength=len(self.weights))
-
-    def completed(
-        self, curve: Array, deviation: float, rows: Array | None = None, latent: Array | None = None
-    ) -> Array:
-        """Log steps with the expectation of every bounded seed averaged in, shape ``[R, M]``; ``rows`` and ``latent``
-        as :func:`fit_data` takes them."""
-        rows = self.log_steps[None] if rows is None else rows
-        return completed(curve, rows, self.weights, self.bounds, deviation, latent)
-
-    @property
-    def reached(self) -> np.ndarray:
-        """Which batch sizes reached the target, shape ``[M]``."""
-        return np.asarray(self.weights > 0)
-
-    def without(self, place: int) -> Data:
-        """All but one batch size."""
-        kept = np.arange(len(self.batch_sizes)) != place
-        bounds = self.bounds.place != place
-        moved = self.bounds.place[bounds] - (self.bounds.place[bounds] > place)
-        return Data(
-            self.batch_sizes[kept],
-            self.log_steps[kept],
-            self.weights[kept],
-            Bounds(moved, self.bounds.log_steps[bounds]),
-        )
+_ROUNDS = 3
+FEWEST_FREE = 4
+"""Batch sizes below which a free exponent leaves no residual."""
 
 
 @dataclass(frozen=True)
@@ -92,73 +47,67 @@ class Fit:
         seed_freedom: its degrees of freedom.
         deviation: standard deviation of the log steps of one seed that the resamples were drawn with; holds the
             residuals, too.
-        data: what was fitted, for other curves through the same data.
-        draws: what the resamples were made of, in units of ``deviation`` and before the t-quantile, so that another
-            curve can be resampled alike: of the means, shape ``[R, len(data.batch_sizes)]``.
-        latent_draws: likewise of the bounded seeds, shape ``[R, J]``.
+        freedom: degrees of freedom of ``deviation``.
+        exponent: what was believed of the exponent.
+        data: what was fitted.
+        hyperbola: the fit with the exponent held at 1, scalars.
+        resampled_hyperbola: likewise to resamples scattered around it.
     """
 
     batch_sizes: Array
     log_steps: Array
-    estimate: Hyperbola
+    estimate: Curve
     residual_rms: float
     resampled_log_steps: Array
-    resampled: Hyperbola
+    resampled: Curve
     interval_method: str
-    weights: Array = field(default_factory=lambda: np.empty(0))
-    seed_variance: float = 0.0
-    seed_freedom: int = 0
-    deviation: float = 0.0
-    data: Data | None = field(default=None, repr=False)
-    draws: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
-    latent_draws: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    weights: Array
+    seed_variance: float
+    seed_freedom: int
+    deviation: float
+    freedom: float
+    exponent: Exponent
+    data: Data = field(repr=False)
+    hyperbola: Curve = field(repr=False)
+    resampled_hyperbola: Curve = field(repr=False)
 
     @property
     def measured_resamples(self) -> Array:
         """``resampled_log_steps`` scattered around ``log_steps`` instead of the fitted curve, shape ``[R, M]``."""
-        return self.resampled_log_steps + (self.log_steps - predicted(self.batch_sizes, self.estimate))
+        return self.resampled_log_steps + (self.log_steps - self.estimate.log_steps(self.batch_sizes))
 
 
-def fit_data(data: Data, deviation: float, rows: Array | None = None, latent: Array | None = None) -> Hyperbola:
-    """The most likely hyperbola, shape ``[R]``.
+def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Table], *, confidence: float = 0.95) -> Free | None:
+    """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
 
-    Args:
-        data: what was measured.
-        deviation: standard deviation of the log steps of one seed; used where there are bounds only.
-        rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
-        latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.fit_censored`.
+    The variance is that of the linearised fit, widened by Student's t where few data estimate the noise.
     """
-    sizes, reach = data.batch_sizes, data.batch_sizes[data.reached]
-    return fit_censored(
-        lambda y, w, start: fit_hyperbola(sizes, y, w, reach=reach, start=start),
-        lambda hyperbola: predicted(sizes, hyperbola),
-        data.log_steps[None] if rows is None else rows,
-        data.weights,
-        data.bounds,
-        deviation,
-        latent,
-    )
+    data, measured = gather(batch_sizes, tables)
+    if int(data.reached.sum()) < FEWEST_FREE:
+        return None
+    _, variance, freedom = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
+    return _free(data.unbounded(), variance, freedom, confidence)
 
 
 def fit_curve(
-    batch_sizes: Sequence[int],
-    tables: Sequence[Array],
+    batch_sizes: Sequence[float],
+    tables: Sequence[Table],
     *,
-    bounds: Sequence[Array] | None = None,
+    belief: Belief = ALONE,
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Fit:
-    r"""Fit the curve and resample it, the choice of the learning rate included.
+    r"""Fit the curve and resample it, the choice of the learning rate and the form of the curve included.
 
     Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
     winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
 
     1. centred, then rescaled to one pooled standard deviation per batch size: the larger of the seed variance (pooled
        over batch sizes, inflated by n/(n-1)) and the weighted mean squared residual of the fit, which also holds what
-       seeds cannot show (the spacing of the learning-rate grid, a curve that is not the hyperbola);
+       seeds cannot show (the spacing of the learning-rate grid, a curve of another form);
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
-    3. added to the fitted curve, and refitted.
+    3. added to the fitted curve, and refitted, each with a draw of what is believed of the exponent.
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
     standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,
@@ -166,100 +115,128 @@ def fit_curve(
     those at the best learning rate of the grid, which is a little slower than the best of all.
 
     Args:
-        batch_sizes: shape ``[M]``, increasing; at least two with a finite entry in their table.
-        tables: for every batch size steps to target of shape ``[learning rates, seeds]``, NaN where not reached.
-        bounds: steps run without reaching the target, likewise, NaN where that means nothing; absent: not known.
+        batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.
+        tables: the trials at every batch size.
+        belief: about the exponent.
         confidence: level the t-quantile is taken at.
         resamples: number of resamples.
         seed: of the resampling.
     """
-    data, measured = gather(batch_sizes, tables, bounds)
+    data, measured = gather(batch_sizes, tables)
     here = data.reached
-    sizes, count = data.batch_sizes[here], int(here.sum())
+    count = int(here.sum())
     rng = np.random.default_rng(seed)
-    deviations, seed_variance, freedom = seed_deviations(measured, data.weights[here], resamples, rng)
-    alone = Data(sizes, data.log_steps[here], data.weights[here])
-    found = fit_data(alone, 0.0)
-    deviation = _deviation(alone, found, 0.0, seed_variance)
-    if len(data.bounds):
-        found = fit_data(data, deviation)
-    estimate = Hyperbola(found.min_steps[0], found.min_examples[0])
-    fitted = predicted(data.batch_sizes, estimate)
+    deviations, seed_variance, seed_freedom = seed_deviations(measured, data.weights[here], resamples, rng)
+    alone = data.unbounded()
+    if count >= FEWEST_FREE:
+        belief = belief.giving_way(_free(alone, seed_variance, seed_freedom, confidence))
+    estimate, deviation, freedom = _fitted(data, belief.whole, seed_variance)
+    hyperbola, around, left = _fitted(data, HYPERBOLA, seed_variance)
+    fitted = estimate.log_steps(data.batch_sizes)
     log_steps = data.completed(fitted[None], deviation)[0]
     residuals = (log_steps - fitted)[here]
-    if len(data.bounds):
-        deviation = _deviation(data, found, deviation, seed_variance)
-    rms = math.sqrt(data.all_weights[here] @ residuals**2 / data.all_weights[here].sum())
-    common: dict[str, Any] = {
-        "batch_sizes": sizes,
-        "log_steps": log_steps[here],
-        "estimate": estimate,
-        "residual_rms": rms,
-        "weights": data.all_weights[here],
-        "seed_variance": seed_variance,
-        "seed_freedom": freedom,
-        "deviation": deviation,
-        "data": data,
-    }
+    fit = Fit(
+        batch_sizes=data.batch_sizes[here],
+        log_steps=log_steps[here],
+        estimate=estimate,
+        residual_rms=math.sqrt(data.all_weights[here] @ residuals**2 / data.all_weights[here].sum()),
+        resampled_log_steps=np.empty((0, count)),
+        resampled=_none(),
+        interval_method="none: the curve is exactly determined",
+        weights=data.all_weights[here],
+        seed_variance=seed_variance,
+        seed_freedom=seed_freedom,
+        deviation=deviation,
+        freedom=freedom + seed_freedom,
+        exponent=belief.whole,
+        data=data,
+        hyperbola=hyperbola,
+        resampled_hyperbola=_none(),
+    )
     if count < 3:
-        none = np.empty((0, count))
-        return Fit(
-            **common,
-            resampled_log_steps=none,
-            resampled=Hyperbola(none[:, 0], none[:, 0]),
-            interval_method="none: the curve is exactly determined",
-        )
+        return fit
     draws = np.zeros((resamples, len(fitted)))
     draws[:, here] = rescaled(deviations, deviation / np.sqrt(data.weights[here]), rng) / max(deviation, _TINY)
-    latent_draws = rng.standard_normal((resamples, len(data.bounds)))
-    scale = widening(count - 2 + freedom, confidence) * deviation
-    rows, latent = np.where(here, fitted, 0.0) + scale * draws, fitted[data.bounds.place] + scale * latent_draws
-    resampled = fit_data(data, scale, rows, latent)
-    complete = data.completed(predicted(data.batch_sizes, resampled), scale, rows, latent)
-    return Fit(
-        **common,
+    latent = rng.standard_normal((resamples, len(data.bounds)))
+    scale = widening(freedom + seed_freedom, confidence) * deviation
+    resampled, complete = _refits(data, estimate, belief.draws(resamples, rng), deviation, scale, draws, latent)
+    around *= widening(left + seed_freedom, confidence)
+    return replace(
+        fit,
         resampled_log_steps=complete[:, here],
         resampled=resampled,
+        resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent)[0],
         interval_method="bootstrap over seeds, learning rate chosen again"
-        if freedom
+        if seed_freedom
         else "bootstrap over residuals (one seed)",
-        draws=draws,
-        latent_draws=latent_draws,
     )
 
 
-def gather(
-    batch_sizes: Sequence[int], tables: Sequence[Array], bounds: Sequence[Array] | None
-) -> tuple[Data, list[Array]]:
-    """What :func:`fit_curve` fits, and the tables of the batch sizes that reached the target."""
-    if bounds is None:
-        bounds = [np.full(table.shape, np.nan) for table in tables]
-    winners = [None if row < 0 else int(row) for row in best_lr_many(stacked(tables))]
-    seen = [observed(*each) for each in zip(tables, bounds, winners, strict=True)]
-    used = [index for index, (logs, limits) in enumerate(seen) if len(logs) or len(limits)]
-    data = Data(
-        np.asarray(batch_sizes, dtype=float)[used],
-        np.array([seen[index][0].mean() if len(seen[index][0]) else 0.0 for index in used]),
-        np.array([len(seen[index][0]) for index in used], dtype=float),
-        collect([seen[index][1] for index in used]),
-    )
-    return data, [tables[index] for index in used if len(seen[index][0])]
-
-
-def widening(freedom: int, confidence: float) -> float:
+def widening(freedom: float, confidence: float) -> float:
     """Ratio of Student's t to the normal quantile: what a standard deviation that was estimated costs."""
     tail = 0.5 + confidence / 2
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _deviation(data: Data, found: Hyperbola, deviation: float, seed_variance: float) -> float:
+def _free(alone: Data, seed_variance: float, seed_freedom: int, confidence: float) -> Free:
+    found = alone.fit(FREE, 1.0).row(0)
+    freedom = len(alone.batch_sizes) - 3
+    deviation = _deviation(alone, found, 0.0, seed_variance, freedom) * widening(freedom + seed_freedom, confidence)
+    known = information(alone.batch_sizes, found, alone.weights)
+    spare = known[1, 1] - known[0, 1] ** 2 / known[0, 0] if known[0, 0] > 0 else 0.0
+    return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
+
+
+def _fitted(data: Data, exponent: Exponent, seed_variance: float) -> tuple[Curve, float, float]:
+    """The most likely curve, the standard deviation of a seed around it, and the degrees of freedom of the residuals.
+
+    The exponent takes one degree of freedom in so far as the data, not the belief, decide it. Each of the three needs
+    the others, so they are found in turns.
+    """
+    count = int(data.reached.sum())
+    alone = data.unbounded()
+    curve = alone.fit(HYPERBOLA, 1.0).row(0)
+    freedom = float(count - 2)
+    deviation = _deviation(alone, curve, 0.0, seed_variance, freedom)
+    for part in (alone, data) if len(data.bounds) else (alone,):
+        for _ in range(1 if exponent.held or count < 3 else _ROUNDS):
+            curve = part.fit(exponent, max(deviation, _TINY)).row(0)
+            if count >= FEWEST_FREE and not exponent.held:
+                freedom = count - 2 - _share(part, curve, deviation, exponent)
+            deviation = _deviation(part, curve, deviation, seed_variance, freedom)
+    return curve, deviation, max(freedom, 0.0)
+
+
+def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> float:
+    """Share of what is known of the exponent that comes from the data, 0 to 1."""
+    known = information(data.batch_sizes, curve, data.all_weights)
+    spare = known[1, 1] - known[0, 1] ** 2 / known[0, 0] if known[0, 0] > 0 else 0.0
+    before = deviation**2 / float(exponent.variance)
+    return spare / (spare + before) if spare + before > 0 else 1.0
+
+
+def _deviation(data: Data, curve: Curve, deviation: float, seed_variance: float, freedom: float) -> float:
     """Standard deviation of one seed's log steps: the larger of what seeds and what the residuals of a fit show."""
-    freedom = int(data.reached.sum()) - 2
-    if freedom < 1:
+    if freedom <= 0:
         return math.sqrt(seed_variance)
-    curve = predicted(data.batch_sizes, found)
-    residuals = data.completed(curve, deviation)[0] - curve[0]
-    return math.sqrt(max(seed_variance, data.all_weights @ residuals**2 / freedom))
+    fitted = curve.log_steps(data.batch_sizes)
+    residuals = data.completed(fitted[None], deviation)[0] - fitted
+    return math.sqrt(max(seed_variance, float(data.all_weights @ residuals**2) / freedom))
+
+
+def _refits(
+    data: Data, curve: Curve, exponent: Exponent, deviation: float, scale: float, draws: Array, latent: Array
+) -> tuple[Curve, Array]:
+    """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
+    fitted = curve.log_steps(data.batch_sizes)
+    rows = np.where(data.reached, fitted, 0.0) + scale * draws
+    latent = fitted[data.bounds.place] + scale * latent
+    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale)
+    return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
+
+
+def _none() -> Curve:
+    return Curve(*(np.empty(0) for _ in range(4)))
 
 
 def interval(values: Array, confidence: float) -> tuple[float | None, float | None]:

@@ -8,18 +8,19 @@ from itertools import groupby
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.estimate.fitting.tables import Table, stacked, winners
 from cbs.lr_choice import best_lr_many
 
 _FEW_SEEDS = 5
 
 
 def seed_deviations(
-    tables: Sequence[Array], reached: Array, resamples: int, rng: np.random.Generator
+    tables: Sequence[Table], reached: Array, resamples: int, rng: np.random.Generator
 ) -> tuple[Array, float, int]:
     """How the winner's mean log steps scatter when seeds are drawn with replacement.
 
     Args:
-        tables: for every batch size steps to target of shape ``[learning rates, seeds]``, NaN where not reached.
+        tables: one per batch size that reached the target.
         reached: seeds that reached the target at the winning learning rate, shape ``[M]``.
         resamples: number of resamples.
         rng: random numbers.
@@ -31,8 +32,8 @@ def seed_deviations(
     deviations = np.zeros((resamples, len(tables)))
     total, freedom = 0.0, 0
     draws: dict[int, np.ndarray] = {}
-    several = [index for index, table in enumerate(tables) if table.shape[1] > 1]
-    for seeds, run in groupby(several, key=lambda index: tables[index].shape[1]):
+    several = [index for index, table in enumerate(tables) if table.steps.shape[1] > 1]
+    for seeds, run in groupby(several, key=lambda index: tables[index].steps.shape[1]):
         indices = list(run)
         draws |= zip(indices, rng.integers(seeds, size=(len(indices), resamples, seeds)), strict=True)
     for together in _alike(draws):
@@ -41,11 +42,14 @@ def seed_deviations(
         centre = np.where(hit, means, 0.0).sum(axis=1, keepdims=True) / hit.sum(axis=1, keepdims=True)
         deviations[:, together] = np.where(hit, means - centre, 0.0).T
     variances = deviations.var(axis=0)
-    for index, drawn in draws.items():
-        seeds = drawn.shape[1]
+    for index, row in zip(draws, winners([tables[index] for index in draws]) if draws else (), strict=True):
+        seeds = draws[index].shape[1]
+        run_there = int(tables[index].ran[row].sum())
+        if run_there < 2:
+            continue
         # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one seed
         total += reached[index] * seeds * variances[index]
-        freedom += seeds - 1
+        freedom += run_there - 1
     return deviations, total / freedom if freedom else 0.0, freedom
 
 
@@ -58,27 +62,19 @@ def _alike(draws: Mapping[int, np.ndarray]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _winners_means(tables: Sequence[Array], draws: Sequence[np.ndarray]) -> Array:
+def _winners_means(tables: Sequence[Table], draws: Sequence[np.ndarray]) -> Array:
     """Mean log steps of the winning learning rate, shape ``[tables, R]``, when the seeds are those of each row of
     ``draws``; NaN where none of them reached the target."""
     seeds = draws[0].shape[1]
-    padded = stacked(tables)
     distinct, which = _distinct(np.stack(draws))
-    drawn = padded[:, :, distinct].transpose(0, 2, 1, 3).reshape(-1, padded.shape[1], seeds)
-    logs = np.log(drawn[np.arange(len(drawn)), best_lr_many(drawn)])
+    steps, ran = (
+        whole[:, :, distinct].transpose(0, 2, 1, 3).reshape(-1, whole.shape[1], seeds) for whole in stacked(tables)
+    )
+    logs = np.log(steps[np.arange(len(steps)), best_lr_many(steps, ran)])
     hits = np.isfinite(logs)
     count = hits.sum(axis=1)
     means = np.where(count > 0, np.where(hits, logs, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
     return np.take_along_axis(means.reshape(len(tables), -1), which, axis=1)
-
-
-def stacked(tables: Sequence[Array]) -> Array:
-    """Tables of unlike shapes as one, shape ``[tables, most learning rates, most seeds]``, filled up with NaN."""
-    shape = np.max([table.shape for table in tables], axis=0)
-    together = np.full((len(tables), *shape), np.nan)
-    for place, table in enumerate(tables):
-        together[place, : table.shape[0], : table.shape[1]] = table
-    return together
 
 
 def _distinct(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

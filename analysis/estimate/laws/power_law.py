@@ -3,8 +3,8 @@ r"""A power law :math:`y = c\,x^k` through points that have errors in both coord
 In logarithms the law is a line. Sets of points may have constants of their own and share the exponent (fixed effects).
 Every point is weighted by the variance of :math:`\ln y - k \ln x` over its resamples, so errors in ``x`` that go with
 those in ``y`` count as what they are (York 1966), plus the scatter of :mod:`analysis.estimate.laws.scatter`. That
-points of the same runs err together is in the intervals, not in the weights: weights by the inverse of a nearly singular covariance
-can put a pooled exponent outside of all that it is pooled from.
+points of the same runs err together is in the intervals, not in the weights: weights by the inverse of a nearly
+singular covariance can put a pooled exponent outside of all that it is pooled from.
 """
 
 from __future__ import annotations

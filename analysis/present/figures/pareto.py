@@ -38,13 +38,13 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
         rows: list[tuple[object, ...]] = [
             ("point", point.batch_size, point.steps_to_target, point.examples_to_target) for point in reached
         ]
-        if answer.min_steps is not None and answer.min_examples is not None:
-            critical = answer.min_examples / answer.min_steps
+        if answer.fit is not None and answer.min_steps is not None and answer.examples_at_critical is not None:
+            critical = float(answer.fit.estimate.critical)
             ends = min(critical, reached[0].batch_size) / _BEYOND, max(critical, reached[-1].batch_size) * _BEYOND
             grid = np.geomspace(*ends, _RESOLUTION)
-            steps = answer.min_steps + answer.min_examples / grid
+            steps = np.exp(answer.fit.estimate.log_steps(grid))
             rows += [("fit", *row) for row in zip(grid, steps, steps * grid, strict=True)]
-            rows.append(("critical", critical, 2 * answer.min_steps, 2 * answer.min_examples))
+            rows.append(("critical", critical, 2 * answer.min_steps, answer.examples_at_critical))
         tables.append(
             pd.DataFrame(rows, columns=_COLUMNS[1:5]).assign(
                 optimizer=answer.group.optimizer,

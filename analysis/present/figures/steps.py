@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 
 from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import in_words, math_symbol
-from analysis.estimate.fitting import predicted
 from analysis.present import style
 from analysis.present.figures import FIGURES, FigureKind
 from analysis.present.tables import number, with_interval
@@ -74,9 +73,9 @@ def _fit(answer: Answer) -> pd.DataFrame:
     if answer.critical_batch_size is not None:
         ends.append(np.clip(answer.critical_batch_size, answer.points[0].batch_size, answer.points[-1].batch_size))
     grid = np.geomspace(min(ends), max(ends), _RESOLUTION)
-    table = {"kind": "fit", "batch_size": grid, "steps": np.exp(predicted(grid, fit.estimate))}
+    table = {"kind": "fit", "batch_size": grid, "steps": np.exp(fit.estimate.log_steps(grid))}
     if len(fit.resampled_log_steps):
-        band = np.quantile(predicted(grid, fit.resampled), [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0)
+        band = np.quantile(fit.resampled.log_steps(grid), [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0)
         table |= {"low": np.exp(band[0]), "high": np.exp(band[1])}
     return pd.DataFrame(table)
 

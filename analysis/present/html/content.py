@@ -127,7 +127,7 @@ def rows(answers: Sequence[Answer]) -> list[Row]:
                 critical=with_ends(size, answer.interval),
                 tokens=number(size * tokens) if size and tokens else "",
                 min_steps=with_ends(answer.min_steps, answer.min_steps_interval),
-                min_examples=with_ends(answer.min_examples, answer.min_examples_interval),
+                min_examples=with_ends(answer.examples_at_critical, answer.examples_at_critical_interval),
                 noise_scale=with_ends(answer.noise_scale.value, answer.noise_scale.interval),
                 ratio=with_ends(answer.noise_scale_ratio.value, answer.noise_scale_ratio.interval),
                 matched=with_ends(matched.value, matched.interval) if answer.matched_geometry != PLAIN else None,

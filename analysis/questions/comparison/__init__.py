@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.estimates import Interval
-from analysis.estimate.fitting import Fit, interval, predicted, widening
+from analysis.estimate.fitting import Fit, interval, widening
 from analysis.estimate.result import Answer
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
@@ -72,8 +73,7 @@ class TokenRatio:
         at: one per batch size that both reached.
         curve: ``None`` where one of them has no fit.
         rises: probability that the ratio of the fitted curves does not decrease with the batch size; ``None`` without
-            resamples. With ``S = S_min + E_min/B`` on both sides the ratio is monotone, and does not decrease exactly
-            where the critical batch size E_min/S_min of the optimizer is at least that of the reference.
+            resamples. The ratio at the largest batch size that both reached is held against that at the smallest.
         slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
         slope_interval: of it.
         slope_rises: probability that the slope is at least 0.
@@ -168,7 +168,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
             for size, value, end in zip(shared, values, ends, strict=True)
         ),
         curve=_curve(reference, other, shared),
-        rises=_rises(reference.fit, other.fit, reference.confidence),
+        rises=_rises(reference, other, shared),
         slope=float(_slopes(shared, values[None])[0]) if sloped else None,
         slope_interval=_quantiles(slopes, confidence),
         slope_rises=float((slopes >= 0).mean()) if len(slopes) else None,
@@ -228,12 +228,12 @@ def narrowing(first: Fit | None, second: Fit | None, confidence: float) -> tuple
     if first is None or second is None:
         return 1.0, 1.0
     fits = (first, second)
-    freedoms = [len(fit.batch_sizes) - 2 + fit.seed_freedom for fit in fits]
+    freedoms = [fit.freedom for fit in fits]
     variances = [fit.deviation**2 / max(1.0, float(fit.weights.sum())) for fit in fits]
     if not (min(freedoms) > 0 and min(variances) > 0):
         return 1.0, 1.0
     scaled = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
-    together = widening(round(sum(variances) ** 2 / scaled), confidence)
+    together = widening(sum(variances) ** 2 / scaled, confidence)
     one, two = (together / widening(freedom, confidence) for freedom in freedoms)
     return one, two
 
@@ -273,17 +273,19 @@ def _slopes(batch_sizes: Sequence[int], log_ratios: Array) -> Array:
     return np.asarray(log_ratios @ x / (x @ x))
 
 
-def _rises(reference: Fit | None, other: Fit | None, confidence: float) -> float | None:
-    if reference is None or other is None or not len(reference.resampled_log_steps) * len(other.resampled_log_steps):
+def _rises(reference: Answer, other: Answer, shared: Sequence[int]) -> float | None:
+    first, second = reference.fit, other.fit
+    if first is None or second is None or len(shared) < 2:
         return None
-    found = []
-    for fit, factor in zip((other, reference), narrowing(other, reference, confidence), strict=True):
-        with np.errstate(divide="ignore"):
-            centre, values = (curve.min_examples / curve.min_steps for curve in (fit.estimate, fit.resampled))
-        found.append(_narrowed(values, float(centre), factor))
-    mine, its = found
+    if not len(first.resampled_log_steps) * len(second.resampled_log_steps):
+        return None
+    ends, falls = np.array([shared[0], shared[-1]], dtype=float), []
+    for fit, factor in zip((second, first), narrowing(second, first, reference.confidence), strict=True):
+        centre, resampled = (curve.log_steps(ends) @ np.array([1.0, -1.0]) for curve in (fit.estimate, fit.resampled))
+        falls.append(centre + factor * (resampled - centre))
+    mine, its = falls
     # equal ones count whole: two curves of perfect scaling, or two plateaus, have a constant ratio
-    return float(np.searchsorted(np.sort(its), mine, side="right").mean() / len(its))
+    return float(np.searchsorted(np.sort(its), mine + ROUNDING, side="right").mean() / len(its))
 
 
 def _curve(reference: Answer, other: Answer, shared: Sequence[int]) -> RatioCurve | None:
@@ -294,14 +296,14 @@ def _curve(reference: Answer, other: Answer, shared: Sequence[int]) -> RatioCurv
     low = high = np.full(len(grid), np.nan)
     if len(first.resampled_log_steps) and len(second.resampled_log_steps):
         above, below = (
-            (predicted(grid, fit.resampled) - predicted(grid, fit.estimate)) * factor
+            (fit.resampled.log_steps(grid) - fit.estimate.log_steps(grid)) * factor
             for fit, factor in zip((first, second), narrowing(first, second, reference.confidence), strict=True)
         )
-        ratio = predicted(grid, first.estimate) - predicted(grid, second.estimate)
+        ratio = first.estimate.log_steps(grid) - second.estimate.log_steps(grid)
         band = ratio + above - shuffled(below, seed=reference.config.seed)
         tail = 0.5 - reference.confidence / 2
         low, high = np.exp(np.quantile(band, [tail, 1 - tail], axis=0))
-    values = np.exp(predicted(grid, first.estimate) - predicted(grid, second.estimate))
+    values = np.exp(first.estimate.log_steps(grid) - second.estimate.log_steps(grid))
     return RatioCurve(batch_sizes=grid, values=values, low=low, high=high)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting import Fit, predicted
+from analysis.estimate.fitting import Fit
 from analysis.estimate.result import Answer
 from analysis.read.throughput import Throughput
 
@@ -88,7 +88,7 @@ def plane(answer: Answer, throughput: Throughput) -> list[PlanePoint]:
         return []
     counts = np.concatenate([np.full(len(sizes), devices) for devices, sizes, _ in found])
     sizes, each = (np.concatenate([row[index] for row in found]) for index in (1, 2))
-    steps = np.exp(predicted(sizes, fit.estimate))
+    steps = np.exp(fit.estimate.log_steps(sizes))
     low, high = steps_interval(fit, sizes, answer.confidence)
     kept = undominated(counts, steps * each)
     return [
@@ -125,7 +125,7 @@ def steps_interval(fit: Fit, batch_sizes: Array, confidence: float) -> tuple[Arr
         none = np.full(len(batch_sizes), np.nan)
         return none, none
     tail = 0.5 - confidence / 2
-    low, high = np.exp(np.quantile(predicted(batch_sizes, fit.resampled), [tail, 1 - tail], axis=0))
+    low, high = np.exp(np.quantile(fit.resampled.log_steps(batch_sizes), [tail, 1 - tail], axis=0))
     return low, high
 
 

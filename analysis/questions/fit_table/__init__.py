@@ -18,7 +18,8 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.estimates import Estimate, beliefs, estimates
+from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.noise import PLAIN, NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
@@ -151,16 +152,26 @@ def fit_table(
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
-    found: list[Answer] = []
-    names: list[tuple[str | None, str | None]] = []
+    chosen(config)
+    parts: list[tuple[tuple[str | None, str | None], Group, list[float | None], list[list[Study]]]] = []
     for (group, optimizer), members in _parts(rows, lambda row: (row.group, row.optimizer)):
         about = _group(name, group, optimizer, members, one)
         curves = _parts(members, lambda row: row.target)
         curves.sort(key=lambda part: -math.inf if part[0] is None else part[0])
-        studies = [_studies(name, curve) for _, curve in curves]
-        made = _estimates(studies, [target for target, _ in curves], config)
-        found += [_answer(about, target, config, estimate) for (target, _), estimate in zip(curves, made, strict=True)]
-        names += [(group, optimizer)] * len(curves)
+        parts.append(
+            ((group, optimizer), about, [t for t, _ in curves], [_studies(name, curve) for _, curve in curves])
+        )
+    believed = iter(
+        beliefs(
+            [studies for *_, curves in parts for studies in curves], [t for _, _, own, _ in parts for t in own], config
+        )
+    )
+    found: list[Answer] = []
+    names: list[tuple[str | None, str | None]] = []
+    for who, about, targets, studies in parts:
+        made = _estimates(studies, targets, config, [next(believed) for _ in targets])
+        found += [_answer(about, target, config, estimate) for target, estimate in zip(targets, made, strict=True)]
+        names += [who] * len(targets)
     words = whole if unit else "examples (as in the table)"
     return TableFit(name=name, answers=tuple(found), names=tuple(names), unit=words, notes=tuple(notes))
 
@@ -263,17 +274,16 @@ def _study(size: float, rows: Sequence[Row], grid_known: bool) -> Study:
     return Study(number, np.array(known), np.arange(len(seeds)), steps, status, bound, np.full(shape, -1))
 
 
-def _estimates(curves: list[list[Study]], targets: list[float | None], config: AnalysisConfig) -> list[Estimate]:
+def _estimates(
+    curves: list[list[Study]], targets: list[float | None], config: AnalysisConfig, believed: list[Belief]
+) -> list[Estimate]:
     count = len(curves)
     return estimates(
         curves,
-        chosen(config),
+        config,
         targets=targets,
         not_reached=[_NOT_REACHED] * count,
-        easier=[""] * count,
-        confidence=config.confidence,
-        resamples=config.resamples,
-        seed=config.seed,
+        believed=believed,
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fitting import Fit, interval, predicted
+from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.comparison import shuffled
@@ -107,8 +107,8 @@ def course(
         devices,
         sizes,
         throughput.seconds_per_step(optimizer, sizes, devices),
-        np.exp(predicted(sizes, fit.estimate)),
-        np.exp(predicted(sizes, fit.resampled)) if len(fit.resampled_log_steps) else np.empty((0, len(sizes))),
+        np.exp(fit.estimate.log_steps(sizes)),
+        np.exp(fit.resampled.log_steps(sizes)) if len(fit.resampled_log_steps) else np.empty((0, len(sizes))),
     )
 
 

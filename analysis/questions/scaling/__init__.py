@@ -91,7 +91,8 @@ def scale(
         hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
             example has them.
         at: values to predict the critical batch size at; needs one axis.
-        data_at_batch: batch size whose examples to target are the data; ``None`` for E_min.
+        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
+            one.
         three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
         targets: see :func:`analysis.estimate.result.answers`.
         output: folder to write; ``analysis/scaling`` inside the first path when absent.
@@ -137,7 +138,7 @@ def scale(
         comparisons=tuple(compared),
         three_term=terms,
         config=config,
-        data="E_min, the fewest that reach the target"
+        data="those that the critical batch size takes to the target"
         if data_at_batch is None
         else f"those that a batch size of {data_at_batch:g} takes to the target",
         notes=tuple(notes),

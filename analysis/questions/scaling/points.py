@@ -16,7 +16,6 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Interval
-from analysis.estimate.fitting import predicted
 from analysis.estimate.laws.three_term import Runs
 from analysis.estimate.result import Answer, answers
 from analysis.read.results import load
@@ -119,8 +118,8 @@ def read(
         paths: sweeps, or folders of sweeps.
         config: how the numbers are made.
         targets: see :func:`analysis.estimate.result.answers`.
-        data_at_batch: batch size in examples whose examples to target are the data; ``None`` for E_min, the fewest that
-            reach the target.
+        data_at_batch: batch size in examples whose examples to target are the data; ``None`` for the
+            critical one.
 
     Raises:
         ConfigError: if a target cannot be used, or a sweep is given twice.
@@ -176,12 +175,12 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
     assert critical.value is not None
     tokens = group.tokens_per_example
     order = np.random.default_rng([seed, run]).permutation(len(critical.resampled))
-    data, ends, log_data = answer.min_examples, answer.min_examples_interval, np.empty(0)
-    resampled = fit.resampled.min_examples
+    data, ends, log_data = answer.examples_at_critical, answer.examples_at_critical_interval, np.empty(0)
+    resampled = fit.resampled.examples_at_critical
     if data_at_batch is not None:
         size = np.array([data_at_batch])
-        data = data_at_batch * float(np.exp(predicted(size, fit.estimate))[0])
-        resampled = data_at_batch * np.exp(predicted(size, fit.resampled))[:, 0]
+        data = data_at_batch * float(np.exp(fit.estimate.log_steps(size))[0])
+        resampled = data_at_batch * np.exp(fit.resampled.log_steps(size))[:, 0]
         low, high = np.quantile(resampled, [0.5 - answer.confidence / 2, 0.5 + answer.confidence / 2])
         ends = (float(low), float(high))
     if data is not None:

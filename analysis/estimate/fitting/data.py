@@ -1,0 +1,116 @@
+"""What a curve is fitted to: means over the seeds of the best learning rate, and bounds of those that fell short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.curves import Curve
+from analysis.estimate.fitting.censoring import Bounds, collect, completed, fit_censored, observed
+from analysis.estimate.fitting.least_squares import Exponent, fit_curves
+from analysis.estimate.fitting.tables import Table, winners
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a curve is fitted to.
+
+    Attributes:
+        batch_sizes: shape ``[M]``, increasing, with those where only bounds are known.
+        log_steps: mean over the seeds that reached the target, shape ``[M]``; 0 where none did.
+        weights: number of these seeds, shape ``[M]``.
+        bounds: the seeds that did not; ``place`` counts in ``batch_sizes``.
+    """
+
+    batch_sizes: Array
+    log_steps: Array
+    weights: Array
+    bounds: Bounds
+
+    @property
+    def all_weights(self) -> Array:
+        """Number of all seeds, those that did not reach the target included, shape ``[M]``."""
+        return self.weights + np.bincount(self.bounds.place, minlength=len(self.weights))
+
+    @property
+    def reached(self) -> np.ndarray:
+        """Which batch sizes reached the target, shape ``[M]``."""
+        return np.asarray(self.weights > 0)
+
+    def completed(
+        self, curve: Array, deviation: float, rows: Array | None = None, latent: Array | None = None
+    ) -> Array:
+        """Log steps with the expectation of every bounded seed averaged in, shape ``[R, M]``; ``rows`` and ``latent``
+        as :meth:`fit` takes them."""
+        rows = self.log_steps[None] if rows is None else rows
+        return completed(curve, rows, self.weights, self.bounds, deviation, latent)
+
+    def without(self, place: int) -> Data:
+        """All but one batch size."""
+        kept = np.arange(len(self.batch_sizes)) != place
+        bounds = self.bounds.place != place
+        moved = self.bounds.place[bounds] - (self.bounds.place[bounds] > place)
+        return Data(
+            self.batch_sizes[kept],
+            self.log_steps[kept],
+            self.weights[kept],
+            Bounds(moved, self.bounds.log_steps[bounds]),
+        )
+
+    def unbounded(self) -> Data:
+        """The batch sizes that reached the target, without the bounds."""
+        here, none = self.reached, Bounds(np.empty(0, dtype=int), np.empty(0))
+        return replace(
+            self,
+            batch_sizes=self.batch_sizes[here],
+            log_steps=self.log_steps[here],
+            weights=self.weights[here],
+            bounds=none,
+        )
+
+    def fit(
+        self,
+        exponent: Exponent,
+        deviation: float,
+        rows: Array | None = None,
+        latent: Array | None = None,
+        *,
+        scatter: float | None = None,
+    ) -> Curve:
+        """The most likely curve, shape ``[R]``.
+
+        Args:
+            exponent: what is known of it beforehand.
+            deviation: standard deviation of the log steps of one seed.
+            rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
+            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.fit_censored`.
+            scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
+        """
+        reach = self.batch_sizes[self.reached]
+        return fit_censored(
+            lambda y, w, start: fit_curves(
+                self.batch_sizes, y, w, exponent=exponent, deviation=deviation, reach=reach, start=start
+            ),
+            lambda curve: curve.log_steps(self.batch_sizes),
+            self.log_steps[None] if rows is None else rows,
+            self.weights,
+            self.bounds,
+            deviation if scatter is None else scatter,
+            latent,
+        )
+
+
+def gather(batch_sizes: Sequence[float], tables: Sequence[Table]) -> tuple[Data, list[Table]]:
+    """The data of a curve, and the tables of the batch sizes that reached the target."""
+    seen = [observed(table.steps, table.bound, row) for table, row in zip(tables, winners(tables), strict=True)]
+    used = [index for index, (logs, limits) in enumerate(seen) if len(logs) or len(limits)]
+    data = Data(
+        np.asarray(batch_sizes, dtype=float)[used],
+        np.array([seen[index][0].mean() if len(seen[index][0]) else 0.0 for index in used]),
+        np.array([len(seen[index][0]) for index in used], dtype=float),
+        collect([seen[index][1] for index in used]),
+    )
+    return data, [tables[index] for index in used if len(seen[index][0])]

@@ -1,0 +1,116 @@
+r"""What is believed of the exponent of a curve before it is looked at, and what the other curves of a sweep add.
+
+Nobody knows that a curve is the hyperbola. Published and own tables put the exponent between 0.93 and 1.19 for most
+optimizers and targets (2410.21676: 0.97 to 1.07; eight MLPerf tables: 0.96 to 1.19), and from 0.54 to 0.84 at easy
+targets. So :math:`\ln a` is taken as normal around 0 with standard deviation :data:`SPREAD`: three to eight batch sizes
+of ordinary noise then draw the exponent towards 1 by as much as they leave open. Where the curve itself speaks against
+that, the belief gives way: its variance is at least :math:`(\ln \hat a)^2 - se^2`, with the exponent of the free fit
+and its error, which is what the method of moments estimates.
+
+Curves of one sweep at one target share what they have in common (partial pooling): :math:`\ln a_i \sim N(\mu,
+\omega^2)`, :math:`\mu \sim N(0,` :data:`SPREAD` :math:`^2)`, :math:`\omega` half normal with scale :data:`UNLIKE`. For
+each curve the others leave a mixture of normals over :math:`\omega`, weighed by how well it explains all of them
+(Gelman et al., "Bayesian Data Analysis", section 5.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.fitting.least_squares import Exponent
+
+SPREAD = 0.15
+"""Standard deviation of the log exponent between curves of unlike sweeps."""
+
+UNLIKE = 0.05
+"""Scale of the standard deviation of the log exponent between curves of one sweep at one target."""
+
+_OMEGAS = np.linspace(0.0, 3.0 * UNLIKE, 13)
+
+
+@dataclass(frozen=True)
+class Free:
+    """The log exponent of a free fit, and the variance of its error."""
+
+    log_exponent: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class Belief:
+    """A mixture of normal distributions of the log exponent, ``K`` of them.
+
+    Attributes:
+        means, variances, shares: shape ``[K]``; the shares add up to 1.
+        curves: how many other curves it rests on.
+    """
+
+    means: Array
+    variances: Array
+    shares: Array
+    curves: int = 0
+
+    def giving_way(self, free: Free | None) -> Belief:
+        """As wide as the distance of the free exponent demands, less what its error explains."""
+        if free is None or not math.isfinite(free.variance):
+            return self
+        demanded = (free.log_exponent - self.means) ** 2 - free.variance
+        return replace(self, variances=np.maximum(self.variances, demanded))
+
+    @property
+    def whole(self) -> Exponent:
+        """Mean and variance of the mixture."""
+        mean = float(self.shares @ self.means)
+        return Exponent(mean, float(self.shares @ (self.variances + (self.means - mean) ** 2)))
+
+    def draws(self, count: int, rng: np.random.Generator) -> Exponent:
+        """One observation of the log exponent per resample, so that refits scatter as widely as the belief does."""
+        part = rng.choice(len(self.shares), size=count, p=self.shares)
+        noise = rng.standard_normal(count)
+        return Exponent(self.means[part] + np.sqrt(self.variances[part]) * noise, self.variances[part])
+
+
+ALONE = Belief(np.zeros(1), np.full(1, SPREAD**2), np.ones(1))
+"""Of a curve with no others beside it."""
+
+
+def pooled(curves: Sequence[Free | None]) -> list[Belief]:
+    """What the other curves say of each: those of one sweep at one target.
+
+    Args:
+        curves: the free exponent of every curve; ``None`` where there is none.
+
+    Returns:
+        One belief per curve, :data:`ALONE` where no other has a free exponent.
+    """
+    known = [index for index, free in enumerate(curves) if free is not None and math.isfinite(free.variance)]
+    values = np.array([curves[index].log_exponent for index in known])  # type: ignore[union-attr]
+    errors = np.array([curves[index].variance for index in known])  # type: ignore[union-attr]
+    found = []
+    for index in range(len(curves)):
+        others = np.array([place for place, owner in enumerate(known) if owner != index], dtype=int)
+        found.append(_belief(values, errors, others) if len(others) else ALONE)
+    return found
+
+
+def _belief(values: Array, errors: Array, others: np.ndarray) -> Belief:
+    likelihood = np.array([_log_likelihood(values, errors + omega**2) for omega in _OMEGAS])
+    likelihood -= 0.5 * (_OMEGAS / UNLIKE) ** 2
+    shares = np.exp(likelihood - likelihood.max())
+    weights = 1.0 / (errors[others] + _OMEGAS[:, None] ** 2)
+    precision = weights.sum(axis=1) + SPREAD**-2
+    means = weights @ values[others] / precision
+    return Belief(means, 1.0 / precision + _OMEGAS**2, shares / shares.sum(), len(others))
+
+
+def _log_likelihood(values: Array, variances: Array) -> float:
+    """Of all exponents, with their common mean integrated out."""
+    precision = (1.0 / variances).sum() + SPREAD**-2
+    mean = (values / variances).sum() / precision
+    fit = ((values - mean) ** 2 / variances).sum() + (mean / SPREAD) ** 2
+    return float(-0.5 * (np.log(variances).sum() + math.log(precision) + fit))

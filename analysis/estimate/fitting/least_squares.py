@@ -1,0 +1,193 @@
+r"""Least-squares fit of :class:`analysis.estimate.curves.Curve`, for thousands of curves at once.
+
+Residuals are in log steps. What is known of the exponent beforehand enters as one more observation of its logarithm,
+so the fit is the most likely curve: with no such observation the exponent is free, with an exact one it is held and
+the curve is the hyperbola. For a given exponent and :math:`\ln B_{crit}` the best :math:`\ln S_{min}` is a mean. The
+other two are bracketed on a grid and finished with damped Gauss-Newton steps (Levenberg-Marquardt).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.curves import Curve
+
+REACH = 100.0
+"""How far beyond the measured batch sizes a critical batch size is looked for. Further out the hyperbola differs by
+less than 1 % from perfect scaling (or from a plateau) at every measured batch size: the answer is infinity (or 0)."""
+
+EXPONENTS = (0.2, 5.0)
+"""Exponents that are looked for; an interval that ends there is open."""
+
+_GRID_STEP = 0.5
+_GRID_EXPONENTS = 17
+_STEPS = 60
+_CONVERGED = 1e-7
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """What is known of the logarithm of the exponent apart from the data.
+
+    Attributes:
+        log_mean: shape ``[R]`` or scalar.
+        variance: likewise; 0 holds the exponent (then for all rows), infinity leaves it free.
+    """
+
+    log_mean: Array | float = 0.0
+    variance: Array | float = math.inf
+
+    @property
+    def held(self) -> bool:
+        """Whether the exponent is not fitted."""
+        return bool(np.all(np.asarray(self.variance) == 0))
+
+
+FREE = Exponent()
+HYPERBOLA = Exponent(variance=0.0)
+
+
+def fit_curves(
+    batch_sizes: Array,
+    log_steps: Array,
+    weights: Array | None = None,
+    *,
+    exponent: Exponent = FREE,
+    deviation: float = 1.0,
+    reach: Array | None = None,
+    start: Curve | None = None,
+) -> Curve:
+    """The most likely curve of every row.
+
+    Args:
+        batch_sizes: shape ``[M]``, at least two distinct values.
+        log_steps: shape ``[R, M]``.
+        weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``; one when absent.
+        exponent: what is known of it beforehand.
+        deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
+        reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
+        start: where to look for the minimum, in place of a grid.
+
+    Returns:
+        Shape ``[R]``. Where the best critical batch size lies beyond :data:`REACH` it is 0 or infinity.
+    """
+    x = np.log(np.asarray(batch_sizes, dtype=float))
+    y = np.asarray(log_steps, dtype=float)
+    w = np.broadcast_to(1.0 if weights is None else np.asarray(weights, dtype=float), y.shape)
+    seeds = w.sum(axis=1)
+    w = w / seeds[:, None]
+    measured = x if reach is None else np.log(np.asarray(reach, dtype=float))
+    low, high = measured.min() - math.log(REACH), measured.max() + math.log(REACH)
+    mean = np.broadcast_to(np.asarray(exponent.log_mean, dtype=float), len(y))
+    ends = (0.0, 0.0) if exponent.held else (math.log(EXPONENTS[0]), math.log(EXPONENTS[1]))
+    box = np.array([[low, ends[0]], [high, ends[1]]])
+    pull = np.zeros(len(y)) if exponent.held else deviation**2 / (seeds * np.asarray(exponent.variance))
+    problem = _Problem(x, y, w, mean, pull)
+    if start is None:
+        theta = _bracket(problem, box)
+    else:
+        theta = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=1)
+        theta = np.clip(np.broadcast_to(theta, (len(y), 2)), *box)
+    theta = _polish(problem, theta, box)
+    level = np.einsum("rm,rm->r", w, y - _shape(x, theta)[0])
+    c = theta[:, 0]
+    bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
+    return Curve(level, c, np.exp(theta[:, 1]), bounded)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Rows to fit: log batch sizes ``[M]``, log steps and weights ``[R, M]``, and what pulls the log exponent."""
+
+    x: Array
+    y: Array
+    w: Array
+    mean: Array
+    pull: Array
+
+    def of(self, rows: np.ndarray) -> _Problem:
+        return _Problem(self.x, self.y[rows], self.w[rows], self.mean[rows], self.pull[rows])
+
+
+def _shape(x: Array, theta: Array) -> tuple[Array, Array]:
+    """``ln(S/S_min)`` and its derivatives in ``ln B_crit`` and the log exponent, ``[R, M]`` and ``[2, R, M]``."""
+    distance, exponent = theta[:, :1] - x, np.exp(theta[:, 1:])
+    rise = exponent / (1.0 + np.exp(-exponent * distance))
+    return np.logaddexp(0.0, exponent * distance), np.stack([rise, rise * distance])
+
+
+def _bracket(problem: _Problem, box: Array) -> Array:
+    """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
+    x, y, w = problem.x, problem.y, problem.w
+    (low, smallest), (high, largest) = box.tolist()
+    c = np.linspace(low, high, math.ceil((high - low) / _GRID_STEP) + 1)
+    exponents = np.linspace(smallest, largest, _GRID_EXPONENTS if largest > smallest else 1)
+    grid = np.stack([np.repeat(c, len(exponents)), np.tile(exponents, len(c))], axis=1)
+    shape = np.ascontiguousarray(_shape(x, grid)[0].T)
+    centred = w * (y - np.einsum("rm,rm->r", w, y)[:, None])
+    cost = np.einsum("rm,mg->rg", w, shape**2) - np.einsum("rm,mg->rg", w, shape) ** 2
+    cost -= 2.0 * np.einsum("rm,mg->rg", centred, shape)
+    cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
+    return grid[cost.argmin(axis=1)]
+
+
+def _polish(problem: _Problem, theta: Array, box: Array) -> Array:
+    """Levenberg-Marquardt steps inside the box; rows that have converged are left alone."""
+    theta = theta.copy()
+    damping, live = np.full(len(theta), 1e-3), np.arange(len(theta))
+    cost, slope, square = _normal(problem, theta)
+    for _ in range(_STEPS):
+        now = theta[live]
+        # a parameter at the end of the box that would leave it takes no part in the step
+        held = ((now <= box[0]) & (slope[live] >= 0)) | ((now >= box[1]) & (slope[live] <= 0))
+        damped = square[live] * (1.0 + damping[live, None, None] * np.eye(2)) + 1e-300 * np.eye(2)
+        damped = np.where(held[:, :, None] | held[:, None, :], np.eye(2), damped)
+        step = np.linalg.solve(damped, np.where(held, 0.0, slope[live])[..., None])[..., 0]
+        trial = np.clip(now - step, *box)
+        tried = _normal(problem.of(live), trial)
+        better = tried[0] <= cost[live]
+        theta[live] = np.where(better[:, None], trial, now)
+        for kept, new in zip((cost, slope, square), tried, strict=True):
+            kept[live[better]] = new[better]
+        damping[live] = np.clip(damping[live] * np.where(better, 0.1, 10.0), 1e-12, 1e12)
+        live = live[np.abs(trial - now).max(axis=1) >= _CONVERGED]
+        if not len(live):
+            break
+    return theta
+
+
+def _normal(problem: _Problem, theta: Array) -> tuple[Array, Array, Array]:
+    """Sum of squares ``[R]``, and half its slope ``[R, 2]`` and curvature ``[R, 2, 2]`` to first order."""
+    w = problem.w
+    shape, derivatives = _shape(problem.x, theta)
+    residual = problem.y - shape
+    residual = residual - np.einsum("rm,rm->r", w, residual)[:, None]
+    derivatives = derivatives - np.einsum("rm,prm->pr", w, derivatives)[..., None]
+    weighted = w * derivatives
+    beyond = theta[:, 1] - problem.mean
+    slope = -np.einsum("prm,rm->rp", weighted, residual)
+    square = np.einsum("prm,qrm->rpq", weighted, derivatives)
+    slope[:, 1] += problem.pull * beyond
+    square[:, 1, 1] += problem.pull
+    return np.einsum("rm,rm->r", w, residual**2) + problem.pull * beyond**2, slope, square
+
+
+def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
+    """What data with unit standard deviation per seed tell of ``ln B_crit`` and the log exponent.
+
+    Args:
+        batch_sizes: shape ``[M]``.
+        curve: scalars.
+        weights: number of seeds, shape ``[M]``.
+
+    Returns:
+        Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``.
+    """
+    theta = np.array([[float(curve.log_critical), math.log(float(curve.exponent))]])
+    derivatives = _shape(np.log(np.asarray(batch_sizes, dtype=float)), theta)[1][:, 0]
+    centred = derivatives - (derivatives @ weights / weights.sum())[:, None]
+    return np.asarray((centred * weights) @ centred.T)
