@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-_ROUNDS = 20
-"""Of alternating means; their error falls by the share of missing trials every time."""
+_LEAST = 1e-300
+"""In place of 0 steps, whose logarithm is no number."""
 
 
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
@@ -43,8 +43,7 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
     count = reached.sum(axis=2)
     tried = np.full_like(count, steps.shape[2]) if ran is None else (reached | ran).sum(axis=2)
     failed = np.where(count > 0, 1.0 - count / np.maximum(tried, 1), np.inf)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.where(reached, steps, 1.0))
+    logs = np.log(np.where(reached, np.maximum(steps, _LEAST), 1.0))
     mean = np.where(count > 0, logs.sum(axis=2) / np.maximum(count, 1), np.inf)
     uneven = (count > 0).any(axis=1) & ((count > 0) & (count < steps.shape[2])).any(axis=1)
     if uneven.any():
@@ -56,12 +55,18 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
 def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
     """Effect of every learning rate in ``logs = learning rate + seed`` by least squares over ``reached``, shape
     ``[resamples, learning rates]``; infinite where there is none."""
-    per_lr, per_seed = reached.sum(axis=2), reached.sum(axis=1)
-    seed = np.zeros(per_seed.shape)
-    for _ in range(_ROUNDS):
-        rate = np.where(reached, logs - seed[:, None, :], 0.0).sum(axis=2) / np.maximum(per_lr, 1)
-        seed = np.where(reached, logs - rate[:, :, None], 0.0).sum(axis=1) / np.maximum(per_seed, 1)
-    return np.where(per_lr > 0, rate, np.inf)
+    count = reached.sum(axis=(1, 2))
+    centred = np.where(reached, logs - (logs.sum(axis=(1, 2)) / count)[:, None, None], 0.0)
+    lrs, seeds = reached.shape[1:]
+    normal = np.zeros((len(logs), lrs + seeds, lrs + seeds))
+    normal[:, :lrs, lrs:] = reached
+    normal[:, lrs:, :lrs] = reached.transpose(0, 2, 1)
+    diagonal = np.arange(lrs + seeds)
+    normal[:, diagonal, diagonal] = np.concatenate([reached.sum(axis=2), reached.sum(axis=1)], axis=1)
+    sums = np.concatenate([centred.sum(axis=2), centred.sum(axis=1)], axis=1)
+    # the shortest solution: where two parts of a table share no seed and no learning rate, their means decide
+    effect = np.einsum("rij,rj->ri", np.linalg.pinv(normal, hermitian=True), sums)[:, :lrs]
+    return np.where(reached.any(axis=2), effect, np.inf)
 
 
 def censored(steps: np.ndarray, prune_factor: float | None) -> np.ndarray:

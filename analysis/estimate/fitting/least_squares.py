@@ -26,7 +26,7 @@ EXPONENTS = (0.2, 5.0)
 _GRID_STEP = 0.5
 _GRID_EXPONENTS = 17
 _STEPS = 60
-_CONVERGED = 1e-7
+_CONVERGED = 1e-9
 
 
 @dataclass(frozen=True)
