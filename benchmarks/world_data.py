@@ -148,7 +148,7 @@ QUADRATIC = NoisyQuadratic.binned(10_000)
 def tuned_sgd(batch_size: float) -> float:
     """Steps of SGD on the noisy quadratic at its best learning rate, interpolated in log step; infinite batches are
     allowed."""
-    lrs, best = np.geomspace(1e-4, 1.999, 150), np.inf
+    lrs, best = np.geomspace(1e-4, 1.9999, 150), np.inf
     for _ in range(3):
         steps = _sgd_steps(lrs, batch_size)
         at = int(steps.argmin())
