@@ -149,11 +149,11 @@ def tuned_sgd(batch_size: float) -> float:
     """Steps of SGD on the noisy quadratic at its best learning rate, interpolated in log step; infinite batches are
     allowed."""
     lrs, best = np.geomspace(1e-4, 1.9999, 150), np.inf
-    for _ in range(3):
+    for _ in range(5):
         steps = _sgd_steps(lrs, batch_size)
         at = int(steps.argmin())
         best = min(best, float(steps[at]))
-        lrs = np.geomspace(lrs[max(at - 1, 0)], lrs[min(at + 1, len(lrs) - 1)], 40)
+        lrs = np.geomspace(lrs[max(at - 1, 0)], lrs[min(at + 1, len(lrs) - 1)], 20)
     return best
 
 
