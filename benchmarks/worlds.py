@@ -44,9 +44,9 @@ def fit(task: Task) -> list[dict[str, Any]]:
     about = {"world": name, "seeds": seeds, "sweep": index}
     try:
         table, truths = sweep(WORLDS[name], seeds, index)
-        start = time.perf_counter()
+        start = time.process_time()
         answers = fit_table(table, AnalysisConfig(resamples=resamples)).answers
-        seconds = (time.perf_counter() - start) / len(answers)
+        seconds = (time.process_time() - start) / len(answers)
         return [
             about | {"seconds": seconds} | record(answer, truth)
             for answer, truth in zip(answers, truths.values(), strict=True)
@@ -66,6 +66,7 @@ def record(answer: Answer, truth: Truth) -> dict[str, Any]:
         "min_steps": answer.min_steps,
         "min_steps_interval": list(min_steps),
         "min_steps_covered": _holds(min_steps, truth.min_steps),
+        "exponent": answer.exponent,
         "verdict": str(answer.verdict),
     }
 
@@ -80,6 +81,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     answers = [entry for entry in records if "error" not in entry]
     errors = [entry["error"] for entry in records if "error" in entry]
     closed = [entry["interval"] for entry in answers if all(entry["interval"])]
+    exponents = [entry["exponent"] for entry in answers if entry["exponent"] is not None]
     valued = [entry["estimate"] / entry["truth"] for entry in answers if entry["estimate"] is not None]
     return {
         "coverage": _share(entry["covered"] for entry in answers),
@@ -89,6 +91,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "open": _share(not all(entry["interval"]) for entry in answers),
         "ratio": median(valued) if valued else None,
         "no_value": _share(entry["estimate"] is None for entry in answers),
+        "exponent": median(exponents) if exponents else None,
         "min_steps_coverage": _share(entry["min_steps_covered"] for entry in answers),
         "milliseconds": 1000 * median(entry["seconds"] for entry in answers) if answers else None,
         "failed": len(errors),
@@ -104,7 +107,7 @@ def _share(hits: Iterable[bool]) -> float | None:
 
 HEADINGS = (
     "world", "seeds", "coverage %", "silent errors %", "ok %", "half-width", "open %", "estimate / truth", "no value %",
-    "S_min coverage %", "failed", "ms",
+    "exponent", "S_min coverage %", "failed", "CPU ms",
 )  # fmt: skip
 GOALS = (
     f"Goals: silent errors <= {100 * SILENT:g} % in every world; coverage {100 * COVERAGE[0]:g} to "
@@ -129,6 +132,7 @@ def row(world: World, seeds: int, found: dict[str, Any]) -> list[str]:
         _percent(found["open"]),
         _number(found["ratio"]),
         _percent(found["no_value"]),
+        _number(found["exponent"]),
         _percent(found["min_steps_coverage"]),
         f"**{found['failed']}**" if found["failed"] else "0",
         "" if found["milliseconds"] is None else f"{found['milliseconds']:.0f}",
