@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import fdtri, ndtri, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
@@ -24,8 +24,19 @@ from analysis.estimate.fitting.tables import Table
 
 _TINY = 1e-300
 _ROUNDS = 3
+_UNLIKELY = 0.2
+"""Probability of residuals this large, or larger, below which they are not pooled with what seeds show."""
+
 FEWEST_FREE = 4
 """Batch sizes below which a free exponent leaves no residual."""
+
+
+@dataclass(frozen=True)
+class _Seeds:
+    """Variance of the log steps of one seed, and its degrees of freedom."""
+
+    variance: float
+    freedom: float
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class Fit:
     interval_method: str
     weights: Array
     seed_variance: float
-    seed_freedom: int
+    seed_freedom: float
     deviation: float
     freedom: float
     exponent: Exponent
@@ -85,8 +96,8 @@ def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Table], *, conf
     data, measured = gather(batch_sizes, tables)
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
-    _, variance, freedom = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
-    return _free(data.unbounded(), variance, freedom, confidence)
+    _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
+    return _free(data.unbounded(), _Seeds(*found), confidence)
 
 
 def fit_curve(
@@ -103,9 +114,10 @@ def fit_curve(
     Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
     winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
 
-    1. centred, then rescaled to one pooled standard deviation per batch size: the larger of the seed variance (pooled
-       over batch sizes, inflated by n/(n-1)) and the weighted mean squared residual of the fit, which also holds what
-       seeds cannot show (the spacing of the learning-rate grid, a curve of another form);
+    1. centred, then rescaled to one standard deviation per batch size: the seed variance (pooled over batch sizes,
+       inflated by n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is
+       larger than seeds let expect, as it also holds what seeds cannot show (the spacing of the learning-rate grid, a
+       curve of another form);
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, and refitted, each with a draw of what is believed of the exponent.
 
@@ -126,12 +138,13 @@ def fit_curve(
     here = data.reached
     count = int(here.sum())
     rng = np.random.default_rng(seed)
-    deviations, seed_variance, seed_freedom = seed_deviations(measured, data.weights[here], resamples, rng)
+    deviations, *found = seed_deviations(measured, data.weights[here], resamples, rng)
+    seeds = _Seeds(*found)
     alone = data.unbounded()
     if count >= FEWEST_FREE:
-        belief = belief.giving_way(_free(alone, seed_variance, seed_freedom, confidence))
-    estimate, deviation, freedom = _fitted(data, belief.whole, seed_variance)
-    hyperbola, around, left = _fitted(data, HYPERBOLA, seed_variance)
+        belief = belief.giving_way(_free(alone, seeds, confidence))
+    estimate, deviation, freedom = _fitted(data, belief.whole, seeds)
+    hyperbola, around, left = _fitted(data, HYPERBOLA, seeds)
     fitted = estimate.log_steps(data.batch_sizes)
     log_steps = data.completed(fitted[None], deviation)[0]
     residuals = (log_steps - fitted)[here]
@@ -144,10 +157,10 @@ def fit_curve(
         resampled=_none(),
         interval_method="none: the curve is exactly determined",
         weights=data.all_weights[here],
-        seed_variance=seed_variance,
-        seed_freedom=seed_freedom,
+        seed_variance=seeds.variance,
+        seed_freedom=seeds.freedom,
         deviation=deviation,
-        freedom=freedom + seed_freedom,
+        freedom=freedom,
         exponent=belief.whole,
         data=data,
         hyperbola=hyperbola,
@@ -158,16 +171,16 @@ def fit_curve(
     draws = np.zeros((resamples, len(fitted)))
     draws[:, here] = rescaled(deviations, deviation / np.sqrt(data.weights[here]), rng) / max(deviation, _TINY)
     latent = rng.standard_normal((resamples, len(data.bounds)))
-    scale = widening(freedom + seed_freedom, confidence) * deviation
+    scale = widening(freedom, confidence) * deviation
     resampled, complete = _refits(data, estimate, belief.draws(resamples, rng), deviation, scale, draws, latent)
-    around *= widening(left + seed_freedom, confidence)
+    around *= widening(left, confidence)
     return replace(
         fit,
         resampled_log_steps=complete[:, here],
         resampled=resampled,
         resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent)[0],
         interval_method="bootstrap over seeds, learning rate chosen again"
-        if seed_freedom
+        if seeds.freedom
         else "bootstrap over residuals (one seed)",
     )
 
@@ -178,33 +191,37 @@ def widening(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _free(alone: Data, seed_variance: float, seed_freedom: int, confidence: float) -> Free:
+def _free(alone: Data, seeds: _Seeds, confidence: float) -> Free:
     found = alone.fit(FREE, 1.0).row(0)
-    freedom = len(alone.batch_sizes) - 3
-    deviation = _deviation(alone, found, 0.0, seed_variance, freedom) * widening(freedom + seed_freedom, confidence)
+    deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
+    deviation *= widening(freedom, confidence)
     known = information(alone.batch_sizes, found, alone.weights)
     spare = known[1, 1] - known[0, 1] ** 2 / known[0, 0] if known[0, 0] > 0 else 0.0
     return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
-def _fitted(data: Data, exponent: Exponent, seed_variance: float) -> tuple[Curve, float, float]:
-    """The most likely curve, the standard deviation of a seed around it, and the degrees of freedom of the residuals.
+def _fitted(data: Data, exponent: Exponent, seeds: _Seeds) -> tuple[Curve, float, float]:
+    """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
-    The exponent takes one degree of freedom in so far as the data, not the belief, decide it. Each of the three needs
-    the others, so they are found in turns.
+    The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
+    the three needs the others, so they are found in turns. With three batch sizes the residuals are those of the
+    hyperbola, as three parameters leave none; with two it is the curve.
     """
     count = int(data.reached.sum())
     alone = data.unbounded()
     curve = alone.fit(HYPERBOLA, 1.0).row(0)
     freedom = float(count - 2)
-    deviation = _deviation(alone, curve, 0.0, seed_variance, freedom)
+    deviation, known = _deviation(alone, curve, 0.0, seeds, freedom)
+    turns = 0 if exponent.held or count < 3 else 1 if count < FEWEST_FREE else _ROUNDS
     for part in (alone, data) if len(data.bounds) else (alone,):
-        for _ in range(1 if exponent.held or count < 3 else _ROUNDS):
+        if exponent.held or count < 3:
+            curve = part.fit(HYPERBOLA, max(deviation, _TINY)).row(0)
+        for _ in range(turns):
             curve = part.fit(exponent, max(deviation, _TINY)).row(0)
-            if count >= FEWEST_FREE and not exponent.held:
+            if count >= FEWEST_FREE:
                 freedom = count - 2 - _share(part, curve, deviation, exponent)
-            deviation = _deviation(part, curve, deviation, seed_variance, freedom)
-    return curve, deviation, max(freedom, 0.0)
+                deviation, known = _deviation(part, curve, deviation, seeds, freedom)
+    return curve, deviation, known
 
 
 def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> float:
@@ -215,13 +232,22 @@ def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> fl
     return spare / (spare + before) if spare + before > 0 else 1.0
 
 
-def _deviation(data: Data, curve: Curve, deviation: float, seed_variance: float, freedom: float) -> float:
-    """Standard deviation of one seed's log steps: the larger of what seeds and what the residuals of a fit show."""
+def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedom: float) -> tuple[float, float]:
+    """Standard deviation of one seed's log steps, and its degrees of freedom.
+
+    Seeds and the residuals of a fit are pooled, unless the residuals are larger than seeds let expect
+    (:data:`_UNLIKELY`): they also hold what seeds cannot show, and then they count alone.
+    """
     if freedom <= 0:
-        return math.sqrt(seed_variance)
+        return math.sqrt(seeds.variance), seeds.freedom
     fitted = curve.log_steps(data.batch_sizes)
-    residuals = data.completed(fitted[None], deviation)[0] - fitted
-    return math.sqrt(max(seed_variance, float(data.all_weights @ residuals**2) / freedom))
+    squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)
+    together = freedom + seeds.freedom
+    if not seeds.freedom:
+        return math.sqrt(squares / freedom), freedom
+    if squares / freedom > seeds.variance * float(fdtri(freedom, seeds.freedom, 1.0 - _UNLIKELY)):
+        return math.sqrt(squares / freedom), together
+    return math.sqrt((squares + seeds.freedom * seeds.variance) / together), together
 
 
 def _refits(
