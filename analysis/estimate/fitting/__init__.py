@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.special import fdtri, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
@@ -24,9 +24,6 @@ from analysis.estimate.fitting.tables import Table
 
 _TINY = 1e-300
 _ROUNDS = 3
-_UNLIKELY = 0.2
-"""Probability of residuals this large, or larger, below which they are not pooled with what seeds show."""
-
 FEWEST_FREE = 4
 """Batch sizes below which a free exponent leaves no residual."""
 
@@ -116,7 +113,7 @@ def fit_curve(
 
     1. centred, then rescaled to one standard deviation per batch size: the seed variance (pooled over batch sizes,
        inflated by n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is
-       larger than seeds let expect, as it also holds what seeds cannot show (the spacing of the learning-rate grid, a
+       larger, as it also holds what seeds cannot show (the spacing of the learning-rate grid, a
        curve of another form);
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, and refitted, each with a draw of what is believed of the exponent.
@@ -235,19 +232,16 @@ def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> fl
 def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedom: float) -> tuple[float, float]:
     """Standard deviation of one seed's log steps, and its degrees of freedom.
 
-    Seeds and the residuals of a fit are pooled, unless the residuals are larger than seeds let expect
-    (:data:`_UNLIKELY`): they also hold what seeds cannot show, and then they count alone.
+    Seeds and the residuals of a fit are pooled, unless the residuals are larger than the seeds show: they also hold
+    what seeds cannot show, and then they count alone.
     """
     if freedom <= 0:
         return math.sqrt(seeds.variance), seeds.freedom
     fitted = curve.log_steps(data.batch_sizes)
     squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)
     together = freedom + seeds.freedom
-    if not seeds.freedom:
-        return math.sqrt(squares / freedom), freedom
-    if squares / freedom > seeds.variance * float(fdtri(freedom, seeds.freedom, 1.0 - _UNLIKELY)):
-        return math.sqrt(squares / freedom), together
-    return math.sqrt((squares + seeds.freedom * seeds.variance) / together), together
+    pooled = (squares + seeds.freedom * seeds.variance) / together
+    return math.sqrt(max(pooled, squares / freedom)), together
 
 
 def _refits(
