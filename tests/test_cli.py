@@ -12,12 +12,10 @@ import pytest
 import typer
 
 import cli
-from analysis.commands import add_to
 from cbs.errors import ConfigError
 from sweeps.parsing import parse_batch_sizes, parse_seeds
 
-add_to(cli.app)
-COMMANDS = sorted(typer.main.get_command(cli.app).commands)
+COMMANDS = sorted(typer.main.get_command(cli.application()).commands)
 EXPECTED = {
     "analyze", "compare", "fit", "import", "noise-scale", "optimizers", "recommend", "report", "scale", "sweep",
     "throughput",

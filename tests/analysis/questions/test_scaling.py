@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.commands import add_to
+import cli
 from analysis.present.figures.scaling import SCALING, compute
 from analysis.questions.scaling import Scaling, scale
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -268,10 +268,7 @@ def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
 
 
 def test_the_command(three: Path, tmp_path: Path) -> None:
-    import typer
-
-    app = typer.Typer()
-    add_to(app)
+    app = cli.application()
     arguments = ["scale", str(three), "--target", "2.4", "--target", "3.0", "--against", "data", "--at", "1e8"]
     options = ["--resamples", "200", "--no-figures", "--no-three-term", "-o", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, [*arguments, *options])
