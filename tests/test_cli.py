@@ -12,8 +12,18 @@ import pytest
 import typer
 
 import cli
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.read.importers import IMPORTERS
+from analysis.venues import VENUES
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.sources import SOURCES
+from cbs.optimizers import OPTIMIZERS
+from cbs.workloads import WORKLOADS
 from sweeps.parsing import parse_batch_sizes, parse_seeds
+from sweeps.recipes import RECIPES
+from tests.factories import Truth, sweep
 
 COMMANDS = sorted(typer.main.get_command(cli.application()).commands)
 EXPECTED = {
@@ -21,6 +31,14 @@ EXPECTED = {
     "throughput",
 }  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
+
+
+HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
+
+"""What help does without."""
+
+UNUSED = ("torch", "ray", "matplotlib", "scipy.stats", "scipy.optimize")
+"""What an analysis without figures does without."""
 
 
 def one_line(text: str) -> bool:
@@ -50,6 +68,55 @@ def test_without_arguments_it_says_what_it_can_do(run):
 
 def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
+
+
+NAMES = [
+    ("sweep", "--optim", OPTIMIZERS),
+    ("sweep", "--recipe", RECIPES),
+    ("sweep", "--workload", WORKLOADS),
+    ("sweep", "--probe", SOURCES),
+    ("sweep", "--diagnostic", DIAGNOSTICS),
+    ("throughput", "RESULTS_OR_RECIPE", RECIPES),
+    ("optimizers", "--workload", WORKLOADS),
+    ("noise-scale", "--workload", WORKLOADS),
+    ("noise-scale", "--optim", OPTIMIZERS),
+    ("noise-scale", "--probe", SOURCES),
+    ("noise-scale", "--geometry", GEOMETRIES),
+    ("import", "--format", IMPORTERS),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "report", "scale")),
+    *((command, "--venue", VENUES) for command in ("analyze", "compare")),
+]
+
+
+@pytest.mark.parametrize(("command", "flag", "names"), NAMES, ids=[" ".join(entry[:2]) for entry in NAMES])
+def test_help_names_what_a_flag_takes(run, command, flag, names):
+    parameters = typer.main.get_command(cli.application()).commands[command].params
+    (text,) = (each.help for each in parameters if flag in (*each.opts, each.metavar))
+    assert ", ".join(names) in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import contextlib, io, sys, cli\n"
+        f"sys.argv = ['cbs', *{arguments}]\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): cli.main()\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path):
+    sweep(tmp_path, {"adamw": Truth()})
+    code = (
+        f"import sys, cli; sys.argv = ['cbs', 'analyze', {str(tmp_path)!r}, '--no-figures', '--resamples', '100']\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {UNUSED} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +332,7 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cbs.noise_scale.run.measure_run", interrupted)
+    monkeypatch.setattr("sweeps.noise_scale.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
     assert (code, out, err) == (130, "", "cbs: stopped\n")
 

@@ -277,3 +277,13 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
     assert "All else equal" in shown.output
     printed = CliRunner().invoke(app, [*arguments, *options, "--json"])
     assert json.loads(printed.stdout)["laws"][0]["axis"] == "data"
+
+
+def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
+    def critical(overhead: str) -> float:
+        options = ["--definition", "overhead", "--overhead", overhead, "--resamples", "200", "--no-figures"]
+        arguments = ["scale", str(three), "--target", "2.4", "--no-three-term", "-o", str(tmp_path / "out"), "--json"]
+        found = CliRunner().invoke(cli.application(), [*arguments, *options])
+        return json.loads(found.stdout)["points"][0]["critical_batch_size"]
+
+    assert critical("1.0") > 2 * critical("0.2")
