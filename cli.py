@@ -63,9 +63,13 @@ def _noise_scale(**asked: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def application() -> typer.Typer:
+def application(only: str | None = None) -> typer.Typer:
     """The command with all its commands: every module of :data:`PACKAGES` has a function ``command`` and gives it its
-    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``."""
+    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``.
+
+    Args:
+        only: name of a command; where there is one of this name, the others are left out, which saves their imports.
+    """
     app = typer.Typer(
         name="cbs",
         help="How large a batch can an optimizer use? Sweep, then analyze.",
@@ -75,10 +79,13 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(root)
-    for package in PACKAGES:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            name = module.name.strip("_").replace("_", "-")
-            app.command(name)(importlib.import_module(f"{package}.{module.name}").command)
+    modules = {
+        module.name.strip("_").replace("_", "-"): f"{package}.{module.name}"
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    }
+    for name in [only] if only in modules else modules:
+        app.command(name)(importlib.import_module(modules[name]).command)
     return app
 
 
@@ -109,7 +116,7 @@ def main() -> None:
     """Entry point: one clear line and exit code 2 for anything a person can put right."""
     try:
         neighbours()
-        status = application()(standalone_mode=False)
+        status = application(next(iter(sys.argv[1:]), None))(standalone_mode=False)
     except CbsError as error:
         from_signal = type(error).__name__ == "Interrupted"
         errors.print(f"cbs: {error}", markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ knows entries that are made on demand, such as everything a library has.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -120,6 +121,7 @@ class Registry(Generic[T]):
         self._discovered = True
 
 
+@functools.cache
 def listed(package: str) -> str:
     """The names that the modules of ``package`` register, sorted, for a help text: ``"adam, adamw, kfac"``.
 

@@ -70,6 +70,11 @@ def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
 
 
+IMPORTED = (
+    "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3", "--metric-unit", "nats",
+    "--example-unit", "sequence",
+)  # fmt: skip
+
 NAMES = [
     ("sweep", "--optim", OPTIMIZERS),
     ("sweep", "--recipe", RECIPES),
@@ -168,9 +173,62 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--target", "nan"], ["target"]),
         (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
         (["sweep", "--target", "9"], ["before the first step", "harder"]),
-        (["sweep", "--flag"], ["--flag", "--help"]),
         (["sweeep"], ["sweeep", "sweep"]),
-        (["analyze", "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
+        *(
+            ([command, *more, "/no/such/folder"], ["/no/such/folder", "cbs sweep"])
+            for command, *more in (
+                ["analyze"],
+                ["compare"],
+                ["report"],
+                ["scale"],
+                ["recommend", "--examples-per-second-per-device", "9"],
+            )
+        ),
+        *(([command, "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
+        *(
+            ([command, *more, "--confidence", "2"], ["confidence", "between 0 and 1"])
+            for command, *more in (
+                ["analyze"],
+                ["compare"],
+                ["report"],
+                ["scale", "results"],
+                ["fit", "steps.csv"],
+                ["recommend", "--examples-per-second-per-device", "9"],
+            )
+        ),
+        *(
+            ([command, *more, "--resamples", "99"], ["resamples", "at least 100"])
+            for command, *more in (["analyze"], ["compare"], ["report"], ["scale", "results"], ["fit", "steps.csv"])
+        ),
+        (["analyze", "--venue", "icl"], ["icl", "did you mean icml"]),
+        (["analyze", "--target", "low"], ["--target", "low"]),
+        (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
+        (["compare", "--step-latency", "1"], ["--step-latency", "--examples-per-second-per-device"]),
+        (["fit"], ["Missing argument", "fit --help"]),
+        (["fit", "/no/such.csv"], ["/no/such.csv"]),
+        (["fit", "steps.csv", "--column", "steps"], ["--column", "OURS=THEIRS"]),
+        (["import"], ["SOURCE", "-o FOLDER", "--metric"]),
+        (["import", "/no/such.csv", *IMPORTED], ["/no/such.csv"]),
+        (["import", "runs.csv", *IMPORTED, "--format", "tabel"], ["tabel", "did you mean table"]),
+        (["import", "runs.csv", *IMPORTED, "--direction", "up"], ["direction", "up"]),
+        (["import", "runs.csv", *IMPORTED, "--set", "optimizer"], ["--set", "name=value"]),
+        (["optimizers", "muon", "--libraries"], ["--libraries", "without names"]),
+        (["optimizers", "muon", "--set", "muon.matrices=all"], ["--set", "--workload"]),
+        (["recommend"], ["--throughput", "--probe", "--examples-per-second-per-device"]),
+        (["recommend", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
+        (["recommend", "--throughput", "a.csv", "--probe"], ["--probe"]),
+        (["recommend", "--save-throughput", "a.csv", "--examples-per-second-per-device", "9"], ["--save-throughput"]),
+        (["recommend", "--examples-per-second-per-device", "0"], ["examples per second", "above 0"]),
+        (["recommend", "--examples-per-second-per-device", "9", "--devices", "0"], ["devices", "at least 1"]),
+        (["recommend", "--examples-per-second-per-device", "9", "--price", "-1"], ["price"]),
+        (["scale"], ["Missing argument", "scale --help"]),
+        (["scale", "results", "--against", "date"], ["date", "data"]),
+        (["scale", "results", "--at", "3"], ["--at", "--against"]),
+        (["scale", "results", "--hold-data", "0"], ["--hold-data", "positive"]),
+        (["throughput"], ["Missing argument", "throughput --help"]),
+        (["throughput", "quik"], ["quik", "quick"]),
+        (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
+        (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(run, arguments, words, tmp_path, monkeypatch):
