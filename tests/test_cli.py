@@ -201,7 +201,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
             for command, *more in (["analyze"], ["compare"], ["report"], ["scale", "results"], ["fit", "steps.csv"])
         ),
         (["analyze", "--venue", "icl"], ["icl", "did you mean icml"]),
-        (["analyze", "--target", "low"], ["--target", "low"]),
+        (["analyze", "--target", "low"], ["--target", "number"]),
         (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
         (["compare", "--step-latency", "1"], ["--step-latency", "--examples-per-second-per-device"]),
         (["fit"], ["Missing argument", "fit --help"]),

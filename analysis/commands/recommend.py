@@ -57,13 +57,14 @@ def command(
     from analysis.read.throughput import Measured, choose_throughput
     from cbs.step_times import write_step_times
 
-    wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    config = AnalysisConfig(confidence=confidence, resamples=resamples)
-    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
-    if (times is None) != probe or (save_throughput is not None and not probe):
+    sources = [throughput is not None, probe, examples_per_second_per_device is not None]
+    if sum(sources) != 1 or (save_throughput is not None and not probe):
         raise ConfigError(
             "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
         )
+    wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
+    config = AnalysisConfig(confidence=confidence, resamples=resamples)
+    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
     if times is None:
         rows = context.obj.step_times(str(results))
         times = Measured(tuple(rows), "a short run on this machine")
