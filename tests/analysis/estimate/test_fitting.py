@@ -10,6 +10,7 @@ from scipy.stats import norm, t
 
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, widening
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief
+from analysis.estimate.fitting.least_squares import information
 from analysis.estimate.fitting.tables import Table
 from tests.factories import Truth, tables
 
@@ -29,13 +30,14 @@ def noise_free(exponent: float = 1.0, sizes: np.ndarray = SIZES, **options: obje
 
 @pytest.mark.parametrize("exponent", [0.7, 1.0, 1.3])
 def test_noise_free_sweep_has_a_point_interval(exponent: float) -> None:
-    """Without noise the data alone decide the exponent, whatever was believed of it."""
+    """Without noise the data alone decide the exponent, whatever was believed of it; what the rounds that find noise and
+    exponent in turns leave of the belief is 2e-5."""
     fit = noise_free(exponent)
     for name, truth in (("critical", 7381 / 175), ("exponent", exponent), ("min_steps", 175.0)):
         low, high = interval(getattr(fit.resampled, name), 0.95)
-        assert low == pytest.approx(truth, rel=1e-5)
-        assert high == pytest.approx(truth, rel=1e-5)
-    assert fit.residual_rms < 1e-7
+        assert low == pytest.approx(truth, rel=1e-4)
+        assert high == pytest.approx(truth, rel=1e-4)
+    assert fit.residual_rms < 1e-5
 
 
 def test_the_hyperbola_beside_the_curve() -> None:
@@ -64,18 +66,20 @@ def test_two_batch_sizes_leave_no_interval() -> None:
     assert fit.estimate.exponent == pytest.approx(1.0)
 
 
-def test_three_batch_sizes_leave_the_exponent_to_the_belief() -> None:
-    """Two parameters and three points: refits scatter in the exponent as the belief does."""
+@pytest.mark.parametrize("noise", [0.05, 0.4])
+def test_refits_scatter_in_the_exponent_as_data_and_belief_do(noise: float) -> None:
+    """Three batch sizes, whose data tell P of the log exponent: refits are means, weighed by P and Q = 1/SPREAD^2, of
+    data scattered by P^-1/2 (times Student's t over the normal quantile) and a draw scattered by Q^-1/2."""
     sizes = np.array([4, 32, 256])
-    data = trials(Truth(noise=0.05), sizes)
+    data = trials(Truth(noise=noise), sizes)
     assert free_exponent(sizes, data) is None
-    fit = fit_curve(sizes, data, resamples=1000)
-    assert abs(math.log(fit.estimate.exponent)) < 0.05
-    assert np.log(fit.resampled.exponent).std() == pytest.approx(SPREAD, rel=0.15)
-    sure = fit_curve(sizes, data, resamples=1000, belief=Belief(np.zeros(1), np.full(1, 1e-8), np.ones(1)))
+    fit = fit_curve(sizes, data, resamples=2000)
+    known = information(sizes, fit.estimate, fit.weights) / fit.deviation**2
+    p, q = known[1, 1] - known[0, 1] ** 2 / known[0, 0], SPREAD**-2
+    expected = math.sqrt((widening(fit.freedom, 0.95) ** 2 * p + q) / (p + q) ** 2)
+    assert np.log(fit.resampled.exponent).std() == pytest.approx(expected, rel=0.15)
+    sure = fit_curve(sizes, data, resamples=2000, belief=Belief(np.zeros(1), np.full(1, 1e-8), np.ones(1)))
     assert np.log(sure.resampled.exponent).std() < 1e-3
-    widths = [np.subtract(*np.log(np.quantile(each.resampled.critical, [0.975, 0.025]))) for each in (fit, sure)]
-    assert widths[0] > 1.1 * widths[1]
 
 
 def test_the_belief_draws_the_exponent_towards_one() -> None:
