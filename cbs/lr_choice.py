@@ -3,8 +3,9 @@
 The winner is chosen over seeds, not by the luckiest run: first the learning rates of which the smallest share of the
 trials that were run failed to reach the target, among them the lowest geometric mean of the steps. A trial that was
 never run says nothing. Where a learning rate has the steps of some of the seeds only, the means are those of the
-additive model of learning rate and seed, so that it gains nothing from these having been the fast ones. The search that extends a
-learning-rate grid and the analysis, and each bootstrap resample of it, call these functions, so they cannot disagree.
+additive model of learning rate and seed, so that it gains nothing from these having been the fast ones. The search that
+extends a learning-rate grid and the analysis, and each bootstrap resample of it, call these functions, so they cannot
+disagree.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def test_without_a_missing_trial_the_smallest_product_of_steps_wins(table: np.nd
 
 
 def test_a_learning_rate_run_with_the_fast_seed_only_does_not_win() -> None:
-    """Seed 1 is three times as fast. At 2e-3 only it was run, and took 10 % longer than at 1e-3; its mean is smaller."""
+    """Seed 1 is three times as fast. The second learning rate was run with it alone, and took 10 % longer than the
+    first; its mean is smaller."""
     steps = np.array([[300.0, 100.0], [NAN, 110.0], [390.0, 130.0]])
     ran = np.array([[True, True], [False, True], [True, True]])
     assert math.exp(np.log(steps[0]).mean()) > 110.0
@@ -105,9 +106,9 @@ def test_parts_of_a_table_without_a_common_seed_are_compared_by_their_means() ->
 )
 def test_many_tables_are_each_table(stack: np.ndarray, data: st.DataObject) -> None:
     ran = data.draw(hnp.arrays(bool, stack.shape))
-    for given in (None, ran):
-        each = [best_lr(table, None if given is None else ran[index]) for index, table in enumerate(stack)]
-        assert best_lr_many(stack, given).tolist() == [-1 if row is None else row for row in each]
+    for told in (None, ran):
+        each = [best_lr(table, None if told is None else ran[index]) for index, table in enumerate(stack)]
+        assert best_lr_many(stack, told).tolist() == [-1 if row is None else row for row in each]
 
 
 @pytest.mark.parametrize(

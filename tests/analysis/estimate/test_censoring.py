@@ -105,7 +105,8 @@ def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
     limit = 175 + 7381 / SIZES[at]
     shift = []
     for seed in range(40):
-        data = [Table.of(each) for each in tables(truth, SIZES, 5, lrs=(5e-4, 1e-3, 2e-3), prune_factor=None, seed=seed)]
+        found = tables(truth, SIZES, 5, lrs=(5e-4, 1e-3, 2e-3), prune_factor=None, seed=seed)
+        data = [Table.of(table) for table in found]
         late = data[at].steps > limit
         steps = np.where(late, NAN, data[at].steps)
         if not np.isfinite(steps).any():

@@ -56,8 +56,8 @@ def test_a_free_exponent_costs_a_degree_of_freedom() -> None:
 
 @pytest.mark.parametrize(("noise", "seeds"), [(0.01, 3), (0.01, 8), (0.1, 400)])
 def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise: float, seeds: int) -> None:
-    """Batch sizes alternately 4 % slower and faster, which no smooth curve takes up: the squares of eight points over the
-    degrees of freedom that the curve leaves. Seeds move it by two of their standard errors at most."""
+    """Batch sizes alternately 4 % slower and faster, which no smooth curve takes up: the squares of eight points over
+    the degrees of freedom that the curve leaves. Seeds move it by two of their standard errors at most."""
     rng = np.random.default_rng(0)
     logs = np.log(175 + 7381 / SIZES) + 0.04 * (-1.0) ** np.arange(len(SIZES))
     data = [Table.of(np.exp(at + noise * rng.standard_normal((1, seeds)))) for at in logs]

@@ -24,6 +24,7 @@ from cbs.record import TrialStatus
 from cbs.target import Target
 from tests.factories import TARGET, Truth, sweep
 
+
 def study(steps: list[list[float]], status: list[list[str]] | None = None) -> Study:
     table = np.array(steps)
     reached = np.where(np.isfinite(table), "REACHED", "BUDGET_EXHAUSTED").astype(object)
