@@ -1,5 +1,5 @@
-"""The 95 % interval of the critical batch size holds the truth 95 times in 100 and is no wider than that takes; the test
-of fit rejects 1 in 100.
+"""The 95 % interval of the critical batch size holds the truth 95 times in 100 and is no wider than it must be; the
+test of fit rejects 1 in 100.
 
 Each synthetic sweep draws its own truth: 5 to 9 batch sizes, a critical batch size anywhere between the second smallest
 and the second largest, 3-15 % seed noise of which 30-90 % is common to the learning rates of a seed, a best learning
