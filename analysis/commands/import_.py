@@ -14,6 +14,15 @@ import typer
 from analysis.commands import AsJson, errors
 
 
+class _Formats(str):
+    """A help text that names the formats when it is shown: looking them up imports them, and pandas with them."""
+
+    def __format__(self, spec: str) -> str:
+        from analysis.read.importers import IMPORTERS
+
+        return format(f"{', '.join(IMPORTERS)}. {self!s}", spec)
+
+
 def command(
     sources: Annotated[
         list[str] | None,
@@ -23,7 +32,7 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
     ] = None,
     format: Annotated[
-        str, typer.Option(help="table, tensorboard, wandb, huggingface or batch_science. auto: by what is there.")
+        str, typer.Option(help=_Formats("auto: by what is there, and the outcome says what that was."))
     ] = "auto",
     metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
     direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,

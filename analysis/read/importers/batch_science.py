@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.read.importers import cells
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
-from analysis.read.importers.files import entries, read_json, read_sheet
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Found, Request, Run, fact
+from analysis.read.importers.files import entries, read_json
+from analysis.read.importers.runs import run_of
+from analysis.read.table import Table, read_table
 from cbs.errors import DataError
 from cbs.record import TrialStatus
 
@@ -49,9 +51,9 @@ class _Study:
 class BatchScience:
     """The top folder, any folder of studies, or one study; one workload is a dataset and a model."""
 
-    def claims(self, source: str) -> bool:
+    def claims(self, source: str) -> Claim | None:
         """A folder with a study somewhere below."""
-        return next(_studies(Path(source)), None) is not None
+        return Claim.of((folder / STUDY for folder in _studies(Path(source))), STUDY)
 
     def read(self, source: str, request: Request) -> Found:
         """Every COMPLETE trial, or the first ``request.trials`` of each study by trial id, and the INFEASIBLE ones."""
@@ -103,11 +105,11 @@ def _study(folder: Path, top: Path) -> _Study:
     parts = folder.relative_to(top).parts
     above = "/".join(parts[:-_DEPTH])
     try:
-        names = [cells.fact("workload", data.get(key)) for key in ("dataset", "model")]
+        names = [fact("workload", data.get(key)) for key in ("dataset", "model")]
         return _Study(
             folder,
             "/".join([above, *names] if above else names),
-            cells.fact("optimizer", data.get("optimizer")),
+            fact("optimizer", data.get("optimizer")),
             cells.whole(data.get("batch_size"), 1),
             cells.whole(data.get("train_steps"), 0),
             bool(data.get("early_stopping")),
@@ -138,24 +140,21 @@ def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: 
         "lr": _lr(parameters["learning_rate"], folder),
         "seed": 0,
     }
-    axis = values = np.empty(0)
+    table = Table(str(folder / CURVE), {}, [])
     if data["status"] == "INFEASIBLE":
         facts["status"] = TrialStatus.DIVERGED
     else:
-        sheet = read_sheet(folder / CURVE)
-        there = [name for name in sheet.columns if name != "step"]
-        metrics.update(there)
-        for column in ("step", request.metric):
-            if column not in sheet.columns:
-                raise DataError(f"{sheet.path} has no column {column!r}; its metrics are {', '.join(there)}")
-        rows = sheet.filled(request.metric)
-        axis, values = sheet.numbers("step", rows=rows, minimum=0.0), sheet.numbers(request.metric, rows=rows)
-    return Run(
+        table = read_table(folder / CURVE)
+        table.need(request.metric, "see --metric")
+        metrics.update(title for title in table.columns if title != "step")
+    return run_of(
+        table,
+        request,
+        request.axis("step"),
         name=os.path.join(study.workload, study.optimizer, str(study.batch_size), folder.name),
         place=str(folder),
-        axis=axis,
-        values=values,
         facts=facts,
+        config=parameters,
         metaparameters={"batch_size": study.batch_size, "status": data["status"], **parameters},
         max_steps=study.train_steps or None,
     )
@@ -163,7 +162,7 @@ def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: 
 
 def _lr(cell: Any, folder: Path) -> float:
     try:
-        return cells.fact("lr", cell)
+        return fact("lr", cell)
     except ValueError as error:
         raise DataError(f"{folder / TRIAL}, learning_rate: {error}; {_REMEDY}") from None
 

@@ -6,16 +6,15 @@ is per device, without accumulation and world size. Both are asked for.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from analysis.read.importers import cells
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
-from analysis.read.importers.files import read_json
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Found, Request, Run
+from analysis.read.importers.files import below, read_json, run_name
+from analysis.read.importers.runs import run_of
+from analysis.read.table import of_rows
 from cbs.errors import DataError
 
 STATE = "trainer_state.json"
@@ -28,15 +27,14 @@ _PER_DEVICE = "config.train_batch_size"
 class HuggingFace:
     """A ``trainer_state.json``, a checkpoint, the folder of a run, or a folder of runs."""
 
-    def claims(self, source: str) -> bool:
+    def claims(self, source: str) -> Claim | None:
         """A state of the Trainer, or a folder with one somewhere below."""
-        path = Path(source)
-        return path.name == STATE if path.is_file() else bool(_states(path))
+        return Claim.of(below(Path(source), STATE.__eq__), STATE)
 
     def read(self, source: str, request: Request) -> Found:
         """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
         path = Path(source)
-        states = [path] if path.is_file() else _states(path)
+        states = [path] if path.is_file() else below(path, STATE.__eq__)
         if not states:
             raise DataError(f"no {STATE} at {source}: expected it, a checkpoint, or a folder of runs")
         if request.columns.get("batch_size") == _PER_DEVICE:
@@ -67,10 +65,6 @@ class HuggingFace:
         )
 
 
-def _states(folder: Path) -> list[Path]:
-    return sorted(Path(root) / STATE for root, _, names in os.walk(folder) if STATE in names)
-
-
 def _folder(state: Path) -> Path:
     folder = state.resolve().parent if state.parent == Path() else state.parent
     return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
@@ -87,19 +81,11 @@ def _run(folder: Path, base: Path, state: Path, data: dict[str, Any], request: R
     log = data.get("log_history")
     if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
         raise DataError(f"{state} has no list of logs called log_history; {_REMEDY}")
-    unit, theirs = request.axis("step")
-    rows = [entry for entry in log if entry.get(request.metric) is not None]
-    for entry in rows:
-        if theirs not in entry:
-            raise DataError(f"{state}: an entry of log_history with {request.metric} has no {theirs!r}; {_REMEDY}")
-    relative = os.path.relpath(folder, base)
-    name = folder.resolve().name if relative in (".", "..") else relative
-    run = Run(
-        name=name,
-        place=str(state),
-        axis=np.array([_number(entry[theirs], state, theirs) for entry in rows]),
-        values=np.array([_number(entry[request.metric], state, request.metric) for entry in rows]),
-        unit=unit,
+    run = run_of(
+        of_rows(str(state), log),
+        request,
+        request.axis("step"),
+        name=run_name(folder, base),
         aliases=(str(folder), folder.resolve().name),
         config={key: value for key, value in data.items() if key != "log_history"},
     )

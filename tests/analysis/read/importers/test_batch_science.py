@@ -140,7 +140,7 @@ def replace(path: Path, **changes: Any) -> None:
         (lambda s: replace(s / "2" / "metadata.json", parameters={"learning_rate": -1}), "above 0"),
         (lambda s: (s / "2" / "measurements.csv").unlink(), "cannot read .*2/measurements.csv"),
         (lambda s: (s / "2" / "measurements.csv").write_bytes(b""), "2/measurements.csv is empty"),
-        (lambda s: (s / "2" / "measurements.csv").write_text("step,a\n1,2\n"), "no column 'val/loss'; its metrics"),
+        (lambda s: (s / "2" / "measurements.csv").write_text("step,a\n1,2\n"), "no column 'val/loss'; it has step, a"),
         (lambda s: (s / "notes").mkdir(), "whole numbers"),
         (lambda s: (s / "study.json").unlink(), "no study.json in"),
     ],

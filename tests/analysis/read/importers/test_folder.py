@@ -169,13 +169,13 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     ("prepare", "words"),
     [
         (lambda p: "/no/such/thing", "no such file or folder: /no/such/thing"),
-        (lambda p: p, "is of no known format; choose one with --format: batch_science, huggingface, table"),
+        (lambda p: p, "is of no known format; choose one with --format: batch_science, huggingface, "),
         (lambda p: (p / "notes.txt").touch() or p / "notes.txt", "is of no known format"),
         (lambda p: sweep(p / "s", batch_sizes=(8,), lrs=(1e-3,), growth=1.5).root, "is a sweep of cbs already"),
         (
             lambda p: ((p / "trainer_state.json").write_text(trainer_state([])), write_csv(p / "x.csv", long_rows()))[0]
             and p,
-            "may be huggingface or table; choose one with --format",
+            r"may be huggingface \(1 trainer_state.json\) or table \(x.csv with the columns batch_size, .*; choose one with",
         ),
     ],
 )  # fmt: skip

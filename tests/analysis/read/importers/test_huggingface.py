@@ -129,10 +129,10 @@ def test_the_metrics_there_are_listed(tmp_path: Path) -> None:
         (json.dumps({"log_history": [3]}), "no list of logs"),
         (json.dumps({"global_step": "x", "log_history": []}), "global_step: 'x' is not a number"),
         (trainer_state([(1, "low")]), "'low' is not a number"),  # type: ignore[list-item]
-        (trainer_state([(-1, 2.0), (2, 1.0)]), "-1 is not a number of steps"),
+        (trainer_state([(-1, 2.0), (2, 1.0)]), "entry 2, column 'step': -1 is not"),
         (trainer_state([(1, 3.0), (1, 2.0)]), "two values at step 1"),
         (trainer_state([(0, 3.0)]), "after step 0"),
-        (json.dumps({"log_history": [{"eval_loss": 1.0}]}), "has no 'step'"),
+        (json.dumps({"log_history": [{"eval_loss": 1.0}]}), "has no column 'step'"),
     ],
 )
 def test_a_broken_state_is_one_line_and_leaves_nothing(tmp_path: Path, content: str | bytes, words: str) -> None:

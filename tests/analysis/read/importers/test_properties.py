@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.read.cells import number, plain_numbers, whole
 from analysis.read.importers import IMPORTERS, Request, import_runs
 from analysis.read.importers.base import Run
-from analysis.read.importers.cells import number, plain_numbers, whole
 from analysis.read.importers.curve import clean
 from cbs.errors import CbsError, DataError
 from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows

@@ -79,8 +79,9 @@ def test_the_axis_may_be_examples_or_tokens(tmp_path: Path) -> None:
     import_runs([tmp_path / "in"], tmp_path / "out", wanted)
     (result,) = Store(tmp_path / "out").results()
     assert [row.step for row in result.evaluations] == [1, 2]
-    with pytest.raises(DataError, match="one axis"):
-        import_runs([tmp_path / "in"], tmp_path / "more", settings(columns={"step": "global_step"}, constants=BOTH))
+    elsewhere = settings(metric="eval/loss", columns={"step": "global_step"}, constants=BOTH)
+    with pytest.raises(DataError, match=r"no column 'global_step'; it has step, eval/loss; see --column step=THEIRS"):
+        import_runs([tmp_path / "in"], tmp_path / "more", elsewhere)
 
 
 def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:

@@ -209,7 +209,9 @@ def test_an_exported_chart_is_one_run_per_column(tmp_path: Path) -> None:
 
 def test_a_chart_of_merged_points_is_refused_with_the_remedy(tmp_path: Path) -> None:
     source = chart(tmp_path / "chart.csv", CURVES[:2], spread=0.1)
-    with pytest.raises(DataError, match=r"chart\.csv, line 2: 'adamw-b2-lr0\.002-s0 - loss' was merged .*scan_history"):
+    with pytest.raises(
+        DataError, match=r"chart\.csv, line 2, column 'adamw-b2-lr0\.002-s0 - loss': merged from .*scan_history"
+    ):
         import_runs([source], tmp_path / "out", settings(pattern=PATTERN))
     assert not (tmp_path / "out").exists()
 
