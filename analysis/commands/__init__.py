@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from analysis.config import AnalysisConfig
@@ -49,6 +51,7 @@ VenueName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 _WIDE = 160
+_REGISTRY = re.compile(r"\{([\w.]+):(\w+)\}")
 
 errors = Console(stderr=True, highlight=False)
 """For progress and notes; what a script reads goes to standard output."""
@@ -85,10 +88,28 @@ def config_of(
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
+class Command(TyperCommand):
+    """A command whose help names what registries hold.
+
+    In the help of an option ``{module:REGISTRY}`` stands for the names of the entries, which are looked up when the
+    help is shown.
+    """
+
+    def get_help(self, ctx: Any) -> str:
+        for parameter in self.params:
+            parameter.help = _REGISTRY.sub(_names, getattr(parameter, "help", None) or "")  # type: ignore[attr-defined]
+        return super().get_help(ctx)
+
+
+def _names(place: re.Match[str]) -> str:
+    module, name = place.groups()
+    return ", ".join(getattr(importlib.import_module(module), name))
+
+
 def add_to(app: typer.Typer) -> None:
     """Register every command of this package with ``app``, once."""
     known = {command.name for command in app.registered_commands}
     for module in pkgutil.iter_modules(__path__):
         name = module.name.strip("_").replace("_", "-")
         if name not in known:
-            app.command(name)(importlib.import_module(f"{__name__}.{module.name}").command)
+            app.command(name, cls=Command)(importlib.import_module(f"{__name__}.{module.name}").command)

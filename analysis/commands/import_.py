@@ -14,15 +14,6 @@ import typer
 from analysis.commands import AsJson, errors
 
 
-class _Formats(str):
-    """A help text that names the formats when it is shown: looking them up imports them, and pandas with them."""
-
-    def __format__(self, spec: str) -> str:
-        from analysis.read.importers import IMPORTERS
-
-        return format(f"{', '.join(IMPORTERS)}. {self!s}", spec)
-
-
 def command(
     sources: Annotated[
         list[str] | None,
@@ -32,7 +23,7 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
     ] = None,
     format: Annotated[
-        str, typer.Option(help=_Formats("auto: by what is there, and the outcome says what that was."))
+        str, typer.Option(help="{analysis.read.importers:IMPORTERS}. auto: by what is there; the outcome says why.")
     ] = "auto",
     metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
     direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,

@@ -221,7 +221,8 @@ def _usable(found: Found, settings: Settings) -> tuple[list[Run], list[str]]:
     kept = [run for run in found.runs if len(run.values) or run.name in ended]
     if not any(len(run.values) for run in kept):
         there = ", ".join(found.metrics) or "none"
-        raise DataError(f"no run has the metric {settings.metric!r}; those there are: {there}")
+        theirs = settings.columns.get(str(settings.metric), settings.metric)
+        raise DataError(f"no run has the metric {theirs!r}; those there are: {there}")
     out = [run.name for run in found.runs if not (len(run.values) or run.name in ended)]
     more = ", ..." if len(out) > _SHOWN else ""
     notes = [f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}"] if out else []

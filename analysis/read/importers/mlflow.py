@@ -39,9 +39,7 @@ class MLflow:
         top = Path(source)
         folders = sorted(_folders(top))
         if not folders:
-            raise DataError(
-                f"no runs of MLflow at {source}: expected mlruns, an experiment or a run, with {META} in it"
-            )
+            raise DataError(f"no runs of MLflow at {source}: expected mlruns, an experiment or a run with {META} in it")
         axis = request.axis("step")
         wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
         runs, metrics, files = [], set[str](), []
@@ -69,9 +67,7 @@ class MLflow:
             stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
             files += [folder / META, *(paths[key] for key in wanted if key in paths)]
         if not runs:
-            raise DataError(
-                f"all {stages['deleted']} runs at {source} are deleted; restore one with mlflow runs restore"
-            )
+            raise DataError(f"all {stages['deleted']} runs at {source} are deleted; restore with mlflow runs restore")
         return Found(runs=runs, metrics=sorted(metrics), files=files, notes=list(_notes(stages)))
 
 

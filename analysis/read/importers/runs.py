@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from analysis.read import cells
-from analysis.read.importers.base import CONFIG, FACTS, Request, Run, fact
+from analysis.read.importers.base import CONFIG, EMPTY, FACTS, Request, Run, fact
 from analysis.read.table import Table
 from cbs.errors import DataError
 
@@ -54,7 +54,12 @@ def run_of(
     for each in ("run", *FACTS):
         theirs = request.columns.get(each, each if named else "")
         asked = each in request.columns and theirs not in request.listed
-        if theirs.startswith(CONFIG) or (each == "run" and named) or not (theirs in table.columns or asked):
+        if (
+            not theirs
+            or theirs.startswith(CONFIG)
+            or (each == "run" and named)
+            or not (theirs in table.columns or asked)
+        ):
             continue
         table.need(theirs, f"see --column {each}=THEIRS{_settings(about.get('config'))}")
         value = _one(table, theirs, name, each)
@@ -65,8 +70,8 @@ def run_of(
         name = str(lookup(about.get("config") or {}, request.columns["run"], f"run {name}"))
     return Run(
         name=name,
-        axis=table.numbers(title, rows, minimum=0.0) if rows else [],
-        values=table.numbers(request.metric, rows) if rows else [],
+        axis=table.numbers(title, rows, minimum=0.0) if rows else EMPTY,
+        values=table.numbers(request.metric, rows) if rows else EMPTY,
         unit=unit,
         facts=told,
         **({"place": table.name} | about),
@@ -79,18 +84,20 @@ def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
     Raises:
         DataError: if it is not there, or is no single value.
     """
-    path = title.removeprefix(CONFIG)
-    value: Any = config
-    if path in config:
-        value = config[path]
-    else:
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+    value = _setting(config, title.removeprefix(CONFIG).split("."))
     if isinstance(value, Mapping | list):
         raise DataError(f"{run}: {title} is not a single value; name one below it")
     if value is None:
         raise DataError(f"{run} has no {title}; its config has {', '.join(sorted(map(str, config))) or 'nothing'}")
     return value
+
+
+def _setting(config: Any, path: Sequence[str]) -> Any:
+    """What a path leads to; keys may have dots of their own, and the longest that is there counts."""
+    if not path or not isinstance(config, Mapping):
+        return None if path else config
+    ends = (end for end in range(len(path), 0, -1) if ".".join(path[:end]) in config)
+    return next((_setting(config[".".join(path[:end])], path[end:]) for end in ends), None)
 
 
 def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Table:

@@ -17,11 +17,20 @@ from analysis.read.importers.folder import METAPARAMETERS
 from analysis.read.results import load
 from cbs.errors import DataError
 from cbs.store import Store
-from tests.analysis.read.importers.sources import batch_science, settings
+from tests.analysis.read.importers.sources import batch_science, settings, write_csv
 from tests.references.batch_science import steps_to_result
 
 EVERY = 50
 GOAL = 2.4
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    """A study that states what :data:`tests.analysis.read.importers.test_renaming.KNOWN` states."""
+    study = batch_science(top, 4, {1: ("COMPLETE", 1e-3, [(1, 1.0)])}, optimizer="adamw")
+    about = {"parameters": {"learning_rate": 1e-3} | config, "status": "COMPLETE", "trial_id": 1}
+    (study / "1" / "metadata.json").write_text(json.dumps(about))
+    write_csv(study / "1" / "measurements.csv", rows)
+    return top
 
 
 def rows(steps_to_target: float, last: int = 1000) -> list[tuple[int, float]]:

@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
         (
             lambda p: ((p / "trainer_state.json").write_text(trainer_state([])), write_csv(p / "x.csv", long_rows()))[0]
             and p,
-            r"may be huggingface \(1 trainer_state.json\) or table \(x.csv with the columns batch_size, .*; choose one with",
+            r"may be huggingface \(1 trainer_state.json\) or table \(x.csv with the columns batch_size, .*; choose one",
         ),
     ],
 )  # fmt: skip

@@ -21,8 +21,14 @@ from cbs.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, long_rows, settings, write_csv
 from tests.factories import LRS, Truth, sweep
 
+HAS_CONFIG = False
+
 EXACT = 1e-9
 """Numbers go through text with all digits; what is left is the rounding of the fit."""
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    return write_csv(top / "a.csv", [{"run": "a"} | row for row in rows])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tensorboard.plugins.scalar.summary import scalar_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
+HAS_CONFIG = False
+
 FLOAT32 = 2.0**-23
 """Events hold single precision."""
 
@@ -33,6 +36,14 @@ def write(folder: Path, rows: list[tuple[int, float]], tag: str = "eval/loss") -
             writer.add_scalar(tag, value, step)
             writer.add_scalar("train/loss", 1.0, step)
     return next(folder.glob("*tfevents*"))
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    with SummaryWriter(str(top / "a")) as writer:
+        for row in rows:
+            for tag in [tag for tag in row if tag != "step"]:
+                writer.add_scalar(tag, row[tag], row["step"])
+    return top
 
 
 def close(found: list[tuple[int, float]], wanted: list[tuple[int, float]]) -> bool:
