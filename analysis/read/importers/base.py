@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +48,8 @@ class Run:
         config: the source's own record of the settings, for ``--column lr=config.KEY``.
         metaparameters: tuned settings other than the learning rate, kept beside the trials.
         max_steps: budget in optimizer updates; ``None`` where the source has none.
+        metrics: names that a metric can have there.
+        files: that were read; none for a source that is no file.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     metaparameters: Mapping[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
+    metrics: Iterable[str] = ()
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,31 +116,20 @@ class Claim:
         return cls(why=f"{len(found)} {what}", files=found, certainty=certainty) if found else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a source holds.
+class Importer(Protocol):
+    """A format. Implementations have no state.
 
     Attributes:
-        runs: one or more.
-        metrics: the names a metric can have there.
-        files: what was read; empty for a source that is no file.
-        notes: what was left out, one line each.
+        expected: what a source of the format is, for the message where there is none.
     """
 
-    runs: list[Run]
-    metrics: list[str]
-    files: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-class Importer(Protocol):
-    """A format. Implementations have no state."""
+    expected: str
 
     def claims(self, source: str) -> Claim | None:
         """Why this looks like a source of the format, where it does; used where the format is not named."""
 
-    def read(self, source: str, request: Request) -> Found:
-        """All runs of a source.
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+        """All runs of a source, and what was left out, one line each, in ``notes``.
 
         Raises:
             DataError: if something is missing, damaged or not of the format: the file, the run, the remedy.

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Found, Request, Run, fact
-from analysis.read.importers.files import entries, read_json
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run, fact
+from analysis.read.importers.files import read_mapping
 from analysis.read.importers.runs import run_of
 from analysis.read.table import Table, read_table
 from cbs.errors import DataError
@@ -51,19 +51,16 @@ class _Study:
 class BatchScience:
     """The top folder, any folder of studies, or one study; one workload is a dataset and a model."""
 
+    expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
+
     def claims(self, source: str) -> Claim | None:
         """A folder with a study somewhere below."""
         return Claim.of((folder / STUDY for folder in _studies(Path(source))), STUDY)
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """Every COMPLETE trial, or the first ``request.trials`` of each study by trial id, and the INFEASIBLE ones."""
         top = Path(source)
         studies = [_study(folder, top) for folder in sorted(_studies(top))]
-        if not studies:
-            raise DataError(f"no {STUDY} in {source} or below; expected dataset/model/optimizer/batch_size/{STUDY}")
-        runs: list[Run] = []
-        metrics: set[str] = set()
-        files: list[Path] = []
         statuses: Counter[str] = Counter()
         complete: dict[tuple[str, str], dict[int, int]] = {}
         for study in studies:
@@ -74,7 +71,7 @@ class BatchScience:
             taken: list[Run] = []
             used = 0
             for folder in _trial_folders(study.folder):
-                data = read_json(folder / TRIAL, _REMEDY)
+                data = read_mapping(folder / TRIAL, _REMEDY)
                 status = data.get("status")
                 if status not in ("COMPLETE", "INCOMPLETE", "INFEASIBLE"):
                     raise DataError(f"{folder / TRIAL}: status {status!r} is unknown; {_REMEDY}")
@@ -82,14 +79,10 @@ class BatchScience:
                 if status == "INCOMPLETE" or (status == "COMPLETE" and used == request.trials):
                     continue
                 used += status == "COMPLETE"
-                taken.append(_run(study, folder, top, data, request, metrics))
-                files += [folder / TRIAL, *([folder / CURVE] if status == "COMPLETE" else [])]
+                taken.append(_run(study, folder, data, request))
             sizes[study.batch_size] = used
-            files.append(study.folder / STUDY)
-            runs += _told_apart(taken)
-        return Found(
-            runs=runs, metrics=sorted(metrics), files=files, notes=[*_notes(studies, statuses, complete, request)]
-        )
+            yield from _told_apart(taken)
+        notes += _notes(studies, statuses, complete, request)
 
 
 def _studies(top: Path) -> Iterator[Path]:
@@ -101,7 +94,7 @@ def _studies(top: Path) -> Iterator[Path]:
 
 def _study(folder: Path, top: Path) -> _Study:
     path = folder / STUDY
-    data = read_json(path, _REMEDY)
+    data = read_mapping(path, _REMEDY)
     parts = folder.relative_to(top).parts
     above = "/".join(parts[:-_DEPTH])
     try:
@@ -122,14 +115,14 @@ def _study(folder: Path, top: Path) -> _Study:
 
 def _trial_folders(study: Path) -> list[Path]:
     """By trial id."""
-    folders = [path for path in entries(study) if path.is_dir()]
+    folders = [path for path in study.iterdir() if path.is_dir() and not path.name.startswith(".")]
     for folder in folders:
         if not folder.name.isdecimal():
             raise DataError(f"{folder}: folders of trials are whole numbers; {_REMEDY}")
     return sorted(folders, key=lambda folder: int(folder.name))
 
 
-def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: Request, metrics: set[str]) -> Run:
+def _run(study: _Study, folder: Path, data: dict[str, Any], request: Request) -> Run:
     parameters = data.get("parameters")
     if not isinstance(parameters, dict) or "learning_rate" not in parameters:
         raise DataError(f"{folder / TRIAL} has no parameters with a learning_rate; {_REMEDY}")
@@ -146,7 +139,6 @@ def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: 
     else:
         table = read_table(folder / CURVE)
         table.need(request.metric, "see --metric")
-        metrics.update(title for title in table.columns if title != "step")
     return run_of(
         table,
         request,
@@ -157,6 +149,7 @@ def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: 
         config=parameters,
         metaparameters={"batch_size": study.batch_size, "status": data["status"], **parameters},
         max_steps=study.train_steps or None,
+        files=(study.folder / STUDY, folder / TRIAL, *([folder / CURVE] if table.columns else [])),
     )
 
 

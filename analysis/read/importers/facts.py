@@ -25,8 +25,6 @@ _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NU
 _SHOWN = 3
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
 
-Tables = list[tuple[str, list[dict[str, Any]]]]
-
 
 def facts_of(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
     """All of :data:`~analysis.read.importers.base.FACTS` for every run, and notes.

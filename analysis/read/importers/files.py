@@ -21,27 +21,6 @@ def below(top: Path, wanted: Callable[[str], bool]) -> list[Path]:
     return sorted(Path(root) / name for root, _, names in os.walk(top) for name in names if wanted(name))
 
 
-def run_name(folder: Path, top: Path) -> str:
-    """What a run is called that has a folder to itself: its path below the source."""
-    relative = os.path.relpath(folder, top)
-    return folder.resolve().name if relative in (".", "..") else relative
-
-
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        DataError: if it is missing, unreadable or no JSON object; ends with ``remedy``.
-    """
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"cannot read {path}: {_why(error)}; {remedy}") from None
-    if not isinstance(data, dict):
-        raise DataError(f"cannot read {path}: not a JSON object; {remedy}")
-    return data
-
-
 class _Plain(yaml.SafeLoader):
     """Takes an object that only the program that wrote it knows for nothing; makes no object of its own."""
 
@@ -49,31 +28,20 @@ class _Plain(yaml.SafeLoader):
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
 
 
-def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a YAML file.
+def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
+    """The mapping in a JSON or YAML file.
 
     Raises:
-        DataError: if it is missing, unreadable or no mapping; ends with ``remedy``.
+        DataError: if it is missing, unreadable or holds no mapping; ends with ``remedy``.
     """
     try:
-        data = yaml.load(path.read_bytes(), _Plain)
+        content = path.read_bytes()
+        data = yaml.load(content, _Plain) if path.suffix == ".yaml" else json.loads(content)
     except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
         raise DataError(f"cannot read {path}: {_why(error)}; {remedy}") from None
     if not isinstance(data, dict):
-        raise DataError(f"cannot read {path}: not a YAML mapping; {remedy}")
+        raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
     return {str(key): value for key, value in data.items()}
-
-
-def entries(folder: Path) -> list[Path]:
-    """What is in a folder, sorted, hidden entries left out.
-
-    Raises:
-        DataError: if it cannot be listed.
-    """
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"cannot list {folder}: {_why(error)}; check its permissions") from None
 
 
 def digest(paths: Sequence[Path]) -> str | None:

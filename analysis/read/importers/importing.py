@@ -12,7 +12,7 @@ from typing import Any
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, Found, Request, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
 from analysis.read.importers.curve import clean
 from analysis.read.importers.facts import facts_of
 from analysis.read.importers.files import digest
@@ -111,8 +111,10 @@ def import_runs(
     name, detected = detect(texts) if format == AUTO else (format, [])
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
-    found = _read(texts, name, settings)
-    runs, notes = _usable(found, settings)
+    notes: list[str] = []
+    runs = _read(texts, name, settings, notes)
+    files = list(dict.fromkeys(path for run in runs for path in run.files))
+    runs = _usable(runs, settings, notes)
     facts, more = facts_of(runs, settings)
     notes += more
     results, cleaning = [], Counter[str]()
@@ -126,8 +128,8 @@ def import_runs(
         "source": texts,
         "format": name,
         "detected": detected,
-        "files": len(found.files),
-        "sha256": digest(found.files),
+        "files": len(files),
+        "sha256": digest(files),
         "command": command,
         "settings": settings.to_json(),
         "notes": notes,
@@ -183,7 +185,7 @@ def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
     }
 
 
-def _read(sources: Sequence[str], format: str, settings: Settings) -> Found:
+def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
     request = Request(
         metric=settings.columns.get(str(settings.metric), str(settings.metric)),
         columns=settings.columns,
@@ -191,42 +193,41 @@ def _read(sources: Sequence[str], format: str, settings: Settings) -> Found:
         trials=settings.trials,
         listed=() if settings.runs is None else header_of(settings.runs),
     )
-    importer = IMPORTERS[format]()
-    parts = []
+    importer, found, told = IMPORTERS[format](), [], list[str]()
     for source in sources:
         try:
-            parts.append(importer.read(source, request))
+            runs = list(importer.read(source, request, told))
         except OSError as error:
             raise _unreadable(source, error) from None
-    return Found(
-        runs=[run for part in parts for run in part.runs],
-        metrics=sorted({name for part in parts for name in part.metrics}),
-        files=[path for part in parts for path in part.files],
-        notes=[note for part in parts for note in part.notes],
-    )
+        if not runs:
+            raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *told]))
+        found += runs
+    notes += dict.fromkeys(told)
+    return found
 
 
 def _unreadable(source: str, error: OSError) -> DataError:
     return DataError(f"cannot read {source}: {error.strerror or error}; check the path and its permissions")
 
 
-def _usable(found: Found, settings: Settings) -> tuple[list[Run], list[str]]:
+def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
     """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
-    counts = Counter(run.name for run in found.runs)
-    twice = [run for run in found.runs if counts[run.name] > 1]
+    counts = Counter(run.name for run in found)
+    twice = [run for run in found if counts[run.name] > 1]
     if twice:
         places = " and ".join(dict.fromkeys(run.place for run in twice if run.name == twice[0].name))
         raise DataError(f"run {twice[0].name} is there twice, in {places}; rename or leave out one")
-    ended = {run.name for run in found.runs if _ended_early(run, settings)}
-    kept = [run for run in found.runs if len(run.values) or run.name in ended]
+    kept = [run for run in found if len(run.values) or _ended_early(run, settings)]
     if not any(len(run.values) for run in kept):
-        there = ", ".join(found.metrics) or "none"
+        there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
         theirs = settings.columns.get(str(settings.metric), settings.metric)
         raise DataError(f"no run has the metric {theirs!r}; those there are: {there}")
-    out = [run.name for run in found.runs if not (len(run.values) or run.name in ended)]
-    more = ", ..." if len(out) > _SHOWN else ""
-    notes = [f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}"] if out else []
-    return kept, [*found.notes, *notes]
+    names = {run.name for run in kept}
+    out = [run.name for run in found if run.name not in names]
+    if out:
+        more = ", ..." if len(out) > _SHOWN else ""
+        notes.append(f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}")
+    return kept
 
 
 def _ended_early(run: Run, settings: Settings) -> bool:

@@ -9,13 +9,13 @@ what somebody passed to ``log_metrics``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Found, Request
-from analysis.read.importers.files import below, read_yaml, run_name
-from analysis.read.importers.runs import run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, run_of
 from analysis.read.table import header_of, read_table
-from cbs.errors import DataError
 
 METRICS, SETTINGS = "metrics.csv", "hparams.yaml"
 _STEP, _EPOCH = "step", "epoch"
@@ -29,6 +29,8 @@ _FROM_ZERO = (
 class Lightning:
     """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
 
+    expected = "the metrics.csv of a CSVLogger, or a folder with one below"
+
     def claims(self, source: str) -> Claim | None:
         """Files of that name, with settings beside them or with the columns of a Trainer."""
         files = below(Path(source), METRICS.__eq__)
@@ -38,29 +40,22 @@ class Lightning:
         seen = [path for path in files if {_STEP, _EPOCH} <= set(header_of(path))]
         return Claim.of(seen, f"{METRICS} with the columns {_EPOCH} and {_STEP}", COLUMNS)
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """One run per file, called by its folder."""
-        top = Path(source)
-        files = [top] if top.is_file() else below(top, METRICS.__eq__)
-        if not files:
-            raise DataError(f"no {METRICS} at {source}: expected that of a CSVLogger, or a folder of runs")
-        axis = request.axis(_STEP)
-        runs, metrics, notes = [], set[str](), set[str]()
-        for path in files:
-            table = read_table(path)
-            settings = path.parent / SETTINGS
-            folder = path.parent
+        top, axis = Path(source), request.axis(_STEP)
+        for path in [top] if top.is_file() else below(top, METRICS.__eq__):
+            table, settings = read_table(path), path.parent / SETTINGS
             run = run_of(
                 table,
                 request,
                 axis,
-                name=run_name(folder, folder if top.is_file() else top),
-                aliases=(str(folder), folder.resolve().name),
-                config=read_yaml(settings, "copy it again from where the run was trained") if settings.exists() else {},
+                config=read_mapping(settings, "copy it again from where the run was trained")
+                if settings.exists()
+                else {},
+                files=(path,),
+                **in_folder(path.parent, top),
             )
             if axis == (_STEP, _STEP) and _EPOCH in table.columns and len(run.values):
                 run = dataclasses.replace(run, axis=run.axis + 1)
-                notes.add(_FROM_ZERO)
-            runs.append(run)
-            metrics |= set(table.columns) - {_STEP, _EPOCH}
-        return Found(runs=runs, metrics=sorted(metrics), files=files, notes=sorted(notes))
+                notes.append(_FROM_ZERO)
+            yield run

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Found, Request
-from analysis.read.importers.files import below, read_yaml, run_name
-from analysis.read.importers.runs import joined, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, joined, run_of
 from cbs.errors import DataError, reason
 
 META, METRICS, PARAMS, TAGS = "meta.yaml", "metrics", "params", "tags"
@@ -30,45 +30,43 @@ _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
 class MLflow:
     """The folder of a file store (``mlruns``), one above it, or that of an experiment or a run."""
 
+    expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"
+
     def claims(self, source: str) -> Claim | None:
         """A folder with runs of a file store somewhere below."""
         return Claim.of((folder / META for folder in _folders(Path(source))), f"runs with {META} and {METRICS}")
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """All runs that were not deleted."""
-        top = Path(source)
-        folders = sorted(_folders(top))
-        if not folders:
-            raise DataError(f"no runs of MLflow at {source}: expected mlruns, an experiment or a run with {META} in it")
-        axis = request.axis("step")
+        top, axis = Path(source), request.axis("step")
         wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
-        runs, metrics, files = [], set[str](), []
         stages: Counter[str] = Counter()
-        for folder in folders:
-            meta = read_yaml(folder / META, _REMEDY)
+        for folder in sorted(_folders(top)):
+            meta = read_mapping(folder / META, _REMEDY)
             if _TRASH in folder.parts or meta.get("lifecycle_stage") == "deleted":
                 stages["deleted"] += 1
                 continue
             paths = _named(folder / METRICS)
-            metrics |= set(paths)
-            params = {name: _text(path) for name, path in _named(folder / PARAMS).items()}
-            tags = {name: _text(path) for name, path in _named(folder / TAGS).items()}
-            name = str(meta.get("run_name") or tags.get(_NAME_TAG) or folder.name)
-            runs.append(
-                run_of(
-                    joined(str(folder), {key: _points(paths[key]) for key in wanted if key in paths}, request.metric),
-                    request,
-                    axis,
-                    name=run_name(folder, top),
-                    aliases=(name, folder.name, str(folder)),
-                    config=params | {TAGS: tags},
-                )
+            params, tags = (
+                {name: _text(path) for name, path in _named(folder / kind).items()} for kind in (PARAMS, TAGS)
             )
+            name = str(meta.get("run_name") or tags.get(_NAME_TAG) or folder.name)
             stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
-            files += [folder / META, *(paths[key] for key in wanted if key in paths)]
-        if not runs:
-            raise DataError(f"all {stages['deleted']} runs at {source} are deleted; restore with mlflow runs restore")
-        return Found(runs=runs, metrics=sorted(metrics), files=files, notes=list(_notes(stages)))
+            there = [key for key in wanted if key in paths]
+            yield run_of(
+                joined(str(folder), {key: _points(paths[key]) for key in there}, request.metric),
+                request,
+                axis,
+                config=params | {TAGS: tags},
+                metrics=paths,
+                files=(folder / META, *(paths[key] for key in there)),
+                **in_folder(folder, top, name),
+            )
+        if stages["deleted"]:
+            notes.append(f"left out {stages['deleted']} deleted runs")
+        for words in _ENDED.values():
+            if stages[words]:
+                notes.append(f"{stages[words]} runs are {words}: their curves end where they stopped")
 
 
 def _folders(top: Path) -> Iterator[Path]:
@@ -103,11 +101,3 @@ def _points(path: Path) -> list[tuple[Any, Any]]:
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}; {_REMEDY}") from None
     return points
-
-
-def _notes(stages: Counter[str]) -> Iterator[str]:
-    if stages["deleted"]:
-        yield f"left out {stages['deleted']} deleted runs"
-    for words in _ENDED.values():
-        if stages[words]:
-            yield f"{stages[words]} runs are {words}: their curves end where they stopped"

@@ -10,24 +10,25 @@ so what the axis is has to be said.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Found, Request
-from analysis.read.importers.files import below, read_json, run_name
-from analysis.read.importers.runs import run_of
-from analysis.read.table import Table, header_of, read_table, table_paths
+from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.table import Table, header_of, read_table
 from cbs.errors import DataError
 
 HISTORY, ABOUT = "run_df.csv", "run.json"
 _DEVIATION = "±"
-_CURVES = f"import the runs it keeps with --scan-history, openrlbenchmark/dataset with {HISTORY} and {ABOUT}"
 
 
 @IMPORTERS.register("openrlbenchmark")
 class OpenRLBenchmark:
     """A ``run_df.csv``, the folder of a run, or any folder of runs."""
+
+    expected = f"the runs it keeps with --scan-history, openrlbenchmark/dataset with {HISTORY} and {ABOUT}"
 
     def claims(self, source: str) -> Claim | None:
         """Histories by their name, or a table of means and deviations, which is then refused."""
@@ -37,41 +38,32 @@ class OpenRLBenchmark:
             return histories
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """One run per history."""
         top = Path(source)
-        files = table_paths(top) if top.is_file() else below(top, HISTORY.__eq__)
-        if not files:
-            raise DataError(f"no {HISTORY} at {source}; {_CURVES}")
-        runs, metrics, read = [], set[str](), []
-        for path in files:
+        for path in [top] if top.is_file() else below(top, HISTORY.__eq__):
             table, about = read_table(path), path.parent / ABOUT
             if _is_summary(table):
-                raise DataError(f"{path} holds a mean and a deviation per environment, no curves; {_CURVES}")
+                raise DataError(
+                    f"{path} holds a mean and a deviation per environment, no curves; import {self.expected}"
+                )
             if not any(unit in request.columns for unit in AXES):
                 raise DataError(
                     f"{path}: global_step counts environment steps and _step calls of the logger, not optimizer "
                     "updates; say what the axis is: --column examples=global_step where batch sizes are in environment "
                     f"steps, or --column step=NAME for a column of updates; it has {table.titles}"
                 )
-            run = read_json(about, _CURVES) if about.exists() else {}
+            run = read_mapping(about, "run the tool once more") if about.exists() else {}
             if "_attrs" in run:
                 raise DataError(f"{about} is of an old version of the tool; run it once more, which writes a new one")
-            folder = path.parent
-            called = [run[key] for key in ("name", "id") if isinstance(run.get(key), str)]
-            runs.append(
-                run_of(
-                    table,
-                    request,
-                    request.axis("global_step", "examples"),
-                    name=run_name(folder, folder if top.is_file() else top),
-                    aliases=(*called, str(folder), folder.resolve().name),
-                    config=_plain(run.get("config")),
-                )
+            yield run_of(
+                table,
+                request,
+                request.axis(""),
+                config=_plain(run.get("config")),
+                files=(path, about) if run else (path,),
+                **in_folder(path.parent, top, *(str(run[key]) for key in ("name", "id") if key in run)),
             )
-            metrics |= {title for title in table.columns if title and not title.startswith("_")}
-            read += [path, *([about] if run else [])]
-        return Found(runs=runs, metrics=sorted(metrics), files=read)
 
 
 def _is_summary(table: Table) -> bool:

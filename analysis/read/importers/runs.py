@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from analysis.read import cells
 from analysis.read.importers.base import CONFIG, EMPTY, FACTS, Request, Run, fact
 from analysis.read.table import Table
 from cbs.errors import DataError
-
-T = TypeVar("T")
 
 
 def run_of(
@@ -74,8 +74,14 @@ def run_of(
         values=table.numbers(request.metric, rows) if rows else EMPTY,
         unit=unit,
         facts=told,
-        **({"place": table.name} | about),
+        **({"place": table.name, "metrics": [each for each in table.columns if each not in ("", title)]} | about),
     )
+
+
+def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:
+    """What a run is called that has a folder to itself: its path below the source, or the name of the folder."""
+    name, relative = folder.resolve().name, os.path.relpath(folder, folder if top.is_file() else top)
+    return {"name": name if relative in (".", "..") else relative, "aliases": (*aliases, str(folder), name)}
 
 
 def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:

@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
-from analysis.read.importers.base import ANY_TABLE, AXES, IMPORTERS, Claim, Found, Request, Run
+from analysis.read.importers.base import ANY_TABLE, AXES, IMPORTERS, Claim, Request, Run
 from analysis.read.importers.runs import run_of
 from analysis.read.table import Table, header_of, read_table, table_paths
-from cbs.errors import DataError
 
 
 @IMPORTERS.register("table")
 class LongTable:
     """Columns ``run``, ``step`` (or ``examples`` or ``tokens``), the metric, and any facts about the run."""
 
+    expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them"
+
     def claims(self, source: str) -> Claim | None:
         """Any table, or a folder with tables directly in it."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
-        titles = ", ".join(sorted(shown(title, quote=False) for title in header_of(paths[0]) if title)) if paths else ""
-        why = f"{paths[0].name} with the columns {titles or '(none)'}" if paths else ""
-        return Claim(why=why, files=frozenset(paths), certainty=ANY_TABLE) if paths else None
-
-    def read(self, source: str, request: Request) -> Found:
-        """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
-        paths = table_paths(Path(source))
         if not paths:
-            raise DataError(
-                f"no table at {source}: expected a file, or a folder of files, that end in .csv, .tsv or .parquet"
-            )
-        tables = [read_table(path) for path in paths]
-        return Found(
-            runs=[run for table in tables for run in _runs(table, request)],
-            metrics=sorted({title for table in tables for title in table.columns}),
-            files=paths,
-        )
+            return None
+        titles = ", ".join(sorted(shown(title, quote=False) for title in header_of(paths[0]) if title))
+        which = "" if paths == [Path(source)] else f"{plural(len(paths), 'table')}, {paths[0].name} with "
+        return Claim(why=f"{which}columns {titles}", files=frozenset(paths), certainty=ANY_TABLE)
 
-
-def _runs(table: Table, request: Request) -> list[Run]:
-    unit = next((name for name in AXES if name in table.columns), "step")
-    axis = request.axis(unit, unit)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(_names(table, request)):
-        rows.setdefault(name, []).append(row)
-    return [run_of(table.rows(chosen), request, axis, name=name, named=True) for name, chosen in rows.items()]
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+        """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
+        for path in table_paths(Path(source)):
+            table = read_table(path)
+            unit = next((name for name in AXES if name in table.columns), "step")
+            rows: dict[str, list[int]] = {}
+            for row, name in enumerate(_names(table, request)):
+                rows.setdefault(name, []).append(row)
+            for name, chosen in rows.items():
+                part = table.rows(chosen)
+                yield run_of(part, request, request.axis(unit, unit), name=name, named=True, files=(path,))
 
 
 def _names(table: Table, request: Request) -> list[str]:

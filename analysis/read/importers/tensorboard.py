@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Found, Request
-from analysis.read.importers.files import below, run_name
-from analysis.read.importers.runs import joined, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below
+from analysis.read.importers.runs import in_folder, joined, run_of
 from cbs.errors import DataError, MissingDependencyError, reason
 
 _EVENTS = "tfevents"
@@ -22,34 +22,24 @@ _LENGTH, _CHECKSUM = 8, 4
 class TensorBoard:
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
+    expected = f"event files, which have {_EVENTS} in their names"
+
     def claims(self, source: str) -> Claim | None:
         """An event file, or a folder with one somewhere below."""
         return Claim.of(below(Path(source), _is_events), "event files")
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
-        path = Path(source)
+        path, axis = Path(source), request.axis("step")
         files = [path] if path.is_file() else below(path, _is_events)
-        if not files:
-            raise DataError(f"no event files at {source}: their names have {_EVENTS} in them")
-        for file in files:
-            check_whole(file)
-        axis = request.axis("step")
         wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
-        runs, tags = [], set()
         for folder in sorted({file.parent for file in files}):
-            series, there = _series(path if path.is_file() else folder, wanted)
-            tags |= there
-            runs.append(
-                run_of(
-                    joined(str(folder), series, request.metric),
-                    request,
-                    axis,
-                    name=run_name(folder, path),
-                    aliases=(str(folder), folder.resolve().name),
-                )
-            )
-        return Found(runs=runs, metrics=sorted(tags), files=files)
+            here = tuple(file for file in files if file.parent == folder)
+            for file in here:
+                check_whole(file)
+            series, tags = _series(path if path.is_file() else folder, wanted)
+            table = joined(str(folder), series, request.metric)
+            yield run_of(table, request, axis, metrics=tags, files=here, **in_folder(folder, path))
 
 
 def _is_events(name: str) -> bool:

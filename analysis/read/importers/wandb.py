@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Found, Request, Run
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Request, Run
 from analysis.read.importers.files import below
 from analysis.read.importers.runs import run_of
 from analysis.read.importers.wandb_file import SUFFIX, read_offline
@@ -26,12 +27,14 @@ _COUNTS_LOGS = (
     f"steps are {STEP}, the step of wandb.log: without step= it counts calls, not optimizer updates; where the runs "
     "log their own, give it with --column step=THEIRS"
 )
-_FULL = "import entity/project/run, or export pandas.DataFrame(run.scan_history())"
+_ALL = "to have all, import entity/project/run, or export pandas.DataFrame(run.scan_history())"
 
 
 @IMPORTERS.register("wandb")
 class Wandb:
     """``entity/project``, ``entity/project/run``, an exported CSV, or ``.wandb`` files of offline runs."""
+
+    expected = f"entity/project, entity/project/run, .csv exports or {SUFFIX} files"
 
     def claims(self, source: str) -> Claim | None:
         """An address, tables with the columns of an export, or a ``.wandb`` file here or below."""
@@ -46,21 +49,35 @@ class Wandb:
             return Claim.of(_offline(path), f"{SUFFIX} files")
         return Claim(why=f"{tables[0].name} with a column {seen}", files=frozenset(tables), certainty=COLUMNS)
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """Runs of a server, of files of offline runs, or of tables."""
         path = Path(source)
+        unit, axis = request.axis(STEP)
+        if axis == STEP:
+            notes.append(_COUNTS_LOGS)
         if not path.exists():
-            return _from_server(source, request)
+            yield from _from_server(source, request, notes)
+            return
         files = _offline(path)
-        if files:
-            return _from_files(files, request)
-        tables = table_paths(path)
-        if not tables:
-            raise DataError(f"nothing of Weights & Biases at {source}: expected .csv exports or {SUFFIX} files")
-        return _from_tables(tables, request)
+        for file in files:
+            offline = read_offline(file)
+            table, name = of_rows(str(file), offline.history), offline.run_id or file.stem
+            about: dict[str, Any] = {"aliases": (offline.name or name, file.parent.name), "config": offline.config}
+            yield run_of(
+                table, request, (unit, axis), name=name, metrics=_logged(table.columns), files=(file,), **about
+            )
+        for file in [] if files else table_paths(path):
+            table = read_table(file)
+            of_chart = [title for title in table.columns if title.endswith(f" - {request.metric}")]
+            for title in of_chart:
+                yield _of_chart(table, title, request, file)
+            if of_chart:
+                notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
+            else:
+                yield run_of(table, request, (unit, axis), name=file.stem, files=(file,))
 
 
-def _from_server(source: str, request: Request) -> Found:
+def _from_server(source: str, request: Request, notes: list[str]) -> Iterator[Run]:
     try:
         import wandb
     except ImportError:
@@ -68,89 +85,33 @@ def _from_server(source: str, request: Request) -> Found:
     if not _ADDRESS.fullmatch(source):
         raise DataError(f"{source} is neither a file nor entity/project or entity/project/run")
     unit, axis = request.axis(STEP)
-    runs, metrics, notes = [], set[str](), [_COUNTS_LOGS] if axis == STEP else []
     try:
         api = wandb.Api()
-        found = [api.run(source)] if source.count("/") == 2 else list(api.runs(source))
-        for run in found:
+        for run in [api.run(source)] if source.count("/") == 2 else api.runs(source):
             rows = list(run.scan_history(keys=[*dict.fromkeys((request.metric, axis))]))
-            found_none = not rows
-            for title in request.fact_columns:
-                rows += run.scan_history(keys=[title])
-            logged = set(map(str, run.summary.keys()))
-            place = "/".join(run.path)
-            if found_none and axis != STEP and request.metric in logged:
+            place, logged = "/".join(run.path), set(map(str, run.summary.keys()))
+            if not rows and axis != STEP and request.metric in logged:
                 raise DataError(
                     f"run {place} logs {request.metric}, but never in one call with {axis!r}; without --column "
                     f"{unit}={axis} it is read against {STEP}"
                 )
-            metrics |= logged
+            for title in request.fact_columns:
+                rows += run.scan_history(keys=[title])
             if run.state == "running":
                 notes.append(f"run {place} is still running: its curve ends where it is now")
-            runs.append(
-                run_of(
-                    of_rows(place, rows),
-                    request,
-                    (unit, axis),
-                    name=place,
-                    aliases=(run.name or run.id, run.id),
-                    config=dict(run.config),
-                )
-            )
+            about: dict[str, Any] = {"aliases": (run.name or run.id, run.id), "config": dict(run.config)}
+            yield run_of(of_rows(place, rows), request, (unit, axis), name=place, metrics=_logged(logged), **about)
     except (wandb.Error, ValueError, OSError) as error:
         raise DataError(
             f"cannot read {source} from Weights & Biases: {reason(error).rstrip('.')}; check the name and 'wandb login'"
         ) from None
-    if not runs:
-        raise DataError(f"{source} has no runs")
-    return Found(runs=runs, metrics=sorted(name for name in metrics if not name.startswith("_")), notes=notes)
 
 
-def _from_files(files: Iterable[Path], request: Request) -> Found:
-    unit, axis = request.axis(STEP)
-    runs, metrics, read = [], set[str](), []
-    for file in files:
-        offline = read_offline(file)
-        metrics |= {name for row in offline.history for name in row}
-        name = offline.run_id or file.stem
-        runs.append(
-            run_of(
-                of_rows(str(file), offline.history),
-                request,
-                (unit, axis),
-                name=name,
-                aliases=(offline.name or name, file.parent.name),
-                config=offline.config,
-            )
-        )
-        read.append(file)
-    notes = [_COUNTS_LOGS] if axis == STEP else []
-    return Found(
-        runs=runs, metrics=sorted(name for name in metrics if not name.startswith("_")), files=read, notes=notes
-    )
+def _logged(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_")]
 
 
-def _from_tables(tables: Iterable[Path], request: Request) -> Found:
-    runs, metrics, notes, files = [], set[str](), [], []
-    unit, axis = request.axis(STEP)
-    for path in tables:
-        table = read_table(path)
-        of_chart = [title for title in table.columns if title.endswith(f" - {request.metric}")]
-        files.append(path)
-        metrics |= set(table.columns)
-        if of_chart:
-            runs += [_of_chart(table, title, request) for title in of_chart]
-            notes.append(
-                f"{path} is the export of a chart, which may hold fewer points than were logged; to have all, {_FULL}"
-            )
-        else:
-            runs.append(run_of(table, request, (unit, axis), name=path.stem))
-    if axis == STEP:
-        notes.append(_COUNTS_LOGS)
-    return Found(runs=runs, metrics=sorted(metrics), files=files, notes=list(dict.fromkeys(notes)))
-
-
-def _of_chart(table: Table, title: str, request: Request) -> Run:
+def _of_chart(table: Table, title: str, request: Request, file: Path) -> Run:
     """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points."""
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:
         rows = table.filled(title)
@@ -161,13 +122,12 @@ def _of_chart(table: Table, title: str, request: Request) -> Run:
                 rows[merged[0]],
                 title,
                 f"merged from several points (from {low[merged[0]]:g} to {high[merged[0]]:g}), so the curve is not the "
-                f"one that was logged; {_FULL}",
+                f"one that was logged; {_ALL}",
             )
     columns = {theirs: cells for theirs, cells in table.columns.items() if theirs != title}
     one = Table(table.name, columns | {request.metric: table.columns[title]}, table.places)
-    return run_of(
-        one, request, request.axis(next(iter(table.columns))), name=title.removesuffix(f" - {request.metric}")
-    )
+    axis, name = request.axis(next(iter(table.columns))), title.removesuffix(f" - {request.metric}")
+    return run_of(one, request, axis, name=name, metrics=table.columns, files=(file,))
 
 
 def _mark(header: Iterable[str]) -> str:

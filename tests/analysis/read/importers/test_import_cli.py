@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.read.importers import IMPORTERS
 from tests.analysis.read.importers.sources import CURVES, FLAGS, batch_science, long_rows, trainer_state, write_csv
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -116,7 +119,19 @@ def test_a_mistake_is_one_line_and_leaves_nothing(run: Cli, tmp_path: Path, argu
     assert not (tmp_path / "out").exists()
 
 
-def test_help_has_an_example(run: Cli) -> None:
+def test_help_has_an_example_and_the_formats_there_are(run: Cli) -> None:
     code, out, _ = run("import", "--help")
     assert code == 0
     assert "Example: cbs import" in out
+    for name in IMPORTERS:
+        assert name in out
+
+
+def test_the_list_of_commands_imports_no_formats() -> None:
+    program = "import atexit, sys, cli; atexit.register(lambda: print(*sys.modules)); cli.main()"
+    answer = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+    loaded = answer.stdout.split()
+    assert "analysis.commands.import_" in loaded
+    assert not {"pandas", "pyarrow", "analysis.read.importers"} & set(loaded)

@@ -116,7 +116,7 @@ def test_objects_in_settings_are_not_made(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("hparams.yaml", "a: [1", r"cannot read .*hparams\.yaml.*copy it again"),
-        ("hparams.yaml", "just words", "not a YAML mapping"),
+        ("hparams.yaml", "just words", "it is no mapping"),
         ("metrics.csv", "", r"metrics\.csv is empty"),
         ("metrics.csv", "step,loss\n1,2\n1", "line 3: 1 cells where the header has 2"),
         ("metrics.csv", "step,los\n1,2\n", "no run has the metric 'loss'; those there are: los"),
@@ -133,5 +133,5 @@ def test_a_broken_run_is_one_line(tmp_path: Path, name: str, content: str, words
 
 
 def test_nothing_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no metrics\.csv at"):
+    with pytest.raises(DataError, match=r"no runs as lightning at .*: expected the metrics\.csv"):
         import_runs([tmp_path], tmp_path / "out", settings(), format="lightning")

@@ -72,7 +72,7 @@ def test_a_table_of_means_is_refused_with_the_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", r"cannot read .*run\.json"), ('{"_attrs": {}}', "old version"), ("[]", "not a JSON object")],
+    [("{", r"cannot read .*run\.json"), ('{"_attrs": {}}', "old version"), ("[]", "it is no mapping")],
 )
 def test_a_broken_description_is_one_line(tmp_path: Path, content: str, words: str) -> None:
     write_run(tmp_path / "in", history(CURVES[0]), {})
@@ -84,5 +84,5 @@ def test_a_broken_description_is_one_line(tmp_path: Path, content: str, words: s
 
 
 def test_nothing_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no run_df\.csv at"):
+    with pytest.raises(DataError, match=r"no runs as openrlbenchmark at .*run_df\.csv"):
         import_runs([tmp_path], tmp_path / "out", settings(), format="openrlbenchmark")

@@ -142,7 +142,7 @@ def test_any_bytes_as_an_event_file_or_an_offline_run(content: bytes) -> None:
             path = Path(folder) / name
             path.write_bytes(content)
             with contextlib.suppress(CbsError):
-                IMPORTERS[format]().read(str(path), Request(metric="loss"))
+                list(IMPORTERS[format]().read(str(path), Request(metric="loss"), []))
 
 
 @QUICK

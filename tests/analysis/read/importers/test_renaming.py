@@ -1,8 +1,8 @@
 """``--column OURS=THEIRS`` is honoured or refused by name, whatever the format: every format against every column.
 
 A format is in here by what its own test file has: ``write_run(top, rows, config)`` writes one run whose every row of
-``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, and ``HAS_CONFIG = False``
-says that ``config`` has no place in the format.
+``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, and
+``HAS_CONFIG = False`` says that ``config`` has no place in the format.
 """
 
 from __future__ import annotations

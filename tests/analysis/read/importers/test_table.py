@@ -249,7 +249,7 @@ def truncated_parquet(path: Path) -> None:
         ("x.parquet", b"", "cannot read"),
         ("x.parquet", truncated_parquet, "cannot read"),
         ("x.parquet", b"PAR1 and nothing else PAR1", "cannot read"),
-        ("x.csv", Path.mkdir, "no table at"),
+        ("x.csv", Path.mkdir, "no runs as table at .*: expected a file that ends in"),
     ],
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, name: str, content: Any, words: str) -> None:
