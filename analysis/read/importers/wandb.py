@@ -52,29 +52,29 @@ class Wandb:
     def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """Runs of a server, of files of offline runs, or of tables."""
         path = Path(source)
-        unit, axis = request.axis(STEP)
-        if axis == STEP:
+        found = list((_from_files if path.exists() else _from_server)(source, request, notes))
+        if found and request.axis(STEP)[1] == STEP:
             notes.append(_COUNTS_LOGS)
-        if not path.exists():
-            yield from _from_server(source, request, notes)
-            return
-        files = _offline(path)
-        for file in files:
-            offline = read_offline(file)
-            table, name = of_rows(str(file), offline.history), offline.run_id or file.stem
-            about: dict[str, Any] = {"aliases": (offline.name or name, file.parent.name), "config": offline.config}
-            yield run_of(
-                table, request, (unit, axis), name=name, metrics=_logged(table.columns), files=(file,), **about
-            )
-        for file in [] if files else table_paths(path):
-            table = read_table(file)
-            of_chart = [title for title in table.columns if title.endswith(f" - {request.metric}")]
-            for title in of_chart:
-                yield _of_chart(table, title, request, file)
-            if of_chart:
-                notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
-            else:
-                yield run_of(table, request, (unit, axis), name=file.stem, files=(file,))
+        yield from found
+
+
+def _from_files(source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    path, (unit, axis) = Path(source), request.axis(STEP)
+    files = _offline(path)
+    for file in files:
+        offline = read_offline(file)
+        table, name = of_rows(str(file), offline.history), offline.run_id or file.stem
+        about: dict[str, Any] = {"aliases": (offline.name or name, file.parent.name), "config": offline.config}
+        yield run_of(table, request, (unit, axis), name=name, metrics=_logged(table.columns), files=(file,), **about)
+    for file in [] if files else table_paths(path):
+        table = read_table(file)
+        of_chart = [title for title in table.columns if title.endswith(f" - {request.metric}")]
+        for title in of_chart:
+            yield _of_chart(table, title, request, file)
+        if of_chart:
+            notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
+        else:
+            yield run_of(table, request, (unit, axis), name=file.stem, files=(file,))
 
 
 def _from_server(source: str, request: Request, notes: list[str]) -> Iterator[Run]:
