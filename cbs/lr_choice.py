@@ -2,17 +2,23 @@
 
 The winner is chosen over seeds, not by the luckiest run: first the learning rates of which the smallest share of the
 trials that were run failed to reach the target, among them the lowest geometric mean of the steps. A trial that was
-never run says nothing; where some are missing, the means are those of the additive model of learning rate and seed, so
-that a learning rate gains nothing from having been run with the fast seeds only. The search that extends a
-learning-rate grid and the analysis, and each bootstrap resample of it, call this one function, so they cannot disagree.
+never run says nothing. Where a learning rate has the steps of some of the seeds only, the means are those of the
+additive model of learning rate and seed, so that it gains nothing from these having been the fast ones. The search that
+extends a learning-rate grid and the analysis, and each bootstrap resample of it, call these functions, so they cannot
+disagree.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 _LEAST = 1e-300
 """In place of 0 steps, whose logarithm is no number."""
+
+_ROUNDING = 1e-10
+"""Of shares and of mean log steps: what differs by less is a tie."""
 
 
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
@@ -48,8 +54,9 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
     uneven = (count > 0).any(axis=1) & ((count > 0) & (count < steps.shape[2])).any(axis=1)
     if uneven.any():
         mean[uneven] = _additive(logs[uneven], reached[uneven])
-    mean = np.where(failed <= failed.min(axis=1, keepdims=True) + 1e-12, mean, np.inf)
-    return np.where(count.max(axis=1) > 0, mean.argmin(axis=1), -1)
+    mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
+    tied = mean <= mean.min(axis=1, keepdims=True) + _ROUNDING
+    return np.where(count.max(axis=1) > 0, tied.argmax(axis=1), -1)
 
 
 def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
@@ -67,6 +74,16 @@ def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
     # the shortest solution: where two parts of a table share no seed and no learning rate, their means decide
     effect = np.einsum("rij,rj->ri", np.linalg.pinv(normal, hermitian=True), sums)[:, :lrs]
     return np.where(reached.any(axis=2), effect, np.inf)
+
+
+def at_edges(row: int, tried: Sequence[bool] | np.ndarray) -> tuple[bool, bool]:
+    """Whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
+
+    Args:
+        row: its index.
+        tried: of every learning rate of the grid, shape ``[learning rates]``.
+    """
+    return not any(tried[:row]), not any(tried[row + 1 :])
 
 
 def censored(steps: np.ndarray, prune_factor: float | None) -> np.ndarray:

@@ -7,13 +7,20 @@ knows entries that are made on demand, such as everything a library has.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from cbs.errors import ConfigError, UnknownNameError
+
+_REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register)\(\s*"(\w+)"', re.MULTILINE)
+"""A decorator or a call of ``register`` at the margin of a module whose first argument is the name."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -112,3 +119,19 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
         self._discovered = True
+
+
+@functools.cache
+def listed(package: str) -> str:
+    """The names that the modules of ``package`` register, sorted, for a help text: ``"adam, adamw, kfac"``.
+
+    They are read from the sources, because importing the modules would import torch or pandas.
+
+    Raises:
+        ModuleNotFoundError: if there is no such package.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"no package {package!r}")
+    files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
+    return ", ".join(sorted(name for file in files for name in _REGISTRATION.findall(file.read_text("utf-8"))))

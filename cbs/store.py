@@ -15,7 +15,6 @@ hold nothing that depends on the clock or the machine's name: the same trial giv
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -32,6 +31,7 @@ import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, ResultsError, reason
+from cbs.files import whole_file
 from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -289,17 +289,10 @@ def _read_timing(path: Path) -> dict[str, Any]:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    partial = path.parent / f".tmp-{path.name}-{uuid.uuid4().hex}"
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise ResultsError(f"cannot write {path}: {error.strerror or error}") from None
+    with whole_file(path) as draft, open(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

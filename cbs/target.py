@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
+import numpy as np
+
 from cbs.errors import ConfigError
 
 Direction = Literal["below", "above"]
@@ -52,28 +54,39 @@ class Target:
         return value - self.value if self.direction == "below" else self.value - value
 
     def crossing(self, steps: Sequence[float], values: Sequence[float]) -> float | None:
-        """First step at which an evaluation curve reaches the target, interpolated in log step.
+        """:meth:`crossings` of one evaluation curve; ``None`` when no evaluation reaches the target."""
+        found = self.crossings(np.zeros(len(steps), dtype=int), np.asarray(steps), np.asarray(values, dtype=float), 1)
+        return None if np.isnan(found[0]) else float(found[0])
+
+    def crossings(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
+        """First steps at which evaluation curves reach the target, interpolated in log step.
 
         Between the last evaluation that misses the target and the first that reaches it, the metric is taken as linear
         in ``log(step)``. Where the earlier of the two is step 0 or the value before is not finite, and where the first
         evaluation already reaches the target, the later step itself is returned.
 
         Args:
-            steps: evaluation steps, increasing.
-            values: the metric at those steps.
+            trial: number of the curve, 0 to ``trials - 1``, of every evaluation, ``N`` of them; increasing.
+            steps: of every evaluation, shape ``[N]``; increasing within a trial.
+            values: the metric there, shape ``[N]``.
+            trials: number of curves.
 
         Returns:
-            The step (not an integer in general), or ``None`` when no evaluation reaches the target.
+            Steps (not integers in general), shape ``[trials]``; NaN where no evaluation reaches the target.
         """
-        for index, value in enumerate(values):
-            if not self.reached(value):
-                continue
-            if index == 0 or steps[index - 1] <= 0 or not math.isfinite(values[index - 1]):
-                return float(steps[index])
-            before, after = math.log(steps[index - 1]), math.log(steps[index])
-            share = (values[index - 1] - self.value) / (values[index - 1] - value)
-            return math.exp(before + share * (after - before))
-        return None
+        better = values < self.value if self.direction == "below" else values > self.value
+        hits = np.flatnonzero(better & np.isfinite(values))
+        owner, first = np.unique(trial[hits], return_index=True)
+        after = hits[first]
+        before = np.maximum(after - 1, 0)
+        inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0) & np.isfinite(values[before])
+        reached = steps[after].astype(float)
+        a, b = before[inside], after[inside]
+        share = (values[a] - self.value) / (values[a] - values[b])
+        reached[inside] = np.exp(np.log(steps[a]) + share * (np.log(steps[b]) - np.log(steps[a])))
+        found = np.full(trials, np.nan)
+        found[owner] = reached
+        return found
 
     def __str__(self) -> str:
         return f"{self.metric} {'<' if self.direction == 'below' else '>'} {self.value:g}"

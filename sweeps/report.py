@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from cbs.lr_choice import at_edges
 from cbs.store import MANIFEST, Store
 from sweeps.estimate import StepCost, prior_steps
 from sweeps.progress import duration
@@ -75,7 +76,7 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "steps_to_target": best[1] if best else None,
-                "at_grid_edge": bool(best and best[0] in (lrs[0], lrs[-1])),
+                "at_grid_edge": bool(best) and any(at_edges(lrs.index(best[0]), [True] * len(lrs))),
             }
         )
     return {"output": str(folder), "target": str(search.sweep.target), "statuses": dict(statuses), "studies": studies}

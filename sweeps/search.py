@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cbs.config import TrialConfig
-from cbs.lr_choice import best_lr, censored
+from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialResult
 from sweeps.pruning import settle
 from sweeps.spec import Cell, Study, Sweep
@@ -236,7 +236,8 @@ def edge(steps: np.ndarray, last_distance: np.ndarray) -> int:
     row = best_lr(steps)
     if row is None:
         row = int(np.argmin(last_distance)) if np.isfinite(last_distance).any() else 0
-    return -1 if row == 0 else 1 if row == len(steps) - 1 else 0
+    lowest, highest = at_edges(row, [True] * len(steps))
+    return -1 if lowest else 1 if highest else 0
 
 
 def _clean(lr: float) -> float:

@@ -135,6 +135,12 @@ class Sweep:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def on(self, workload: str) -> Sweep:
+        """The sweep on another workload, to its own target; unchanged where it is on that one."""
+        if workload == self.workload.name:
+            return self
+        return self.replace(workload=Choice(name=workload), target=None, expected=None)
+
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own."""
         return self.lrs or OPTIMIZERS[optimizer].lr_grid

@@ -1,4 +1,4 @@
-"""Synthetic sweeps on disk, drawn from a known hyperbola, so that every answer is known in closed form."""
+"""Synthetic sweeps on disk, drawn from a known curve, so that every answer is known in closed form."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ PROBE_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """Steps to target of one optimizer: ``ln S = ln(S_min + E_min/B) + curvature/2 (ln lr - ln lr*(B))^2 + noise``."""
+    """Steps to target of one optimizer: ``ln S = ln S_min + ln(1 + (B_crit/B)^exponent) + curvature/2 (ln lr - ln
+    lr*(B))^2 + noise``, with ``B_crit = E_min/S_min`` and as a rule the hyperbola."""
 
     min_steps: float = 175.0
     min_examples: float = 7381.0
+    exponent: float = 1.0
     lr_at_1: float = 1e-3
     lr_power: float = 0.4
     lr_max: float = 1e-2
@@ -46,7 +48,8 @@ class Truth:
     def steps(self, batch_size: int, lrs: Sequence[float], seeds: int, rng: np.random.Generator) -> np.ndarray:
         """Steps to target, shape ``[learning rates, seeds]``; part of the noise is common to a seed's learning
         rates."""
-        curve = math.log(self.min_steps + self.min_examples / batch_size)
+        critical = self.min_examples / self.min_steps
+        curve = math.log(self.min_steps) + math.log1p((critical / batch_size) ** self.exponent)
         penalty = 0.5 * self.curvature * np.log(np.asarray(lrs) / self.best_lr(batch_size)) ** 2
         shared = math.sqrt(self.common) * rng.standard_normal((1, seeds))
         own = math.sqrt(1.0 - self.common) * rng.standard_normal((len(lrs), seeds))

@@ -12,17 +12,33 @@ import pytest
 import typer
 
 import cli
-from analysis.commands import add_to
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.read.importers import IMPORTERS
+from analysis.venues import VENUES
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.sources import SOURCES
+from cbs.optimizers import OPTIMIZERS
+from cbs.workloads import WORKLOADS
 from sweeps.parsing import parse_batch_sizes, parse_seeds
+from sweeps.recipes import RECIPES
+from tests.factories import Truth, sweep
 
-add_to(cli.app)
-COMMANDS = sorted(typer.main.get_command(cli.app).commands)
+COMMANDS = sorted(typer.main.get_command(cli.application()).commands)
 EXPECTED = {
     "analyze", "compare", "fit", "import", "noise-scale", "optimizers", "recommend", "report", "scale", "sweep",
     "throughput",
 }  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
+
+
+HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
+
+"""What help does without."""
+
+UNUSED = ("torch", "ray", "matplotlib", "scipy.stats", "scipy.optimize")
+"""What an analysis without figures does without."""
 
 
 def one_line(text: str) -> bool:
@@ -52,6 +68,60 @@ def test_without_arguments_it_says_what_it_can_do(run):
 
 def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
+
+
+IMPORTED = (
+    "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3", "--metric-unit", "nats",
+    "--example-unit", "sequence",
+)  # fmt: skip
+
+NAMES = [
+    ("sweep", "--optim", OPTIMIZERS),
+    ("sweep", "--recipe", RECIPES),
+    ("sweep", "--workload", WORKLOADS),
+    ("sweep", "--probe", SOURCES),
+    ("sweep", "--diagnostic", DIAGNOSTICS),
+    ("throughput", "RESULTS_OR_RECIPE", RECIPES),
+    ("optimizers", "--workload", WORKLOADS),
+    ("noise-scale", "--workload", WORKLOADS),
+    ("noise-scale", "--optim", OPTIMIZERS),
+    ("noise-scale", "--probe", SOURCES),
+    ("noise-scale", "--geometry", GEOMETRIES),
+    ("import", "--format", IMPORTERS),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "report", "scale")),
+    *((command, "--venue", VENUES) for command in ("analyze", "compare")),
+]
+
+
+@pytest.mark.parametrize(("command", "flag", "names"), NAMES, ids=[" ".join(entry[:2]) for entry in NAMES])
+def test_help_names_what_a_flag_takes(run, command, flag, names):
+    parameters = typer.main.get_command(cli.application()).commands[command].params
+    (text,) = (each.help for each in parameters if flag in (*each.opts, each.metavar))
+    assert ", ".join(names) in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import contextlib, io, sys, cli\n"
+        f"sys.argv = ['cbs', *{arguments}]\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): cli.main()\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path):
+    sweep(tmp_path, {"adamw": Truth()})
+    code = (
+        f"import sys, cli; sys.argv = ['cbs', 'analyze', {str(tmp_path)!r}, '--no-figures', '--resamples', '100']\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {UNUSED} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +173,62 @@ def test_version(run):
         (["sweep", "--target", "nan"], ["target"]),
         (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
         (["sweep", "--target", "9"], ["before the first step", "harder"]),
-        (["sweep", "--flag"], ["--flag", "--help"]),
         (["sweeep"], ["sweeep", "sweep"]),
-        (["analyze", "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
+        *(
+            ([command, *more, "/no/such/folder"], ["/no/such/folder", "cbs sweep"])
+            for command, *more in (
+                ["analyze"],
+                ["compare"],
+                ["report"],
+                ["scale"],
+                ["recommend", "--examples-per-second-per-device", "9"],
+            )
+        ),
+        *(([command, "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
+        *(
+            ([command, *more, "--confidence", "2"], ["confidence", "between 0 and 1"])
+            for command, *more in (
+                ["analyze"],
+                ["compare"],
+                ["report"],
+                ["scale", "results"],
+                ["fit", "steps.csv"],
+                ["recommend", "--examples-per-second-per-device", "9"],
+            )
+        ),
+        *(
+            ([command, *more, "--resamples", "99"], ["resamples", "at least 100"])
+            for command, *more in (["analyze"], ["compare"], ["report"], ["scale", "results"], ["fit", "steps.csv"])
+        ),
+        (["analyze", "--venue", "icl"], ["icl", "did you mean icml"]),
+        (["analyze", "--target", "low"], ["--target", "number"]),
+        (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
+        (["compare", "--step-latency", "1"], ["--step-latency", "--examples-per-second-per-device"]),
+        (["fit"], ["Missing argument", "fit --help"]),
+        (["fit", "/no/such.csv"], ["/no/such.csv"]),
+        (["fit", "steps.csv", "--column", "steps"], ["--column", "OURS=THEIRS"]),
+        (["import"], ["SOURCE", "-o FOLDER", "--metric"]),
+        (["import", "/no/such.csv", *IMPORTED], ["/no/such.csv"]),
+        (["import", "runs.csv", *IMPORTED, "--format", "tabel"], ["tabel", "did you mean table"]),
+        (["import", "runs.csv", *IMPORTED, "--direction", "up"], ["direction", "up"]),
+        (["import", "runs.csv", *IMPORTED, "--set", "optimizer"], ["--set", "name=value"]),
+        (["optimizers", "muon", "--libraries"], ["--libraries", "without names"]),
+        (["optimizers", "muon", "--set", "muon.matrices=all"], ["--set", "--workload"]),
+        (["recommend"], ["--throughput", "--probe", "--examples-per-second-per-device"]),
+        (["recommend", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
+        (["recommend", "--throughput", "a.csv", "--probe"], ["--probe"]),
+        (["recommend", "--save-throughput", "a.csv", "--examples-per-second-per-device", "9"], ["--save-throughput"]),
+        (["recommend", "--examples-per-second-per-device", "0"], ["examples per second", "above 0"]),
+        (["recommend", "--examples-per-second-per-device", "9", "--devices", "0"], ["devices", "at least 1"]),
+        (["recommend", "--examples-per-second-per-device", "9", "--price", "-1"], ["price"]),
+        (["scale"], ["Missing argument", "scale --help"]),
+        (["scale", "results", "--against", "date"], ["date", "data"]),
+        (["scale", "results", "--at", "3"], ["--at", "--against"]),
+        (["scale", "results", "--hold-data", "0"], ["--hold-data", "positive"]),
+        (["throughput"], ["Missing argument", "throughput --help"]),
+        (["throughput", "quik"], ["quik", "quick"]),
+        (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
+        (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(run, arguments, words, tmp_path, monkeypatch):
@@ -267,7 +390,7 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cbs.noise_scale.run.measure_run", interrupted)
+    monkeypatch.setattr("sweeps.noise_scale.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
     assert (code, out, err) == (130, "", "cbs: stopped\n")
 

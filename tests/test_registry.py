@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.present.figures import FIGURES
+from analysis.read.importers import IMPORTERS
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import CbsError, ConfigError, UnknownNameError
-from cbs.registry import Registry
+from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.sources import SOURCES
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry import Registry, listed
+from cbs.workloads import WORKLOADS
+from sweeps.recipes import RECIPES
 
 
 @pytest.fixture
@@ -21,7 +31,7 @@ def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[type]:
     )
     for name in ("circle", "square"):
         (package / f"{name}.py").write_text(
-            f"from throwaway_shapes import SHAPES\n\n@SHAPES.register('{name}')\nclass Shape:\n    name = '{name}'\n"
+            f'from throwaway_shapes import SHAPES\n\n@SHAPES.register("{name}")\nclass Shape:\n    name = "{name}"\n'
         )
     monkeypatch.syspath_prepend(tmp_path)
     yield __import__("throwaway_shapes").SHAPES
@@ -125,3 +135,28 @@ def test_a_fallback_says_why_it_does_not_serve_a_name(shapes: Registry[type], po
 
 def test_without_a_fallback_there_are_no_more_names(shapes: Registry[type]) -> None:
     assert shapes.more_names() == []
+
+
+def test_names_are_listed_from_the_sources_without_an_import(shapes: Registry[type], tmp_path: Path) -> None:
+    assert listed("throwaway_shapes") == "circle, square"
+    assert "throwaway_shapes.circle" not in sys.modules
+    (tmp_path / "throwaway_shapes" / "hexagon.py").write_text(
+        "from throwaway_shapes import SHAPES\n\nSHAPES.register(\n    'hexagon')(int)\n".replace("'", '"')
+    )
+    listed.cache_clear()
+    assert listed("throwaway_shapes") == "circle, hexagon, square" == ", ".join(shapes)
+
+
+def test_an_unknown_package_has_no_names() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such"):
+        listed("cbs.no_such")
+
+
+REGISTRIES = (
+    OPTIMIZERS, WORKLOADS, DIAGNOSTICS, SOURCES, GEOMETRIES, LAYERS, RECIPES, DEFINITIONS, FIGURES, IMPORTERS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.package)
+def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[object]) -> None:
+    assert listed(registry.package) == ", ".join(registry)

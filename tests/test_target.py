@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.target import Target
+from tests.references.crossing import crossing as slow_crossing
 
 BELOW = Target(metric="loss", value=2.0)
 ABOVE = Target(metric="accuracy", value=0.75, direction="above")
@@ -89,6 +91,26 @@ def test_crossing_is_exact_for_a_curve_linear_in_log_step(start: float, slope: f
     exact = math.exp((start - 2.0) / slope)
     if exact < steps[-1] * (1 - 1e-9):
         assert BELOW.crossing(steps, values) == pytest.approx(exact, rel=1e-9)
+
+
+values = st.one_of(st.floats(0.0, 4.0), st.sampled_from([math.nan, math.inf, 2.0]))
+
+
+@given(
+    st.lists(st.lists(values, max_size=8), min_size=1, max_size=6),
+    st.sampled_from(["below", "above"]),
+    st.integers(0, 2),
+)
+def test_many_curves_equal_the_slow_twin_of_each(curves: list[list[float]], direction: str, first: int) -> None:
+    target = Target(metric="loss", value=2.0, direction=direction)
+    steps = [[first + 3 * index for index in range(len(curve))] for curve in curves]
+    rows = [(trial, s, v) for trial, curve in enumerate(curves) for s, v in zip(steps[trial], curve, strict=True)]
+    trial, step, value = (np.array([row[column] for row in rows]) for column in range(3))
+    found = target.crossings(trial.astype(int), step.astype(int), value.astype(float), len(curves))
+    twins = [slow_crossing(target, s, curve) for s, curve in zip(steps, curves, strict=True)]
+    np.testing.assert_allclose(found, [math.nan if twin is None else twin for twin in twins], rtol=1e-12)
+    alone = [target.crossing(s, curve) for s, curve in zip(steps, curves, strict=True)]
+    assert alone == [None if twin is None else pytest.approx(twin, rel=1e-12) for twin in twins]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "2", None, True])

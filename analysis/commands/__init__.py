@@ -1,25 +1,28 @@
 """The commands that read results: one file each, a thin mirror of one public function.
 
 A module here has a function ``command`` and becomes the command of its own name (``import_`` is ``cbs import``). What
-it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick.
+it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick; names in help texts are read from the
+sources of the registries. Nothing here trains: what has to be measured first is asked of :class:`Training`.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
-import re
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
+
+from analysis.venues import VENUES
+from cbs.registry import listed
 
 if TYPE_CHECKING:
     from analysis.config import AnalysisConfig
+    from cbs.step_times import StepTime
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[
@@ -28,7 +31,12 @@ Targets = Annotated[
 Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
 Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
 DefinitionName = Annotated[
-    str, typer.Option("--definition", help="Definition of the critical batch size that tables and figures show.")
+    str,
+    typer.Option(
+        "--definition",
+        help="Definition of the critical batch size that tables and figures show: "
+        f"{listed('analysis.estimate.definitions')}.",
+    ),
 ]
 Overhead = Annotated[
     float | None, typer.Option(help="Of definition overhead: share of steps over linear scaling. Default: 0.2.")
@@ -46,12 +54,31 @@ Definitions = Annotated[
 ]
 VenueName = Annotated[
     str,
-    typer.Option("--venue", help="Width of the figures: default, icml, neurips, iclr, acl, jmlr, ieee."),
+    typer.Option("--venue", help=f"Width of the figures: {', '.join(VENUES)}."),
 ]
+ExamplesPerSecond = Annotated[
+    float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+]
+MaxBatch = Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")]
+StepLatency = Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 _WIDE = 160
-_REGISTRY = re.compile(r"\{([\w.]+):(\w+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What commands here ask of the package that trains; the command line hands it over as the context's object.
+
+    Attributes:
+        step_times: path of a folder of results -> seconds per step on this machine, of every optimizer and batch size.
+        noise_scale: keyword arguments of ``sweeps.noise_scale.measure`` -> the noise scale along a short run, as plain
+            JSON values.
+    """
+
+    step_times: Callable[[str], list[StepTime]]
+    noise_scale: Callable[..., dict[str, Any]]
+
 
 errors = Console(stderr=True, highlight=False)
 """For progress and notes; what a script reads goes to standard output."""
@@ -69,7 +96,7 @@ def config_of(
     reference_batch: float | None,
     confidence: float,
     resamples: int,
-    tolerance: float | None = None,
+    tolerance: float | None,
 ) -> AnalysisConfig:
     """The options above as a :class:`~analysis.config.AnalysisConfig`.
 
@@ -86,30 +113,3 @@ def config_of(
     if tolerance is not None:
         options.setdefault(definition, {})["tolerance"] = tolerance
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
-
-
-class Command(TyperCommand):
-    """A command whose help names what registries hold.
-
-    In the help of an option ``{module:REGISTRY}`` stands for the names of the entries, which are looked up when the
-    help is shown.
-    """
-
-    def get_help(self, ctx: Any) -> str:
-        for parameter in self.params:
-            parameter.help = _REGISTRY.sub(_names, getattr(parameter, "help", None) or "")  # type: ignore[attr-defined]
-        return super().get_help(ctx)
-
-
-def _names(place: re.Match[str]) -> str:
-    module, name = place.groups()
-    return ", ".join(getattr(importlib.import_module(module), name))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register every command of this package with ``app``, once."""
-    known = {command.name for command in app.registered_commands}
-    for module in pkgutil.iter_modules(__path__):
-        name = module.name.strip("_").replace("_", "-")
-        if name not in known:
-            app.command(name, cls=Command)(importlib.import_module(f"{__name__}.{module.name}").command)

@@ -49,7 +49,7 @@ def command(
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
     """
-    from analysis.present.style import venues
+    from analysis import venues
     from analysis.questions.analyze import analyze
 
     chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)

@@ -12,10 +12,13 @@ from analysis.commands import (
     AsJson,
     Confidence,
     DefinitionName,
+    ExamplesPerSecond,
+    MaxBatch,
     Overhead,
     ReferenceBatch,
     Resamples,
     ResultsPath,
+    StepLatency,
     Targets,
     Tolerance,
     VenueName,
@@ -36,11 +39,9 @@ def command(
     throughput: Annotated[
         Path | None, typer.Option(help="Table of step times (CSV or Parquet), for the compute-time plane.")
     ] = None,
-    examples_per_second_per_device: Annotated[
-        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
-    ] = None,
-    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
-    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+    examples_per_second_per_device: ExamplesPerSecond = None,
+    max_batch_per_device: MaxBatch = None,
+    step_latency: StepLatency = 0.0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for tables and figures. Default: RESULTS/analysis/compare."),
@@ -59,8 +60,8 @@ def command(
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
+    from analysis import venues
     from analysis.present.comparison import compare
-    from analysis.present.style import venues
     from analysis.read.throughput import choose_throughput
 
     with venues.venue(venue):

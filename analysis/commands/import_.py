@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from analysis.commands import AsJson, errors
+from cbs.registry import listed
 
 
 def command(
@@ -22,9 +23,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
     ] = None,
-    format: Annotated[
-        str, typer.Option(help="{analysis.read.importers:IMPORTERS}. auto: by what is there; the outcome says why.")
-    ] = "auto",
+    format: Annotated[str, typer.Option(help=f"{listed('analysis.read.importers')}. auto: by what is there.")] = "auto",
     metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
     direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
     target: Annotated[

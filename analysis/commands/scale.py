@@ -16,6 +16,7 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Targets,
+    Tolerance,
     config_of,
     console,
     errors,
@@ -56,6 +57,7 @@ def command(
     definition: DefinitionName = "pareto",
     overhead: Overhead = None,
     reference_batch: ReferenceBatch = None,
+    tolerance: Tolerance = None,
     confidence: Confidence = 0.95,
     resamples: Resamples = 2000,
     output: Annotated[
@@ -71,7 +73,7 @@ def command(
     from analysis.present.scaling import show
     from analysis.questions.scaling import scale
 
-    chosen = config_of(definition, overhead, reference_batch, confidence, resamples)
+    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     with errors.status("fitting"):
         found = scale(
             results,

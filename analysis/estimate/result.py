@@ -18,7 +18,7 @@ from analysis.estimate.diagnosis import Verdict, not_reached, with_value
 from analysis.estimate.estimates import Critical, Estimate, Hyperbola, Interval, beliefs, estimates
 from analysis.estimate.fitting import Fit
 from analysis.estimate.noise import PLAIN, Columns, Measured, NoiseScale, measure, near, over
-from analysis.estimate.studies import Point, Study, best_values, crossings, studies, within_reach
+from analysis.estimate.studies import Point, Study, best_values, studies, within_reach
 from analysis.read.results import Group, Results
 from cbs.errors import ConfigError
 from cbs.store import read_steps
@@ -209,11 +209,12 @@ def answers(
     chosen(config)
     steps: dict[Target, np.ndarray] = {}
     wanted = [_targets(group, targets) for group in results.groups]
+    evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
     curves: list[list[list[Study]]] = []
     for index, own in enumerate(wanted):
         for target in own:
             if target not in steps:
-                steps[target] = crossings(results.evaluations, len(results.trials), target)
+                steps[target] = target.crossings(*evaluations, len(results.trials))
             _check_start(results, index, target, steps[target])
         curves.append([studies(results, index, target, steps[target]) for target in own])
     believed = iter(

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.read.results import Group, Results
-from cbs.lr_choice import best_lr, censored
+from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
 from cbs.target import Target
 
@@ -57,6 +57,11 @@ class Study:
         """Whether the trial was run, shape ``[L, N]``."""
         return np.asarray(self.status != "")
 
+    @property
+    def tried(self) -> np.ndarray:
+        """Whether some trial of the learning rate ended as training went, not as a machine did, shape ``[L]``."""
+        return np.isin(self.status, ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY), invert=True).any(axis=1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -98,33 +103,6 @@ class Point:
         return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
 
 
-def crossings(evaluations: pd.DataFrame, trials: int, target: Target) -> np.ndarray:
-    """:meth:`cbs.target.Target.crossing` of many evaluation curves at once.
-
-    Args:
-        evaluations: columns ``trial`` (0 to ``trials - 1``), ``step`` and ``value``, ordered by trial and step.
-        trials: number of trials.
-        target: the target.
-
-    Returns:
-        Steps to target, shape ``[trials]``; NaN where no evaluation reaches the target.
-    """
-    trial, step, value = (evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    reached = np.isfinite(value) & (value < target.value if target.direction == "below" else value > target.value)
-    hits = np.flatnonzero(reached)
-    owner, first = np.unique(trial[hits], return_index=True)
-    after = hits[first]
-    before = np.maximum(after - 1, 0)
-    inside = (after > 0) & (trial[before] == owner) & (step[before] > 0) & np.isfinite(value[before])
-    found = step[after].astype(float)
-    a, b = before[inside], after[inside]
-    share = (value[a] - target.value) / (value[a] - value[b])
-    found[inside] = np.exp(np.log(step[a]) + share * (np.log(step[b]) - np.log(step[a])))
-    steps = np.full(trials, np.nan)
-    steps[owner] = found
-    return steps
-
-
 def easier_or_equal(target: Target, own: Target) -> bool:
     """Whether trials that stopped at ``own`` have passed ``target`` on the way."""
     if (target.metric, target.direction) != (own.metric, own.direction):
@@ -139,7 +117,7 @@ def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> 
         results: from :func:`analysis.read.results.load`.
         group: index into ``results.groups``.
         target: the target.
-        steps: :func:`crossings` of all trials at ``target``.
+        steps: of all trials to ``target``, see :meth:`cbs.target.Target.crossings`.
     """
     about = results.groups[group]
     rows = results.of_group(group)
@@ -188,14 +166,12 @@ def point(study: Study) -> Point:
     named = bool(np.isfinite(study.lrs).all())
     hit = np.isfinite(study.steps[winner])
     steps = study.steps[winner][hit]
-    tried = np.isin(study.status, ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY), invert=True).any(axis=1)
-    grid = np.flatnonzero(tried)
     return Point(
         batch_size=study.batch_size,
         steps_to_target=math.exp(np.log(steps).mean()),
         steps_per_seed=tuple(steps.tolist()),
         best_lr=float(study.lrs[winner]) if named else None,
-        at_grid_edge=bool(winner in (grid[0], grid[-1])) if named else None,
+        at_grid_edge=any(at_edges(winner, study.tried)) if named else None,
         seeds=seeds,
         seeds_reached=int(hit.sum()),
         status=str(TrialStatus.REACHED),

@@ -1,22 +1,13 @@
 """How long a step takes: from a table that somebody measured, or from an assumption that is stated wherever it is used.
 
-A table (CSV, TSV or Parquet) has one row per measurement:
-
-==========================  ================================================================================
-``batch_size``              examples per step, whole
-``devices``                 devices that shared the step, whole; 1 where the column is missing
-``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
-``optimizer``               optional; empty where the row holds for every optimizer
-``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
-==========================  ================================================================================
+A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.step_times`, one row per measurement.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,13 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.files import whole_file
 from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Table, read_table
 from cbs.errors import ConfigError, DataError
-
-COLUMNS = ("batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer", "price_per_device_hour")
+from cbs.step_times import COLUMNS, StepTime
 
 
 class Throughput(Protocol):
@@ -57,25 +46,6 @@ class Throughput(Protocol):
 
     def price(self, optimizer: str, devices: int) -> float | None:
         """Of a device for an hour."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """One measurement.
-
-    Attributes:
-        batch_size: examples per step.
-        devices: devices that shared it.
-        seconds: of one step.
-        optimizer: empty for any.
-        price: of a device for an hour; ``None`` where it is not known.
-    """
-
-    batch_size: int
-    devices: int = 1
-    seconds: float
-    optimizer: str = ""
-    price: float | None = None
 
 
 @dataclass(frozen=True)
@@ -241,22 +211,6 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
     rows = tuple(_step_time(table, row) for row in range(len(table.places)))
     _check_together(rows, table.name)
     return Measured(rows, table.name)
-
-
-def write_throughput(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
-    """Write step times as CSV that :func:`read_throughput` reads, in one piece.
-
-    Raises:
-        ResultsError: if the file cannot be written.
-    """
-    place = Path(path)
-    with (
-        whole_file(place, "", "; choose another file") as draft,
-        open(draft, "w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
-        writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)
 
 
 def powers_of_two(most: int) -> list[int]:

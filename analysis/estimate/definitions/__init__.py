@@ -116,8 +116,12 @@ def math_symbol(name: str) -> str:
 
 
 def in_words(name: str, options: dict[str, Any]) -> str:
-    """A definition with the options that have a value: ``overhead (overhead 0.2, reference_batch 256)``."""
-    given = [f"{option} {value:g}" for option, value in options.items() if value is not None]
+    """A definition with the options that have a value or are on: ``overhead (overhead 0.2, reference_batch 256)``."""
+    given = [
+        option if value is True else f"{option} {value:g}"
+        for option, value in options.items()
+        if value is not None and value is not False
+    ]
     return f"{name} ({', '.join(given)})" if given else name
 
 

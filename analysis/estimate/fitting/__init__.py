@@ -167,9 +167,10 @@ def fit_curve(
         return fit
     draws = np.zeros((resamples, len(fitted)))
     draws[:, here] = rescaled(deviations, deviation / np.sqrt(data.weights[here]), rng) / max(deviation, _TINY)
+    believed = belief.draws(resamples, rng)
     latent = rng.standard_normal((resamples, len(data.bounds)))
     scale = widening(freedom, confidence) * deviation
-    resampled, complete = _refits(data, estimate, belief.draws(resamples, rng), deviation, scale, draws, latent)
+    resampled, complete = _refits(data, estimate, believed, deviation, scale, draws, latent)
     around *= widening(left, confidence)
     return replace(
         fit,

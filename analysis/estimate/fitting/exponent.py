@@ -4,8 +4,7 @@ Nobody knows that a curve is the hyperbola. Published and own tables put the exp
 optimizers and targets (2410.21676: 0.97 to 1.07; eight MLPerf tables: 0.96 to 1.19), and from 0.54 to 0.84 at easy
 targets. So :math:`\ln a` is taken as normal around 0 with standard deviation :data:`SPREAD`: three to eight batch sizes
 of ordinary noise then draw the exponent towards 1 by as much as they leave open. Where the curve itself speaks against
-that, the belief gives way: its variance is at least :math:`(\ln \hat a)^2 - se^2`, with the exponent of the free fit
-and its error, which is what the method of moments estimates.
+that, the belief gives way: its variance is at least the squared distance of the exponent of the free fit.
 
 Curves of one sweep at one target share what they have in common (partial pooling): :math:`\ln a_i \sim N(\mu,
 \omega^2)`, :math:`\mu \sim N(0,` :data:`SPREAD` :math:`^2)`, :math:`\omega` half normal with scale :data:`UNLIKE`. For
@@ -56,11 +55,10 @@ class Belief:
     curves: int = 0
 
     def giving_way(self, free: Free | None) -> Belief:
-        """As wide as the distance of the free exponent demands, less what its error explains."""
+        """As wide as the distance of the free exponent."""
         if free is None or not math.isfinite(free.variance):
             return self
-        demanded = (free.log_exponent - self.means) ** 2 - free.variance
-        return replace(self, variances=np.maximum(self.variances, demanded))
+        return replace(self, variances=np.maximum(self.variances, (free.log_exponent - self.means) ** 2))
 
     @property
     def whole(self) -> Exponent:

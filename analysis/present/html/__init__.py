@@ -18,12 +18,12 @@ import cbs
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer, answers
-from analysis.files import whole_file
 from analysis.present.figures import Scope
 from analysis.present.html import content, provenance
 from analysis.present.html.drawings import LONGEST_TABLE, Drawn, drawings
 from analysis.present.tables import example_units, percent
 from analysis.read.results import Results, load
+from cbs.files import whole_file
 from cbs.store import Store
 from cbs.target import Target
 

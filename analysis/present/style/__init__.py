@@ -21,9 +21,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from analysis.present.style import venues
+from analysis import venues
 from analysis.present.style.lettering import FONT, ink, literal, width, wrapped
-from analysis.present.style.venues import venue as venue
+from analysis.venues import venue as venue
 
 PANEL_HEIGHT = 2.5
 PANEL_WIDTH = 1.9

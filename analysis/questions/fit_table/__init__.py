@@ -23,12 +23,12 @@ from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.noise import PLAIN, NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.files import whole_file
 from analysis.present import definition_tables, tables
 from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import Row, read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
+from cbs.files import whole_file
 from cbs.record import TrialStatus
 from cbs.target import Target
 

@@ -21,6 +21,7 @@ from analysis.estimate.studies import Study
 from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import Group
+from cbs.lr_choice import at_edges
 from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
@@ -149,12 +150,10 @@ def _rates(answer: Answer, wish: _Wish, edges: dict[int, tuple[float, ...]]) -> 
 def _beyond(study: Study, best: float) -> tuple[float, ...]:
     """Learning rates on the far side of an edge, by the ratio of its last two; a factor of 2 where it is the only
     one."""
-    lrs = study.lrs
-    ratio = 2.0 if len(lrs) == 1 else float(lrs[1] / lrs[0]) if best == lrs[0] else float(lrs[-1] / lrs[-2])
-    powers = [
-        *(range(-_LRS_BEYOND, 0) if best == lrs[0] else ()),
-        *(range(1, _LRS_BEYOND + 1) if best == lrs[-1] else ()),
-    ]
+    lrs, row = study.lrs[study.tried], int(np.flatnonzero(study.lrs[study.tried] == best)[0])
+    lowest, highest = at_edges(row, [True] * len(lrs))
+    ratio = 2.0 if len(lrs) == 1 else float(lrs[1] / lrs[0]) if lowest else float(lrs[-1] / lrs[-2])
+    powers = [*(range(-_LRS_BEYOND, 0) if lowest else ()), *(range(1, _LRS_BEYOND + 1) if highest else ())]
     return tuple(float(f"{best * ratio**power:.6g}") for power in powers)
 
 

@@ -1,24 +1,27 @@
-"""The 95 % interval of the critical batch size holds the truth 95 times in 100, and the test of fit rejects 1 in 100.
+"""The 95 % interval of the critical batch size holds the truth 95 times in 100 and is no wider than it must be; the
+test of fit rejects 1 in 100.
 
 Each synthetic sweep draws its own truth: 5 to 9 batch sizes, a critical batch size anywhere between the second smallest
 and the second largest, 3-15 % seed noise of which 30-90 % is common to the learning rates of a seed, a best learning
 rate that follows a power of the batch size and falls anywhere between the points of a factor-2 grid, pruning at 1.3.
-
-The overhead number ``p * E_min / S_min`` is the same multiple of the critical batch size in every resample and in the
-truth, so its interval holds the truth in the same sweeps.
+The exponent is given, or drawn as it is believed to lie.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
-from analysis.estimate.diagnosis import LACK_OF_FIT, Doubts
-from analysis.estimate.fitting import Fit, fit_curve, interval
-from analysis.estimate.fitting.quality import lack_of_fit, leave_one_out
+from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
+from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief, pooled
+from analysis.estimate.fitting.quality import Misfit, leave_one_out, misfit
+from analysis.estimate.fitting.tables import Table
 from tests.factories import Truth, tables
 
 LRS = tuple(1e-5 * 2.0**power for power in range(16))
@@ -27,39 +30,61 @@ PRUNE_FACTOR = 1.3
 
 
 @dataclass(frozen=True)
-class Case:
-    """A fitted sweep and its truth."""
+class Drawn:
+    """A sweep and its truth."""
 
     critical: float
-    tables: list[np.ndarray]
+    exponent: float
+    sizes: list[int]
+    tables: list[Table]
+
+    def fit(self, resamples: int, seed: int, belief: Belief = ALONE) -> Case:
+        return Case(self, fit_curve(self.sizes, self.tables, belief=belief, resamples=resamples, seed=seed))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fitted sweep."""
+
+    drawn: Drawn
     fit: Fit
 
-    @property
-    def ratios(self) -> np.ndarray:
-        with np.errstate(divide="ignore"):
-            return self.fit.resampled.min_examples / self.fit.resampled.min_steps
+    def ends(self, what: str = "critical") -> tuple[float | None, float | None]:
+        return interval(getattr(self.fit.resampled, what), 0.95)
 
     def holds(self, what: str = "critical") -> bool:
         """Whether the interval holds the truth."""
-        values, truth = {
-            "critical": (self.ratios, self.critical),
-            "min_steps": (self.fit.resampled.min_steps, MIN_STEPS),
-            "min_examples": (self.fit.resampled.min_examples, MIN_STEPS * self.critical),
+        truth = {
+            "critical": self.drawn.critical,
+            "min_steps": MIN_STEPS,
+            "exponent": self.drawn.exponent,
+            "examples_at_critical": 2 * MIN_STEPS * self.drawn.critical,
         }[what]
-        low, high = interval(values, 0.95)
+        low, high = self.ends(what)
         return (low is None or low <= truth) and (high is None or truth <= high)
 
+    @property
+    def distance(self) -> float | None:
+        """Of the estimate from the truth, in half widths of the interval, all in logarithms; ``None`` where open."""
+        low, high = self.ends()
+        if low is None or high is None:
+            return None
+        error = math.log(float(self.fit.estimate.critical) / self.drawn.critical)
+        return error / (0.5 * math.log(high / low))
 
-def case(
-    seeds: int, index: int, *, censored: str = "", mixed: bool = False, alpha: float = 1.0, resamples: int = 1000
-) -> Case:
+    @property
+    def misfit(self) -> Misfit | None:
+        return misfit(self.fit, self.drawn.tables)
+
+
+def draw(seeds: int, index: int, *, censored: str = "", mixed: bool = False, exponent: float | None = 1.0) -> Drawn:
     """A sweep of so many seeds.
 
     Args:
         censored: ``"smallest"``, ``"largest"`` or ``"both"``: trials at this batch size stop at a budget between 26 %
             below and 22 % above the true curve there, so that none, some or all of them reach the target.
         mixed: whether every batch size has its own number of seeds, up to ``seeds``.
-        alpha: exponent of the true curve; the critical batch size, where its terms are equal, stays.
+        exponent: of the true curve; ``None`` draws it.
     """
     rng = np.random.default_rng([seeds, index])
     count = int(rng.integers(5, 10))
@@ -77,44 +102,133 @@ def case(
         lr_power=rng.uniform(0.3, 1.0),
         lr_max=2e-2,
     )
+    truth = dataclasses.replace(truth, exponent=exponent or math.exp(SPREAD * rng.standard_normal()))
     found = tables(truth, sizes.tolist(), seeds, lrs=LRS, prune_factor=None, seed=index)
     if mixed:
         found = [table[:, : rng.integers(1, seeds + 1)] for table in found]
-    bent = (1 + (critical / sizes) ** alpha) / (1 + critical / sizes)
-    found = [table * share for table, share in zip(found, bent, strict=True)]
     places = {"": [], "smallest": [0], "largest": [count - 1], "both": [0, count - 1]}[censored]
     budgets = np.full(count, math.inf)
     for place in places:
-        budgets[place] = MIN_STEPS * (1 + critical / sizes[place]) * math.exp(rng.uniform(-0.3, 0.2))
-    pairs = [stopped(table, budget) for table, budget in zip(found, budgets, strict=True)]
-    steps, bounds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Case(critical, steps, fit_curve(sizes.tolist(), steps, bounds=bounds, resamples=resamples, seed=index))
+        curve = MIN_STEPS * (1 + (critical / sizes[place]) ** truth.exponent)
+        budgets[place] = curve * math.exp(rng.uniform(-0.3, 0.2))
+    whole = [stopped(table, budget) for table, budget in zip(found, budgets, strict=True)]
+    return Drawn(critical, truth.exponent, sizes.tolist(), whole)
 
 
-def stopped(steps: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
+def case(
+    seeds: int, index: int, *, censored: str = "", mixed: bool = False, exponent: float | None = 1.0,
+    resamples: int = 1000,
+) -> Case:  # fmt: skip
+    """:func:`draw`, fitted."""
+    return draw(seeds, index, censored=censored, mixed=mixed, exponent=exponent).fit(resamples, index)
+
+
+def stopped(steps: np.ndarray, budget: float) -> Table:
     """Steps to target with a budget and pruning, and the bounds of what was stopped."""
     reached = np.where(steps > budget, np.inf, steps)
     limit = np.minimum(budget, PRUNE_FACTOR * reached.min(axis=0))
     hit = reached <= limit
-    return np.where(hit, steps, np.nan), np.where(hit, np.nan, np.broadcast_to(limit, steps.shape))
+    return Table.of(np.where(hit, steps, np.nan), np.where(hit, np.nan, np.broadcast_to(limit, steps.shape)))
 
 
 def suspected(found: Case) -> bool:
     """Whether one batch size is said to decide."""
-    doubts = Doubts(left_out=leave_one_out(found.fit, found.tables), ends=interval(found.ratios, 0.95))
+    doubts = Doubts(left_out=leave_one_out(found.fit, found.drawn.tables), ends=found.ends())
     return doubts.decisive() is not None
+
+
+def rejected(found: Case) -> bool:
+    """Whether the points are said to be off the curve; with or without it being the verdict."""
+    assert found.misfit is not None
+    return found.misfit.probability < LACK_OF_FIT
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])
 def test_coverage(seeds: int) -> None:
-    """150 sweeps: were the coverage only 92 %, fewer than 132 hits would have probability 0.03; at 85 %, 0.88."""
-    assert sum(case(seeds, index).holds() for index in range(150)) >= 132
+    """100 hyperbolas: were the coverage only 92 %, fewer than 86 hits would have probability 0.01; at 80 %, 0.92."""
+    assert sum(case(seeds, index, resamples=300).holds() for index in range(100)) >= 86
+
+
+@pytest.mark.parametrize("exponent", [0.85, 1.2])
+def test_coverage_at_other_exponents(exponent: float) -> None:
+    """As above, of the critical batch size and of the exponent itself."""
+    cases = [case(3, index, exponent=exponent, resamples=300) for index in range(100)]
+    assert sum(entry.holds() for entry in cases) >= 86
+    assert sum(entry.holds("exponent") for entry in cases) >= 86
+
+
+def width(count: int, first: int) -> float:
+    """Mean square of the distances from the truth in standard deviations, 1 at its nominal value, of sweeps whose
+    exponents are drawn as they are believed to lie."""
+    distances = [case(3, first + index, exponent=None, resamples=300).distance for index in range(count)]
+    bounded = [distance for distance in distances if distance is not None]
+    assert len(bounded) >= 0.95 * count
+    return float(np.mean(np.square(bounded))) * 1.96**2
+
+
+SWEEPS = 120
+BAND = tuple(chi2.ppf([0.001, 0.999], SWEEPS) / SWEEPS)
+"""What such a mean of normal distances leaves with probability 0.002: 0.65 to 1.45. An interval 1.7 times as wide in
+its logarithm divides it by 2.9, one 0.6 times as wide by 0.36, so neither stays inside."""
+
+
+def test_the_interval_is_as_wide_as_it_has_to_be_and_no_wider() -> None:
+    measured = width(SWEEPS, 50_000)
+    assert BAND[0] <= measured <= BAND[1]
+    assert measured / 1.7**2 < BAND[0]
+    assert measured / 0.6**2 > BAND[1]
+
+
+def together(index: int, exponents: tuple[float, ...]) -> list[tuple[Case, Case]]:
+    """Curves of one sweep at one target: each with what the others say of its exponent, and alone."""
+    drawn = [draw(3, 60_000 + 10 * index + place, exponent=each) for place, each in enumerate(exponents)]
+    free = [free_exponent(each.sizes, each.tables) for each in drawn]
+    return [
+        (each.fit(300, index, belief), each.fit(300, index)) for each, belief in zip(drawn, pooled(free), strict=True)
+    ]
+
+
+def narrowing(pairs: list[tuple[Case, Case]]) -> float:
+    """Geometric mean of the widths of the intervals with the others, over those alone."""
+    ratios = []
+    for pair in pairs:
+        ends = [case.ends() for case in pair]
+        if all(None not in end for end in ends):
+            shared, alone = (math.log(high / low) for low, high in ends)  # type: ignore[operator]
+            ratios.append(math.log(shared / alone))
+    assert len(ratios) >= 0.9 * len(pairs)
+    return math.exp(float(np.mean(ratios)))
+
+
+def test_curves_of_one_sweep_help_each_other_and_still_hold_the_truth() -> None:
+    """Three curves with the exponent 0.95: intervals are narrower by at least 10 %. 60 of them; 48 or fewer hits would
+    have probability 3e-5 at 95 %, and 0.9 at 75 %."""
+    pairs = [pair for index in range(20) for pair in together(index, (0.95,) * 3)]
+    assert narrowing(pairs) < 0.9
+    assert sum(shared.holds() for shared, _ in pairs) >= 50
+
+
+def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None:
+    """0.8, 1 and 1.2 beside each other, 25 sweeps: at 95 % fewer than 20 of 25 have probability 0.001 for each; fewer
+    than 65 of 75, 0.001."""
+    pairs = [together(index, (0.8, 1.0, 1.2)) for index in range(25)]
+    hits = np.array([[shared.holds() for shared, _ in sweep] for sweep in pairs])
+    assert hits.sum(axis=0).min() >= 20
+    assert hits.sum() >= 65
 
 
 @pytest.mark.parametrize("censored", ["smallest", "largest"])
 def test_coverage_with_a_censored_end(censored: str) -> None:
-    """100 sweeps of up to five seeds that differ between batch sizes: were the coverage only 92 %, fewer than 86 hits
-    would have probability 0.01; at 80 %, 0.92."""
+    """60 sweeps of up to five seeds that differ between batch sizes: were the coverage only 92 %, fewer than 50 hits
+    would have probability 0.01; at 78 %, 0.84."""
+    hits = [case(2 + index % 4, index, censored=censored, mixed=True, resamples=200).holds() for index in range(60)]
+    assert sum(hits) >= 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("censored", ["smallest", "largest"])
+def test_coverage_with_a_censored_end_of_many_sweeps(censored: str) -> None:
+    """100 sweeps: were the coverage only 92 %, fewer than 86 hits would have probability 0.01; at 80 %, 0.92."""
     hits = [case(2 + index % 4, index, censored=censored, mixed=True, resamples=400).holds() for index in range(100)]
     assert sum(hits) >= 86
 
@@ -122,9 +236,27 @@ def test_coverage_with_a_censored_end(censored: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])
 def test_coverage_of_many_sweeps(seeds: int) -> None:
-    """1000 sweeps, standard error 0.7 %: within 92-98 %, two standard errors allowed."""
+    """1000 hyperbolas, standard error 0.7 %: within 92-98 %, two standard errors allowed."""
     coverage = np.mean([case(seeds, 10_000 + index).holds() for index in range(1000)])
     assert 0.92 - 0.014 <= coverage <= 0.98 + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exponent", [0.7, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2])
+def test_coverage_of_500_sweeps_at_an_exponent(exponent: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """500 sweeps of 1 to 5 seeds, standard error 1.2 % at 92 % and 0.6 % at 98 %: 92-98 %, two of them allowed; at 0.7,
+    2.4 spreads of the belief away, above 88 %."""
+    cases = [case(1 + index % 5, 25_000 + index, exponent=exponent) for index in range(500)]
+    shares = {what: np.mean([entry.holds(what) for entry in cases]) for what in ("critical", "exponent", "min_steps")}
+    with capsys.disabled():
+        print(f"\nexponent {exponent}: " + ", ".join(f"{what} {share:.3f}" for what, share in shares.items()))
+    assert (0.92 if exponent > 0.8 else 0.88) - 0.024 <= shares["critical"] <= 0.98 + 0.012
+
+
+@pytest.mark.slow
+def test_the_width_of_many_intervals() -> None:
+    """600 sweeps: the mean has a standard error of 6 %; what differs from normal distances is allowed 10 % more."""
+    assert 0.75 <= width(600, 51_000) <= 1.3
 
 
 @pytest.mark.slow
@@ -133,9 +265,8 @@ def test_coverage_of_many_sweeps(seeds: int) -> None:
 def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """The stated bar: 92-98 % of 500 sweeps of 1 to 5 seeds; standard error 1 %, 0.6 % at the upper end."""
     cases = [case(1 + index % 5, 20_000 + index, censored=censored, mixed=mixed) for index in range(500)]
-    shares = {
-        what: np.mean([entry.holds(what) for entry in cases]) for what in ("critical", "min_steps", "min_examples")
-    }
+    names = ("critical", "min_steps", "exponent", "examples_at_critical")
+    shares = {what: np.mean([entry.holds(what) for entry in cases]) for what in names}
     with capsys.disabled():
         print(f"\n{censored or 'all reached'}: " + ", ".join(f"{what} {share:.3f}" for what, share in shares.items()))
     assert 0.92 <= shares["critical"] <= 0.98
@@ -147,9 +278,7 @@ def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.Captu
 def test_healthy_sweeps_raise_no_doubt(seeds: int) -> None:
     """100 sweeps: at the nominal 1 % more than 4 rejections have probability 0.003, and at 10 % fewer than 5, 0.02."""
     cases = [case(seeds, 30_000 + index, resamples=300) for index in range(100)]
-    rejected = [found for entry in cases if (found := lack_of_fit(entry.fit, entry.tables)) is not None]
-    assert len(rejected) == len(cases)
-    assert sum(probability < LACK_OF_FIT for probability in rejected) <= 4
+    assert sum(rejected(entry) for entry in cases) <= 4
     assert sum(suspected(entry) for entry in cases) <= 4
 
 
@@ -157,14 +286,29 @@ def test_healthy_sweeps_raise_no_doubt(seeds: int) -> None:
 def test_the_rate_of_the_test_of_fit() -> None:
     """900 sweeps: 1 % has a standard error of 0.33 %, 5 % of 0.7 %; three of them, and not far below."""
     cases = [case(seeds, 30_000 + index, resamples=300) for seeds in (2, 3, 5) for index in range(300)]
-    found = np.array([lack_of_fit(entry.fit, entry.tables) for entry in cases], dtype=float)
+    found = np.array([entry.misfit.probability for entry in cases if entry.misfit is not None])
+    assert len(found) == len(cases)
     assert np.mean(found < 0.01) <= 0.02
     assert 0.02 <= np.mean(found < 0.05) <= 0.071
 
 
-@pytest.mark.parametrize(("alpha", "share"), [(0.6, 0.34), (1.4, 0.65)])
-def test_another_exponent_is_found_out(alpha: float, share: float) -> None:
-    """40 sweeps of 3 seeds: the measured power is 0.58 and 0.85; three standard errors below."""
-    cases = [case(3, 40_000 + index, alpha=alpha, resamples=300) for index in range(40)]
-    found = [lack_of_fit(entry.fit, entry.tables) for entry in cases]
-    assert np.mean([probability is not None and probability < LACK_OF_FIT for probability in found]) >= share
+@pytest.mark.parametrize("exponent", [0.6, 1.4])
+def test_another_exponent_is_followed_not_doubted(exponent: float) -> None:
+    """30 sweeps, whose points lie on their curve. At 1 % more than 3 rejections have probability 2e-4; at 88 %, fewer
+    than 23 hits, 0.03."""
+    cases = [case(3, 40_000 + index, exponent=exponent, resamples=300) for index in range(30)]
+    assert sum(rejected(entry) for entry in cases) <= 3
+    assert sum(entry.holds() for entry in cases) >= 23
+
+
+@pytest.mark.parametrize(("percent", "share"), [(20, 0.6), (40, 0.9)])
+def test_points_off_any_curve_are_found_out(percent: float, share: float) -> None:
+    """30 sweeps in which every second batch size is slower: what no smooth curve takes up."""
+    found = []
+    for index in range(30):
+        drawn = draw(3, 45_000 + index)
+        slow = [1 + percent / 100 * (place % 2) for place in range(len(drawn.sizes))]
+        whole = [Table.of(table.steps * by, table.bound * by) for table, by in zip(drawn.tables, slow, strict=True)]
+        entry = dataclasses.replace(drawn, tables=whole).fit(200, index)
+        found.append(rejected(entry) and entry.misfit is not None and entry.misfit.excess_rms > EXCESS_RMS)
+    assert np.mean(found) >= share

@@ -12,8 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, build, checked, in_words, math_symbol, symbol
-from analysis.estimate.fitting import fit_curve, fit_hyperbola, interval
+from analysis.estimate import estimates
+from analysis.estimate.curves import Curve
+from analysis.estimate.definitions import (
+    DEFINITIONS,
+    Definition,
+    Sample,
+    build,
+    checked,
+    chosen,
+    in_words,
+    math_symbol,
+    symbol,
+)
+from analysis.estimate.fitting import fit_curve, interval
+from analysis.estimate.fitting.exponent import Belief
+from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, fit_curves
+from analysis.estimate.fitting.tables import Table
 from cbs.errors import ConfigError, UnknownNameError
 from tests.certified import sato2025
 
@@ -21,18 +36,27 @@ SIZES = 2.0 ** np.arange(1, 11)
 STEPS, EXAMPLES = 100.0, 6400.0
 LOSSES = (3.0, 2.6, 2.2)
 SHIFT = 1e-6
-"""Relative, of fitted values: the fit stops at 1e-12 in ln B, and a shift of the grid it starts on costs as much."""
+"""Relative, of fitted values: the fit stops at 1e-9 in ln B, and a shift of the grid it starts on costs as much."""
+
+HELD = Belief(np.zeros(1), np.full(1, 1e-12), np.ones(1))
+"""The hyperbola, all but."""
 
 
-def sample(log_steps: np.ndarray, sizes: np.ndarray = SIZES, target: float | None = None) -> Sample:
-    """Curves ``[R, M]`` with the hyperbola fitted to each."""
+def sample(
+    log_steps: np.ndarray, sizes: np.ndarray = SIZES, target: float | None = None, exponent: Exponent = HYPERBOLA
+) -> Sample:
+    """Rows ``[R, M]`` with the curve and the hyperbola fitted to each."""
     rows = np.atleast_2d(log_steps)
-    fit = fit_hyperbola(sizes, rows)
-    return Sample(sizes, rows, fit.min_steps, fit.min_examples, target)
+    fits = [fit_curves(sizes, rows, exponent=each) for each in (exponent, HYPERBOLA)]
+    return Sample(sizes, rows, *fits, target)
 
 
 def hyperbola(min_steps: float = STEPS, min_examples: float = EXAMPLES, sizes: np.ndarray = SIZES) -> np.ndarray:
     return np.log(min_steps + min_examples / sizes)
+
+
+def picked(curve: Curve, rows: np.ndarray) -> Curve:
+    return Curve(*(getattr(curve, field.name)[rows] for field in dataclasses.fields(curve)))
 
 
 def family(noise: float = 0.1, rows: int = 7, scale_steps: float = 1.0, scale_sizes: float = 1.0) -> list[Sample]:
@@ -66,7 +90,7 @@ class TestAll:
         order = np.random.default_rng(0).permutation(7)
         curves = family()
         mixed = [
-            Sample(s.batch_sizes, s.log_steps[order], s.min_steps[order], s.min_examples[order], s.target)
+            Sample(s.batch_sizes, s.log_steps[order], picked(s.curve, order), picked(s.hyperbola, order), s.target)
             for s in curves
         ]
         np.testing.assert_allclose(definition(mixed, 1), definition(curves, 1)[order], rtol=1e-12)
@@ -78,24 +102,20 @@ class TestAll:
         np.testing.assert_allclose(definition(family(scale_sizes=32), 1), 32 * definition(family(), 1), rtol=SHIFT)
 
     def test_the_interval_of_noise_free_curves_holds_the_estimate(self, definition: Definition) -> None:
-        tables = [[np.exp(row[None, None]) for row in hyperbola(STEPS * k, EXAMPLES / 8 * k**2)] for k in (1, 2, 3)]
-        fits = [fit_curve(SIZES.astype(int), table, resamples=200) for table in tables]
-        measured = [
-            Sample(f.batch_sizes, f.log_steps[None], f.estimate.min_steps[None], f.estimate.min_examples[None], loss)
-            for f, loss in zip(fits, LOSSES, strict=True)
-        ]
-        drawn = [
-            Sample(f.batch_sizes, f.measured_resamples, f.resampled.min_steps, f.resampled.min_examples, loss)
-            for f, loss in zip(fits, LOSSES, strict=True)
-        ]
+        rows = [hyperbola(STEPS * k, EXAMPLES / 8 * k**2) for k in (1, 2, 3)]
+        tables = [[Table.of(np.exp(row[None, None])) for row in each] for each in rows]
+        fits = [fit_curve(SIZES, table, resamples=200, belief=HELD) for table in tables]
+        measured = [estimates.sample(fit, loss) for fit, loss in zip(fits, LOSSES, strict=True)]
+        drawn = [estimates.sample(fit, loss, resampled=True) for fit, loss in zip(fits, LOSSES, strict=True)]
         low, high = interval(definition(drawn, 1), 0.95)
         assert low == pytest.approx(definition(measured, 1)[0], rel=SHIFT)
         assert high == pytest.approx(low, rel=SHIFT)
 
-    def test_options_are_numbers(self, definition: Definition) -> None:
+    def test_options_are_numbers_or_switches(self, definition: Definition) -> None:
         name = next(name for name in DEFINITIONS.names() if isinstance(definition, DEFINITIONS[name]))
         for field in dataclasses.fields(definition):  # type: ignore[arg-type]
-            for value in (-1.0, math.nan, math.inf, "0.2", True):
+            switch = isinstance(field.default, bool)
+            for value in (-1.0, math.nan, math.inf, "0.2", 1 if switch else True):
                 with pytest.raises(ConfigError, match=f"{name}.*{field.name}") as caught:
                     build(name, **{field.name: value})
                 assert "\n" not in str(caught.value)
@@ -129,6 +149,35 @@ def test_overhead_counts_from_a_reference_batch_size() -> None:
     assert "above the measured" in build("overhead", overhead=100.0).remark([measured])
 
 
+@pytest.mark.parametrize("exponent", [0.7, 0.9, 1.0, 1.25])
+@pytest.mark.parametrize("reference", [2.0, 16.0, 200.0])
+def test_overhead_from_a_reference_solves_its_equation_on_any_curve(exponent: float, reference: float) -> None:
+    """``S(B) = (1 + p) S(B_ref) B_ref / B``, and beyond B the left side is larger for good."""
+    critical = EXAMPLES / STEPS
+    measured = sample(np.log(STEPS) + np.log1p((critical / SIZES) ** exponent), exponent=FREE)
+    (found,) = build("overhead", overhead=0.2, reference_batch=reference)([measured])
+
+    def excess(size: float) -> float:
+        steps = [STEPS * (1 + (critical / each) ** exponent) for each in (size, reference)]
+        return steps[0] * size / (1.2 * steps[1] * reference) - 1
+
+    assert abs(excess(found)) < 1e-6
+    assert found > reference
+    assert (np.diff([excess(size) for size in np.geomspace(found, 1e6, 50)]) > 0).all()
+    closed = 1.2 * reference + 0.2 * measured.hyperbola.critical[0]
+    held = build("overhead", overhead=0.2, reference_batch=reference, hyperbola=True)([measured])[0]
+    assert held == pytest.approx(closed)
+    assert bool(found == pytest.approx(held, rel=SHIFT)) == (exponent == 1.0)
+
+
+def test_pareto_is_where_a_run_takes_twice_the_fewest_steps_of_the_curve() -> None:
+    measured = sample(np.log(STEPS) + np.log1p((50.0 / SIZES) ** 0.8), exponent=FREE)
+    (found,) = build("pareto")([measured])
+    assert found == pytest.approx(50.0, rel=1e-5)
+    assert measured.curve.log_steps(np.array([found]))[0, 0] == pytest.approx(math.log(2 * STEPS), rel=1e-6)
+    assert measured.hyperbola.critical[0] < 0.95 * found
+
+
 def test_ends_of_an_exact_hyperbola_lie_on_its_chord() -> None:
     """Between measured batch sizes the excess is linear in log-log, so that of the answer is the tolerance."""
     measured = sample(hyperbola())
@@ -152,7 +201,7 @@ PERFECT, PLATEAU = np.log(1e4 / SIZES), np.full(len(SIZES), math.log(300.0))
     ("name", "perfect", "plateau", "remarks"),
     [
         ("pareto", math.inf, 0.0, ("", "")),
-        ("overhead", math.inf, 0.0, ("", "")),
+        ("overhead", math.inf, 0.0, ("takes the curve for the hyperbola", "takes the curve for the hyperbola")),
         ("sfo", SIZES[0], SIZES[0], ("no interior optimum", "no interior optimum")),
         ("token_optimal", SIZES[-1], SIZES[0], ("at the largest measured", "brittle")),
         ("perfect_scaling_end", math.inf, 1.1 * SIZES[0], ("no measured batch size leaves", "has left the line")),
@@ -250,7 +299,8 @@ def test_two_targets_are_a_law_without_an_interval() -> None:
 
 def test_a_curve_through_two_batch_sizes_does_not_count_for_the_law() -> None:
     """It has no resamples, so the number of rows differs; the others go on without it."""
-    few = Sample(SIZES[:2], np.empty((0, 2)), np.empty(0), np.empty(0), 2.0)
+    nothing = Curve(*(np.empty(0) for _ in range(4)))
+    few = Sample(SIZES[:2], np.empty((0, 2)), nothing, nothing, 2.0)
     curves = [*family(), few]
     np.testing.assert_array_equal(build("kaplan")(curves, 1), build("kaplan")(family(), 1))
     assert build("kaplan")(curves, 3).shape == (0,)
@@ -268,22 +318,37 @@ def test_a_target_without_bound_leaves_the_law_without_bound() -> None:
     assert "does not grow" in build("kaplan").remark(falling)
 
 
-def test_the_method_gives_every_definition_its_options() -> None:
-    config = AnalysisConfig(
-        definition="token_optimal", options={"tolerance": 0.05}, beside={"overhead": {"overhead": 0.3}}
-    )
-    assert list(config.definitions) == DEFINITIONS.names()
-    assert config.definitions["token_optimal"] == build("token_optimal", tolerance=0.05)
-    assert config.definitions["overhead"] == build("overhead", overhead=0.3)
-    with pytest.raises(ConfigError, match="overhead must be a number above 0"):
-        AnalysisConfig(beside={"overhead": {"overhead": 0}})
-    with pytest.raises(UnknownNameError, match="known names are kaplan"):
-        AnalysisConfig(definition="zhang")
+def test_the_configuration_gives_every_definition_its_options() -> None:
+    options = {"token_optimal": {"tolerance": 0.05}, "overhead": {"overhead": 0.3}}
+    found = chosen(AnalysisConfig(definition="token_optimal", options=options))
+    assert list(found) == DEFINITIONS.names()
+    assert found["token_optimal"] == build("token_optimal", tolerance=0.05)
+    assert found["overhead"] == build("overhead", overhead=0.3)
+    assert found["saturation"] == build("saturation")
+
+
+@pytest.mark.parametrize(
+    ("definition", "options", "words"),
+    [
+        ("pareto", {"overhead": {"overhead": 0}}, "overhead must be a number above 0"),
+        ("pareto", {"sfo": {"tolerance": 0.1}}, "'sfo' has no option 'tolerance'"),
+        ("zhang", {}, "known names are kaplan"),
+        ("pareto", {"zhang": {}}, "known names are kaplan"),
+    ],
+)
+def test_a_configuration_that_names_what_there_is_not_is_refused(
+    definition: str, options: dict[str, dict[str, float]], words: str
+) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=words) as caught:
+        chosen(AnalysisConfig(definition=definition, options=options))
+    assert "\n" not in str(caught.value)
 
 
 def test_names_in_headings() -> None:
     assert (symbol("pareto"), symbol("sfo")) == ("B_crit", "B_sfo")
     assert math_symbol("token_optimal") == r"$B_{\mathrm{token\ optimal}}$"
     assert in_words("overhead", {"overhead": 0.2, "reference_batch": None}) == "overhead (overhead 0.2)"
+    assert in_words("overhead", {"overhead": 0.2, "hyperbola": False}) == "overhead (overhead 0.2)"
+    assert in_words("overhead", {"overhead": 0.2, "hyperbola": True}) == "overhead (overhead 0.2, hyperbola)"
     assert in_words("sfo", {}) == "sfo"
     checked("saturation", "tolerance", 0, zero=True)

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis.estimate.diagnosis import LACK_OF_FIT, Doubts, Verdict, judge
-from analysis.estimate.fitting.power import PowerEstimate
-from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
+from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point
 
 SIZES = (4, 16, 64, 256)
@@ -18,38 +17,46 @@ POINTS = [
     for size in SIZES
 ]
 LEFT_OUT = LeaveOneOut(np.array(SIZES), np.array([40.0, 41.0, 42.0, 43.0]), np.array([0.5, 0.001, 0.001, 0.001]))
-POWER = PowerEstimate(
-    exponent=0.61,
-    exponent_interval=(0.5, 0.72),
-    min_steps=100.0,
-    critical=88.0,
-    critical_interval=(60.0, 120.0),
-    residual_rms=0.02,
-)
+SEEN = Doubts(seen=(True, True))
+LARGE, SMALL = Misfit(0.0004, 2 * EXCESS_RMS), Misfit(0.0004, 0.5 * EXCESS_RMS)
 
 
-def verdict(doubts: Doubts | None = None, points: list[Point] = POINTS) -> tuple[Verdict, str]:
-    return judge(points, (True, True), "", "", doubts)
+def verdict(points: list[Point] = POINTS, **doubts: object) -> tuple[Verdict, str]:
+    return judge(points, dataclasses.replace(SEEN, **doubts), "", "")
 
 
 def test_nothing_to_say() -> None:
     assert verdict() == (Verdict.OK, "")
-    assert verdict(Doubts(lack_of_fit=2 * LACK_OF_FIT, left_out=LEFT_OUT, ends=(30.0, 60.0))) == (Verdict.OK, "")
+    fine = Misfit(2 * LACK_OF_FIT, 2 * EXCESS_RMS)
+    assert verdict(misfit=fine, left_out=LEFT_OUT, ends=(30.0, 60.0)) == (Verdict.OK, "")
 
 
-def test_a_curve_that_is_not_the_hyperbola_says_how_it_differs() -> None:
-    everywhere = dataclasses.replace(LEFT_OUT, lack_of_fit=np.full(4, 0.001))
-    found, advice = verdict(Doubts(lack_of_fit=0.0004, left_out=everywhere, power_law=POWER, ends=(30.0, 60.0)))
-    assert found == "curve is not the hyperbola"
+def test_points_far_off_the_curve_are_the_verdict() -> None:
+    everywhere = dataclasses.replace(LEFT_OUT, misfit=np.full(4, 0.001))
+    found, advice = verdict(misfit=LARGE, left_out=everywhere, ends=(30.0, 60.0))
+    assert found == "points are off the curve"
+    assert f"{200 * EXCESS_RMS:.2g} % (rms) off the curve" in advice
     assert "p = 0.0004" in advice
-    assert "alpha = 0.61 [0.5, 0.72]" in advice
-    assert "88" in advice
     assert "without batch size" not in advice
 
 
-def test_one_batch_size_off_the_curve_is_named() -> None:
-    found, advice = verdict(Doubts(lack_of_fit=0.0004, left_out=LEFT_OUT, ends=(30.0, 60.0)))
-    assert found is Verdict.NOT_THE_HYPERBOLA
+@pytest.mark.parametrize("probability", [1e-3, 1e-12])
+@pytest.mark.parametrize("percent", [2, 4, 4.9])
+def test_points_a_little_off_the_curve_are_a_remark_however_sure(percent: float, probability: float) -> None:
+    found, advice = verdict(misfit=Misfit(probability, percent / 100), ends=(30.0, 60.0))
+    assert found is Verdict.OK
+    words = f"the points lie {percent:.2g} % (rms) off the curve, beyond what seeds explain (p = {probability:.1g})"
+    assert advice.startswith(words)
+
+
+def test_a_misfit_that_chance_explains_is_not_mentioned() -> None:
+    assert verdict(misfit=Misfit(1.01 * LACK_OF_FIT, 10.0)) == (Verdict.OK, "")
+
+
+@pytest.mark.parametrize(("misfit", "expected"), [(LARGE, Verdict.OFF_THE_CURVE), (SMALL, Verdict.OK)])
+def test_one_batch_size_off_the_curve_is_named(misfit: Misfit, expected: Verdict) -> None:
+    found, advice = verdict(misfit=misfit, left_out=LEFT_OUT, ends=(30.0, 60.0))
+    assert found is expected
     assert "not without batch size 4 (p = 0.5)" in advice
 
 
@@ -63,27 +70,35 @@ def test_one_batch_size_off_the_curve_is_named() -> None:
     ],
 )
 def test_one_batch_size_that_decides(ends: tuple[float, float], critical: np.ndarray, words: str) -> None:
-    doubts = Doubts(left_out=dataclasses.replace(LEFT_OUT, critical=critical), ends=ends)
-    found, advice = verdict(doubts)
+    found, advice = verdict(left_out=dataclasses.replace(LEFT_OUT, critical=critical), ends=ends)
     assert found == "one batch size decides"
     assert words in advice
 
 
 def test_an_open_interval_holds_everything_on_that_side() -> None:
     left_out = dataclasses.replace(LEFT_OUT, critical=np.array([40.0, 41.0, 42.0, np.inf]))
-    assert verdict(Doubts(left_out=left_out, ends=(30.0, None)))[0] is Verdict.OK
-    assert verdict(Doubts(left_out=left_out, ends=(None, None)))[0] is Verdict.OK
+    assert verdict(left_out=left_out, ends=(30.0, None))[0] is Verdict.OK
+    assert verdict(left_out=left_out, ends=(None, None))[0] is Verdict.OK
+
+
+def test_a_far_seed_is_named_with_all_that_finds_it() -> None:
+    found, advice = verdict(far_seeds=[(64, 2, 2.04), (256, 0, 11.3)])
+    assert found == "a seed far from its siblings"
+    assert "seed 2 at batch size 64 took 2 times the steps of its siblings" in advice
+    assert "seed 0 at batch size 256 took 11 times" in advice
 
 
 def test_the_most_serious_comes_first() -> None:
     edge = [dataclasses.replace(point, at_grid_edge=True, seeds=1) for point in POINTS]
-    doubts = Doubts(lack_of_fit=1e-4, left_out=LEFT_OUT, ends=(41.5, 60.0))
-    found, advice = judge(edge, (False, True), "", "", doubts)
+    found, advice = verdict(
+        edge, misfit=LARGE, left_out=LEFT_OUT, ends=(41.5, 60.0), seen=(False, True), far_seeds=[(64, 2, 2.0)]
+    )
     assert found is Verdict.NO_PERFECT_SCALING
     order = [
         "add smaller ones",
         "extend the grid",
-        "off the hyperbola",
+        "off the curve",
+        "seed 2 at batch size 64",
         "without batch size 4 the critical",
         "one seed",
     ]
@@ -93,4 +108,4 @@ def test_the_most_serious_comes_first() -> None:
 
 def test_runs_without_a_learning_rate_are_not_at_an_edge() -> None:
     unnamed = [dataclasses.replace(point, best_lr=None, at_grid_edge=None) for point in POINTS]
-    assert verdict(points=unnamed) == (Verdict.OK, "")
+    assert verdict(unnamed) == (Verdict.OK, "")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.fitting import fit_hyperbola
+from analysis.estimate.fitting.least_squares import HYPERBOLA, fit_curves
 from analysis.estimate.laws import scatter
 from analysis.estimate.laws.power_law import Observations, PowerLaw, fit
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
@@ -24,8 +24,8 @@ fit smooths a few steps, so its numbers come back within 0.2 %, not exactly."""
 
 def overhead() -> np.ndarray:
     """Critical batch size 20 % above linear scaling from B = 256, under ``S = a + b/B``."""
-    found = [fit_hyperbola(np.array(BATCH_SIZES), np.log(steps)) for steps in (*(row.steps for row in ROWS), *LARGER)]
-    return np.array([float(307.2 + 0.2 * curve.min_examples / curve.min_steps) for curve in found])
+    steps = np.array([*(row.steps for row in ROWS), *LARGER], dtype=float)
+    return 307.2 + 0.2 * fit_curves(np.array(BATCH_SIZES), np.log(steps), exponent=HYPERBOLA).critical
 
 
 def test_zhang_et_al_against_parameters() -> None:

@@ -1,4 +1,4 @@
-"""Crossings, censoring and the choice of the learning rate."""
+"""Censoring and the choice of the learning rate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from analysis.estimate.studies import (
     STOPPED,
     Study,
     best_values,
-    crossings,
     easier_or_equal,
     point,
     studies,
@@ -26,23 +23,6 @@ from analysis.read.results import load
 from cbs.record import TrialStatus
 from cbs.target import Target
 from tests.factories import TARGET, Truth, sweep
-
-values = st.one_of(st.floats(0.0, 4.0), st.sampled_from([math.nan, math.inf, 2.0]))
-
-
-@given(
-    st.lists(st.lists(values, max_size=8), min_size=1, max_size=6),
-    st.sampled_from(["below", "above"]),
-    st.integers(0, 2),
-)
-def test_crossings_equal_the_definition(curves: list[list[float]], direction: str, first: int) -> None:
-    target = Target(metric="loss", value=2.0, direction=direction)
-    steps = [[first + 3 * index for index in range(len(curve))] for curve in curves]
-    rows = [(trial, s, v) for trial, curve in enumerate(curves) for s, v in zip(steps[trial], curve, strict=True)]
-    table = pd.DataFrame(rows, columns=["trial", "step", "value"]).astype({"trial": int, "step": int, "value": float})
-    found = crossings(table, len(curves), target)
-    expected = [target.crossing(s, curve) for s, curve in zip(steps, curves, strict=True)]
-    np.testing.assert_allclose(found, [math.nan if step is None else step for step in expected], rtol=1e-12)
 
 
 def study(steps: list[list[float]], status: list[list[str]] | None = None) -> Study:
@@ -85,6 +65,16 @@ def test_a_diverged_neighbour_makes_an_optimum_interior_and_a_failed_one_does_no
     assert point(study(steps, [["REACHED"], ["REACHED"], ["FAILED"]])).at_grid_edge is True
 
 
+def test_a_learning_rate_that_was_never_run_is_no_neighbour() -> None:
+    """Nor does it say anything against one that was run with some of the seeds."""
+    statuses = [["REACHED", "REACHED"], ["REACHED", ""], ["", ""]]
+    found = study([[310.0, 300.0], [200.0, math.nan], [math.nan, math.nan]], statuses)
+    assert (found.winner, point(found).at_grid_edge) == (1, True)
+    assert (point(found).seeds, point(found).seeds_reached) == (2, 1)
+    missed = study([[310.0, 300.0], [200.0, math.nan]], [["REACHED", "REACHED"], ["REACHED", "BUDGET_EXHAUSTED"]])
+    assert missed.winner == 0
+
+
 def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
     missed = point(study([[math.nan, math.nan]], [["BUDGET_EXHAUSTED", "BUDGET_EXHAUSTED"]]))
     assert (missed.steps_to_target, missed.status, missed.steps_lower_bound) == (None, "BUDGET_EXHAUSTED", 500)
@@ -94,7 +84,8 @@ def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
 
 def compared(root: Path, target: Target = TARGET) -> list[Study]:
     results = load(root)
-    return studies(results, 0, target, crossings(results.evaluations, len(results.trials), target))
+    columns = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    return studies(results, 0, target, target.crossings(*columns, len(results.trials)))
 
 
 @pytest.mark.parametrize("value", [2.4, 2.6, 3.0])

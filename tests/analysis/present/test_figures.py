@@ -22,7 +22,7 @@ from analysis.present import style
 from analysis.present.figures import FIGURES, scopes, write_one
 from analysis.present.noise_scale_run import SYMBOLS
 from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
-from analysis.present.style.venues import VENUES, current
+from analysis.venues import VENUES, current
 from cbs.errors import ConfigError
 from cbs.target import Target
 from tests.factories import Truth, sweep

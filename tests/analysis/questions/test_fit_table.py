@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from analysis.commands import add_to
+import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.questions.fit_table import TableFit, fit_table
 from analysis.questions.fit_table.rows import OPTIONAL, REQUIRED, read
 from cbs.errors import CbsError, ConfigError, DataError
-from cli import app
 from tests.certified import kaplan2020, mccandlish2018, zhang2024
 
 QUICK = AnalysisConfig(resamples=100)
@@ -49,8 +48,7 @@ def curve(min_steps: float = 175.0, min_examples: float = 7381.0, sizes: Sequenc
 
 
 def command(*arguments: str) -> Any:
-    add_to(app)
-    result = CliRunner().invoke(app, ["fit", *arguments])
+    result = CliRunner().invoke(cli.application(), ["fit", *arguments])
     if result.exception:
         raise result.exception
     return result.stdout

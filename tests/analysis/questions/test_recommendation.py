@@ -17,8 +17,9 @@ from analysis.questions.comparison.frontier import plane
 from analysis.questions.recommendation import advise, candidates, probabilities_of_best
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.results import load
-from analysis.read.throughput import Assumed, Measured, StepTime
+from analysis.read.throughput import Assumed, Measured
 from cbs.errors import ConfigError
+from cbs.step_times import StepTime
 from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256, 1024)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from analysis.commands import add_to
+import cli
 from analysis.present.figures.scaling import SCALING, compute
 from analysis.questions.scaling import Scaling, scale
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -268,10 +268,7 @@ def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
 
 
 def test_the_command(three: Path, tmp_path: Path) -> None:
-    import typer
-
-    app = typer.Typer()
-    add_to(app)
+    app = cli.application()
     arguments = ["scale", str(three), "--target", "2.4", "--target", "3.0", "--against", "data", "--at", "1e8"]
     options = ["--resamples", "200", "--no-figures", "--no-three-term", "-o", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, [*arguments, *options])
@@ -280,3 +277,13 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
     assert "All else equal" in shown.output
     printed = CliRunner().invoke(app, [*arguments, *options, "--json"])
     assert json.loads(printed.stdout)["laws"][0]["axis"] == "data"
+
+
+def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
+    def critical(overhead: str) -> float:
+        options = ["--definition", "overhead", "--overhead", overhead, "--resamples", "200", "--no-figures"]
+        arguments = ["scale", str(three), "--target", "2.4", "--no-three-term", "-o", str(tmp_path / "out"), "--json"]
+        found = CliRunner().invoke(cli.application(), [*arguments, *options])
+        return json.loads(found.stdout)["points"][0]["critical_batch_size"]
+
+    assert critical("1.0") > 2 * critical("0.2")

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.read.throughput import Assumed, Measured, StepTime, choose_throughput, read_throughput, write_throughput
+from analysis.read.throughput import Assumed, Measured, choose_throughput, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.step_times import StepTime, write_step_times
 
 ONE_DEVICE = Measured(
     tuple(StepTime(batch_size=size, seconds=seconds) for size, seconds in ((4, 0.1), (16, 0.2), (64, 0.8)))
@@ -138,7 +139,7 @@ def test_whatever_stands_in_a_file_there_is_a_table_or_one_line(tmp_path: Path, 
     )
 )
 def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> None:
-    write_throughput(rows, tmp_path / "folder" / "t.csv")
+    write_step_times(rows, tmp_path / "folder" / "t.csv")
     assert list(read_throughput(tmp_path / "folder" / "t.csv").rows) == rows
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["t.csv"]
 
@@ -146,7 +147,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="cannot write"):
-        write_throughput(ONE_DEVICE.rows, tmp_path / "file" / "t.csv")
+        write_step_times(ONE_DEVICE.rows, tmp_path / "file" / "t.csv")
 
 
 def test_between_measured_batch_sizes_the_logs_are_linear_and_beyond_nothing_is_known() -> None:

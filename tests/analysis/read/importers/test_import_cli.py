@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,13 +123,3 @@ def test_help_has_an_example_and_the_formats_there_are(run: Cli) -> None:
     assert "Example: cbs import" in out
     for name in IMPORTERS:
         assert name in out
-
-
-def test_the_list_of_commands_imports_no_formats() -> None:
-    program = "import atexit, sys, cli; atexit.register(lambda: print(*sys.modules)); cli.main()"
-    answer = subprocess.run(
-        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, timeout=120, check=True
-    )
-    loaded = answer.stdout.split()
-    assert "analysis.commands.import_" in loaded
-    assert not {"pandas", "pyarrow", "analysis.read.importers"} & set(loaded)

@@ -1,0 +1,97 @@
+"""``cbs noise-scale``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import AsJson, Confidence, console, errors
+from cbs.errors import ConfigError
+from cbs.registry import listed
+
+
+def command(
+    context: typer.Context,
+    workload: Annotated[
+        str, typer.Option(help=f"Workload: {listed('cbs.workloads')}, or package.module:function.")
+    ] = "text",
+    optim: Annotated[
+        str,
+        typer.Option("--optim", help=f"Optimizer that trains: {listed('cbs.optimizers')}, or one of a library."),
+    ] = "adamw",
+    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,
+    steps: Annotated[int, typer.Option(help="Length of the run, in steps.")] = 256,
+    phases: Annotated[int, typer.Option(help="Phases, each as long as all before it.")] = 4,
+    probe: Annotated[
+        str,
+        typer.Option(
+            help=f"Where the small batches come from: {listed('cbs.noise_scale.sources')}. "
+            "auto: split where the model allows it, else accumulation."
+        ),
+    ] = "auto",
+    groups: Annotated[int, typer.Option(help="Groups a batch is split into.")] = 2,
+    geometry: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--geometry",
+            help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all.",
+        ),
+    ] = None,
+    hessian: Annotated[
+        int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
+    ] = 0,
+    layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    confidence: Confidence = 0.95,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for figure and table. Default: results/noise-scale.")
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the gradient noise scale along a short run: per phase and per geometry, with intervals.
+
+    Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
+    """
+    from rich.progress import Progress
+
+    from analysis.present import noise_scale_run
+
+    if not 0.0 < confidence < 1.0:
+        raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(f"{steps} steps", total=steps + phases * hessian)
+        run = context.obj.noise_scale(
+            workload=workload,
+            optimizer=optim,
+            lr=lr,
+            batch_size=batch_size,
+            steps=steps,
+            phases=phases,
+            probe=probe,
+            groups=groups,
+            geometries=["l2", *(geometry or ["matched", "all"])],
+            hessian_draws=hessian,
+            seed=seed,
+            confidence=confidence,
+            settings=settings or (),
+            progress=lambda: bar.advance(task),
+        )
+    folder = output if output is not None else Path("results") / "noise-scale"
+    files = noise_scale_run.write(run, folder, figures=figures)
+    if as_json:
+        typer.echo(json.dumps(run, indent=2, allow_nan=False))
+        return
+    out = console()
+    out.print(noise_scale_run.terminal_table(run, confidence=confidence))
+    if layers:
+        out.print(noise_scale_run.layer_table(run, confidence=confidence))
+    out.print(f"files: {', '.join(map(str, files))}", markup=False, soft_wrap=True)

@@ -1,0 +1,77 @@
+"""``cbs recommend``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import (
+    AsJson,
+    Confidence,
+    ExamplesPerSecond,
+    MaxBatch,
+    Resamples,
+    ResultsPath,
+    StepLatency,
+    Targets,
+    console,
+)
+from cbs.errors import ConfigError
+
+
+def command(
+    context: typer.Context,
+    results: ResultsPath = Path("results"),
+    devices: Annotated[int, typer.Option(help="Most devices that may be used.")] = 1,
+    target: Targets = None,
+    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
+    ] = False,
+    save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
+    examples_per_second_per_device: ExamplesPerSecond = None,
+    max_batch_per_device: MaxBatch = None,
+    step_latency: StepLatency = 0.0,
+    price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
+    price_ratio: Annotated[
+        float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for files. Default: RESULTS/analysis/recommend.")
+    ] = None,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
+
+    Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
+    """
+    from analysis.config import AnalysisConfig
+    from analysis.present.recommendation import recommend
+    from analysis.questions.recommendation.plans import Wish
+    from analysis.read.throughput import Measured, choose_throughput
+    from cbs.step_times import write_step_times
+
+    sources = [throughput is not None, probe, examples_per_second_per_device is not None]
+    if sum(sources) != 1 or (save_throughput is not None and not probe):
+        raise ConfigError(
+            "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
+        )
+    wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
+    config = AnalysisConfig(confidence=confidence, resamples=resamples)
+    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
+    if times is None:
+        rows = context.obj.step_times(str(results))
+        times = Measured(tuple(rows), "a short run on this machine")
+        if save_throughput is not None:
+            write_step_times(rows, save_throughput)
+    report = recommend(results, times, wish, targets=target or None, config=config, output=output, figures=figures)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        return
+    report.print(console())

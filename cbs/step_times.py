@@ -1,0 +1,58 @@
+"""A table of step times: what ``cbs throughput`` writes and an analysis reads.
+
+One row per measurement, as CSV or Parquet:
+
+==========================  ================================================================================
+``batch_size``              examples per step, whole
+``devices``                 devices that shared the step, whole; 1 where the column is missing
+``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
+``optimizer``               optional; empty where the row holds for every optimizer
+``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
+==========================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cbs.files import whole_file
+
+COLUMNS = ("batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer", "price_per_device_hour")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """One measurement.
+
+    Attributes:
+        batch_size: examples per step.
+        devices: devices that shared it.
+        seconds: of one step.
+        optimizer: empty for any.
+        price: of a device for an hour; ``None`` where it is not known.
+    """
+
+    batch_size: int
+    devices: int = 1
+    seconds: float
+    optimizer: str = ""
+    price: float | None = None
+
+
+def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
+    """Write measurements as CSV, in one piece; prices are left out, as whoever measures does not know them.
+
+    Raises:
+        ResultsError: if the file cannot be written.
+    """
+    with (
+        whole_file(Path(path), remedy="; choose another file") as draft,
+        open(draft, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
+        writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)

@@ -1,0 +1,81 @@
+"""``cbs optimizers``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cbs.errors import ConfigError
+from cbs.registry import listed
+from sweeps.commands import AsJson, errors
+
+_WIDE = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Show everything about these. Default: a list.")] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="Show which of its parameters the matrix part of these optimizers takes: "
+            f"{listed('cbs.workloads')}, or package.module:function."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. muon.matrices=all. Repeats."),
+    ] = None,
+    libraries: Annotated[
+        bool, typer.Option("--libraries", help="List those of torch.optim and pytorch-optimizer, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the optimizers: family, paper, options, learning rates, memory, geometry of the noise scale.
+
+    Example: cbs optimizers muon --workload text
+    """
+    if not names and (workload or settings):
+        raise ConfigError("--workload and --set need the names of optimizers, as in: cbs optimizers muon")
+    if settings and not workload:
+        raise ConfigError("--set needs --workload, as in: cbs optimizers muon --workload text --set muon.matrices=all")
+    if names and libraries:
+        raise ConfigError("--libraries lists all there are; give it without names")
+    with errors.status("counting the state of each optimizer"):
+        from cbs.config import Choice
+        from cbs.optimizers import OPTIMIZERS, catalogue
+        from sweeps import listing
+        from sweeps.overrides import override
+        from sweeps.recipes import RECIPES
+
+        entries = catalogue.catalogue(names)
+        if libraries:
+            own = set(OPTIMIZERS.names())
+            further = [name for name in OPTIMIZERS.more_names() if "." not in name or name.split(".")[1] in own]
+            entries += catalogue.catalogue(further, measured=False)
+        routings = {}
+        if names and workload:
+            asked = RECIPES["default"]().replace(
+                optimizers=tuple(Choice(name=name) for name in names), workload=Choice(name=workload)
+            )
+            routings = listing.routed(override(asked, settings or ()))
+    if as_json:
+        shown = [entry.to_json() for entry in entries]
+        for row in shown:
+            if row["name"] in routings:
+                row["routing"] = listing.routing_json(routings[row["name"]])
+        typer.echo(json.dumps(shown, indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
+    if not names:
+        console.print(listing.overview(entries))
+        return
+    for place, entry in enumerate(entries):
+        console.print(*([""] if place else []), listing.details(entry), sep="\n")
+        if entry.name in routings:
+            console.print("", listing.routing_table(routings[entry.name]), sep="\n")

@@ -1,0 +1,119 @@
+"""``cbs sweep``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbs.registry import listed
+from sweeps.commands import AsJson, Settings, errors
+
+
+def command(
+    optim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--optim",
+            help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, or one of a library, see cbs optimizers "
+            "--libraries. Default: that of the recipe.",
+        ),
+    ] = None,
+    recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two.")
+    ] = None,
+    lrs: Annotated[str | None, typer.Option(help="Exactly these learning rates: 1e-3,2e-3. Default: search.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
+    target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
+    workload: Annotated[
+        str | None, typer.Option(help=f"Workload: {listed('cbs.workloads')}, or package.module:function.")
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where the noise scale of every step comes from: {listed('cbs.noise_scale.sources')}, or none. "
+            "Default: split where the model allows it, else accumulation."
+        ),
+    ] = None,
+    diagnostic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--diagnostic",
+            metavar="NAME",
+            help=f"Record this of every step, too: {listed('cbs.diagnostics')}. Repeats.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
+    cpus_per_trial: Annotated[int, typer.Option(help="Cores of a trial.")] = 1,
+    gpus_per_trial: Annotated[
+        float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a grid over optimizer x batch size x learning rate x seed.
+
+    Results are stored trial by trial; the same command again runs only what is missing.
+
+    Example: cbs sweep --optim merit --optim adamw --recipe quick
+    """
+    with errors.status("starting"):
+        import torch
+
+        from cbs.config import Choice
+        from sweeps import launch
+        from sweeps.cluster import Resources, check_listening
+        from sweeps.estimate import measure_cost
+        from sweeps.overrides import override
+        from sweeps.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+        from sweeps.progress import Progress
+        from sweeps.recipes import RECIPES
+        from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+
+    base = RECIPES[recipe]()
+    asked = base
+    if optim:
+        asked = asked.replace(optimizers=tuple(Choice(name=name) for name in dict.fromkeys(optim)))
+    if batch_sizes is not None:
+        asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
+    if lrs is not None:
+        asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
+    if seeds is not None:
+        asked = asked.replace(seeds=parse_seeds(seeds))
+    if workload is not None:
+        asked = asked.on(workload)
+    if diagnostic:
+        asked = asked.replace(diagnostics=tuple(dict.fromkeys(diagnostic)))
+    asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
+    resources = Resources(
+        workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
+    )
+    if address is not None:
+        check_listening(address)
+    with errors.status("loading the data and timing a few steps"):
+        planned = launch.resolve(asked, target)
+        folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
+        cost = measure_cost(planned) if address is None else None
+    parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())
+    if dry_run:
+        report = dry_run_report(planned, folder, cost, parallel)
+        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
+        return
+    progress = Progress(errors, cost, parallel)
+    search = launch.sweep(
+        planned, folder, resources=resources, progress=progress, command=shlex.join(["cbs", *sys.argv[1:]])
+    )
+    report = outcome_report(search, folder)
+    typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))

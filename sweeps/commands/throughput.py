@@ -1,0 +1,66 @@
+"""``cbs throughput``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cbs.registry import listed
+from sweeps.commands import errors
+
+if TYPE_CHECKING:
+    from cbs.step_times import StepTime
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RESULTS_OR_RECIPE",
+            help=f"Whose workload and optimizers to time: a folder, or {listed('sweeps.recipes')}.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Table to write (CSV).")] = Path("throughput.csv"),
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512. Default: those of the source.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time to spend on each batch size.")] = 1.0,
+) -> None:
+    """Time the training steps of a sweep on this machine, one row per optimizer and batch size.
+
+    Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
+    """
+    from cbs.step_times import write_step_times
+
+    write_step_times(measured(source, batch_sizes, seconds), output)
+    typer.echo(output)
+
+
+def measured(source: str, batch_sizes: str | None = None, seconds: float = 1.0) -> list[StepTime]:
+    """Step times of a folder of results or a recipe on this machine, told to the person who waits; a batch that does
+    not fit in memory is left out.
+
+    Raises:
+        ConfigError: if none fits, or a value is out of its domain.
+    """
+    with errors.status("loading the data"):
+        from cbs.errors import ConfigError
+        from cbs.step_times import StepTime
+        from sweeps.parsing import parse_batch_sizes
+        from sweeps.throughput import Timing, examples_of, measure_throughput
+
+        configs, sizes = examples_of(source)
+    if batch_sizes is not None:
+        sizes = list(parse_batch_sizes(batch_sizes))
+
+    def report(timing: Timing) -> None:
+        took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"
+        errors.print(f"{timing.optimizer}, batch size {timing.batch_size}: {took}", markup=False)
+
+    timings = measure_throughput(configs, sizes, seconds=seconds, report=report)
+    rows = [StepTime(optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds) for t in timings if t.seconds]
+    if not rows:
+        raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
+    return rows

@@ -1,0 +1,350 @@
+"""What is asked is what is answered: every flag of every command reaches the function of the library it is meant for.
+
+The functions a command calls are replaced by recorders. A case gives a flag, and the text that must then stand in the
+record and must not stand there without the flag. Flags are enumerated from the command line itself, so one without a
+case fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import typer
+
+import cli
+from analysis import venues
+from cbs.step_times import StepTime
+from sweeps.throughput import Timing
+
+COMMANDS = typer.main.get_command(cli.application()).commands
+MEASURED = [StepTime(batch_size=4, seconds=0.5)]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of one command.
+
+    Attributes:
+        functions: recorded functions of the library and what each returns; a callable is called with its arguments.
+        base: arguments that every call has.
+        cases: flag (or name of an argument) -> (arguments, text in the record).
+        instead: likewise, for flags that take the place of ``base``.
+    """
+
+    functions: dict[str, Any]
+    base: Sequence[str] = ()
+    cases: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
+    instead: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
+
+
+def answer() -> Mock:
+    """A result of the library: whatever is asked of it is recorded."""
+    result = Mock(name="answer", path="page", lines=list)
+    result.to_json.return_value = {}
+    return result
+
+
+CONFIG: dict[str, tuple[Sequence[str], str]] = {
+    "--definition": (["--definition", "saturation"], "AnalysisConfig(definition='saturation'"),
+    "--overhead": (["--definition", "overhead", "--overhead", "1.0"], "'overhead': {'overhead': 1.0}"),
+    "--reference-batch": (["--reference-batch", "64"], "'overhead': {'reference_batch': 64.0}"),
+    "--tolerance": (["--definition", "saturation", "--tolerance", "0.3"], "'saturation': {'tolerance': 0.3}"),
+    "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
+    "--resamples": (["--resamples", "300"], "resamples=300"),
+}
+ASSUMED: dict[str, tuple[Sequence[str], str]] = {
+    "--examples-per-second-per-device": (["--examples-per-second-per-device", "70"], "examples_per_second=70.0"),
+    "--max-batch-per-device": (
+        ["--examples-per-second-per-device", "70", "--max-batch-per-device", "9"],
+        "max_batch_per_device=9",
+    ),
+    "--step-latency": (["--examples-per-second-per-device", "70", "--step-latency", "0.25"], "latency=0.25"),
+}
+RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
+OUTPUT = {"--output": (["-o", "there"], "there")}
+FIGURES = {"--figures": (["--no-figures"], "figures=False")}
+JSON = {"--json": (["--json"], "to_json()")}
+VENUE = {"--venue": (["--venue", "neurips"], repr(venues.VENUES["neurips"]))}
+UNITS = [
+    "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
+    "--metric-unit", "nats", "--example-unit", "tree",
+]  # fmt: skip
+
+FLAGS = {
+    "analyze": Flags(
+        {"analysis.questions.analyze.analyze": answer},
+        cases=RESULTS
+        | OUTPUT
+        | CONFIG
+        | FIGURES
+        | VENUE
+        | JSON
+        | {
+            "--definitions": (["--definitions"], "definitions=True"),
+            "--suggest": (["--suggest"], "suggestions=True"),
+        },
+    ),
+    "compare": Flags(
+        {"analysis.present.comparison.compare": answer, "analysis.read.throughput.read_throughput": "the table"},
+        cases=RESULTS
+        | OUTPUT
+        | CONFIG
+        | FIGURES
+        | VENUE
+        | JSON
+        | ASSUMED
+        | {
+            "--reference": (["--reference", "muon"], "reference='muon'"),
+            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
+        },
+    ),
+    "fit": Flags(
+        {"analysis.questions.fit_table.fit_table": answer},
+        base=["steps.csv"],
+        cases=CONFIG
+        | JSON
+        | {
+            "table": (["more.csv"], "more.csv"),
+            "--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}"),
+            "--unit": (["--unit", "tokens"], "unit='tokens'"),
+            "--figure": (["--figure", "fits.png"], "fits.png"),
+            "--definitions": (["--definitions"], "definitions=True"),
+        },
+    ),
+    "import": Flags(
+        {"analysis.read.importers.import_runs": answer},
+        base=UNITS,
+        cases=JSON
+        | {
+            "sources": (["more.csv"], "more.csv"),
+            "--output": (["-o", "there"], "there"),
+            "--format": (["--format", "wandb"], "format='wandb'"),
+            "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
+            "--direction": (["--direction", "above"], "direction='above'"),
+            "--target": (["--target", "0.5"], "target=0.5"),
+            "--metric-unit": (["--metric-unit", "bits"], "metric_unit='bits'"),
+            "--example-unit": (["--example-unit", "leaf"], "example_unit='leaf'"),
+            "--tokens-per-example": (["--tokens-per-example", "77"], "tokens_per_example=77"),
+            "--batch-unit": (["--batch-unit", "tokens", "--tokens-per-example", "77"], "batch_unit='tokens'"),
+            "--column": (["--column", "step=it"], "columns={'step': 'it'}"),
+            "--set": (["--set", "optimizer=adamw"], "constants={'optimizer': 'adamw'}"),
+            "--runs": (["--runs", "names.csv"], "names.csv"),
+            "--pattern": (["--pattern", "b{batch_size}"], "pattern='b{batch_size}'"),
+            "--trials": (["--trials", "7"], "trials=7"),
+            "--add": (["--add"], "add=True"),
+        },
+    ),
+    "noise-scale": Flags(
+        {
+            "sweeps.noise_scale.measure": dict,
+            "analysis.present.noise_scale_run.write": list,
+            "analysis.present.noise_scale_run.terminal_table": "the table",
+            "analysis.present.noise_scale_run.layer_table": "the layers",
+        },
+        cases=OUTPUT
+        | FIGURES
+        | {
+            "--workload": (["--workload", "noisy_quadratic"], "workload='noisy_quadratic'"),
+            "--optim": (["--optim", "muon"], "optimizer='muon'"),
+            "--lr": (["--lr", "0.5"], "lr=0.5"),
+            "--batch-size": (["--batch-size", "9"], "batch_size=9"),
+            "--steps": (["--steps", "99"], "steps=99"),
+            "--phases": (["--phases", "3"], "phases=3"),
+            "--probe": (["--probe", "per_example"], "probe='per_example'"),
+            "--groups": (["--groups", "5"], "groups=5"),
+            "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
+            "--hessian": (["--hessian", "6"], "hessian_draws=6"),
+            "--layers": (["--layers"], "layer_table("),
+            "--seed": (["--seed", "8"], "seed=8"),
+            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
+            "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
+            "--json": (["--json"], "printed: {}"),
+        },
+    ),
+    "optimizers": Flags(
+        {
+            "cbs.optimizers.catalogue.catalogue": list,
+            "sweeps.listing.overview": "the list",
+            "sweeps.listing.routed": dict,
+        },
+        cases={
+            "names": (["muon"], "catalogue(['muon'])"),
+            "--workload": (["muon", "--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
+            "--set": (["muon", "--workload", "text", "--set", "muon.matrices=all"], "'matrices': 'all'"),
+            "--libraries": (["--libraries"], "measured=False"),
+            "--json": (["--json"], "printed: []"),
+        },
+    ),
+    "recommend": Flags(
+        {
+            "analysis.present.recommendation.recommend": answer,
+            "analysis.read.throughput.read_throughput": "the table",
+            "sweeps.commands.throughput.measured": MEASURED,
+            "cbs.step_times.write_step_times": None,
+        },
+        base=["--throughput", "times.csv"],
+        cases=RESULTS
+        | OUTPUT
+        | FIGURES
+        | JSON
+        | {
+            "--devices": (["--devices", "6"], "devices=6"),
+            "--price": (["--price", "1.5"], "price=1.5"),
+            "--price-ratio": (["--price-ratio", "2.5"], "price_ratio=2.5"),
+            "--throughput": (["--throughput", "more.csv"], "more.csv"),
+            "--confidence": CONFIG["--confidence"],
+            "--resamples": CONFIG["--resamples"],
+        },
+        instead=ASSUMED
+        | {
+            "--probe": (["--probe"], "measured('results')"),
+            "--save-throughput": (["--probe", "--save-throughput", "kept.csv"], "kept.csv"),
+        },
+    ),
+    "report": Flags(
+        {"analysis.present.html.report": answer},
+        cases=RESULTS | OUTPUT | CONFIG | JSON | {"--title": (["--title", "Ours"], "title='Ours'")},
+    ),
+    "scale": Flags(
+        {"analysis.questions.scaling.scale": answer, "analysis.present.scaling.show": None},
+        base=["results"],
+        cases=OUTPUT
+        | CONFIG
+        | FIGURES
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--target": RESULTS["--target"],
+            "--against": (["--against", "data", "--against", "loss"], "against=['data', 'loss']"),
+            "--vary": (["--vary", "width"], "vary=['width']"),
+            "--hold-data": (["--hold-data", "5"], "hold_data=[5.0]"),
+            "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
+            "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
+            "--three-term": (["--no-three-term"], "three_terms=False"),
+        },
+    ),
+    "sweep": Flags(
+        {
+            "sweeps.launch.resolve": lambda asked, target: asked,
+            "sweeps.launch.sweep": answer,
+            "sweeps.estimate.measure_cost": None,
+            "sweeps.cluster.check_listening": None,
+            "sweeps.report.dry_run_report": dict,
+            "sweeps.report.dry_run_lines": list,
+            "sweeps.report.outcome_report": dict,
+            "sweeps.report.outcome_lines": list,
+        },
+        base=["--seeds", "2"],
+        cases={
+            "--optim": (["--optim", "muon", "--optim", "lion"], "optimizers=(Choice(name='muon', options={}), Choice("),
+            "--recipe": (["--recipe", "quick"], "Sweep(name='quick'"),
+            "--batch-sizes": (["--batch-sizes", "4..16"], "batch_sizes=(4, 8, 16)"),
+            "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
+            "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
+            "--target": (["--target", "2.5"], ", 2.5)"),
+            "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
+            "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
+            "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
+            "--set": (["--set", "max_steps=77"], "max_steps=77"),
+            "--output": (["-o", "there"], "there"),
+            "--workers": (["--workers", "3"], "workers=3"),
+            "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),
+            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
+            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
+            "--dry-run": (["--dry-run"], "dry_run_report("),
+            "--json": (["--json"], "printed: {}"),
+        },
+    ),
+    "throughput": Flags(
+        {
+            "sweeps.throughput.examples_of": ([], [4]),
+            "sweeps.throughput.measure_throughput": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
+            "cbs.step_times.write_step_times": None,
+        },
+        base=["quick"],
+        cases={
+            "source": (["default"], "examples_of('default')"),
+            "--output": (["-o", "there.csv"], "there.csv"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "[8, 16, 32]"),
+            "--seconds": (["--seconds", "0.5"], "seconds=0.5"),
+        },
+    ),
+}
+Record = Callable[..., str]
+
+
+@pytest.fixture
+def record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Callable[..., tuple[int, str, str]]
+) -> Record:
+    """Run a command; returns what the functions of the library were called with, and what was printed."""
+
+    def call(command: str, functions: dict[str, Any], *arguments: str) -> str:
+        seen: list[str] = []
+
+        def recorder(path: str, result: Any) -> Callable[..., Any]:
+            def recorded(*args: Any, **kwargs: Any) -> Any:
+                shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+                seen.append(f"{path.rpartition('.')[2]}({', '.join(shown)}) with {venues.current()!r}")
+                if result is answer:
+                    results.append(answer())
+                    return results[-1]
+                if isinstance(result, type):
+                    return result()
+                return result(*args, **kwargs) if callable(result) else result
+
+            return recorded
+
+        results: list[Mock] = []
+        with monkeypatch.context() as patched:
+            for path, result in functions.items():
+                patched.setattr(path, recorder(path, result))
+            code, out, err = run(command, *arguments)
+        assert code == 0, err
+        seen += [str(made) for result in results for made in result.mock_calls]
+        return re.sub(r" at 0x[0-9a-f]+", "", "\n".join([*seen, f"printed: {out}"]))
+
+    return call
+
+
+def flags_of(command: str) -> set[str]:
+    """Every option, and every argument by its name."""
+    return {max(parameter.opts, key=len) for parameter in COMMANDS[command].params if "--help" not in parameter.opts}
+
+
+def with_base(flags: Flags, flag: str) -> list[str]:
+    """The arguments of a case; a positional one takes the place of that of ``base``."""
+    if flag in flags.instead:
+        return list(flags.instead[flag][0])
+    arguments = flags.cases[flag][0]
+    replaced = not flag.startswith("-") and flags.base and not flags.base[0].startswith("-")
+    return [*arguments, *flags.base[1:]] if replaced else [*flags.base, *arguments]
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_flag_has_a_case(command: str) -> None:
+    assert flags_of(command) == {*FLAGS[command].cases, *FLAGS[command].instead}
+
+
+@pytest.fixture(scope="module")
+def records_without() -> dict[str, str]:
+    """What was recorded of every command without the flags of its cases."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [(command, flag) for command in FLAGS for flag in FLAGS[command].cases | FLAGS[command].instead],
+)
+def test_a_flag_reaches_the_library(command: str, flag: str, record: Record, records_without: dict[str, str]) -> None:
+    flags = FLAGS[command]
+    if command not in records_without:
+        records_without[command] = record(command, flags.functions, *flags.base)
+    text = (flags.cases | flags.instead)[flag][1]
+    assert text not in records_without[command]
+    assert text in record(command, flags.functions, *with_base(flags, flag))
