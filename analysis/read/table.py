@@ -1,67 +1,184 @@
-"""The cells of a table that a person wrote: CSV or TSV (UTF-8, header in the first line), Parquet, or one in memory."""
+"""Tables that a person or a tool wrote: CSV or TSV (UTF-8, header in the first line), Parquet, or one in memory.
+
+The one place that reads them. A table knows where each row stands, so whatever is wrong with a cell is said with the
+table, the line and the column.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from cbs.errors import DataError
+from analysis.arrays import Array
+from analysis.read.cells import empty, number, plain_numbers, shown
+from cbs.errors import DataError, reason
 
-_NEEDS = "it needs a header line with the columns batch_size and steps"
+T = TypeVar("T")
+
+SUFFIXES = (".csv", ".tsv", ".parquet")
+"""Of the tables that are looked for in a folder."""
+
+_INDEX = re.compile(r"__index_level_\d+__")
+"""A column that pandas adds to Parquet."""
+
+_MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Raw cells.
+class Table:
+    """Cells as they stand.
 
     Attributes:
         name: what to call the table in a message.
-        columns: title -> cells: text, or what Parquet or pandas hold.
+        columns: title -> one cell per row: text, or what Parquet, JSON or pandas hold; ``None`` where there is nothing.
         places: where each row stands, such as ``line 7``.
     """
 
     name: str
-    columns: dict[str, list[Any]]
-    places: list[str]
+    columns: Mapping[str, Sequence[Any]]
+    places: Sequence[str] = field(repr=False)
+
+    def need(self, title: str, remedy: str) -> Sequence[Any]:
+        """A column.
+
+        Raises:
+            DataError: if it is not there, with the columns that are; ends with ``remedy``.
+        """
+        if title not in self.columns:
+            raise DataError(f"{self.name} has no column {shown(title)}; it has {self.titles}; {remedy}")
+        return self.columns[title]
+
+    @property
+    def titles(self) -> str:
+        """The titles, for a message."""
+        return ", ".join(shown(title, quote=False) for title in self.columns if title) or "none"
+
+    def error(self, row: int, title: str, words: object) -> DataError:
+        """The error of a cell: table, place, column and what is wrong."""
+        return DataError(f"{self.name}, {self.places[row]}, column {shown(title)}: {words}")
+
+    def cell(self, row: int, title: str, parse: Callable[[Any], T]) -> T:
+        """A cell, parsed by a function that raises ``ValueError``.
+
+        Raises:
+            DataError: with what the function says, and where the cell stands.
+        """
+        try:
+            return parse(self.columns[title][row])
+        except ValueError as error:
+            raise self.error(row, title, error) from None
+
+    def filled(self, title: str) -> list[int]:
+        """Rows in which a column is not empty; none where the table has no such column."""
+        return [row for row, cell in enumerate(self.columns.get(title, ())) if not empty(cell)]
+
+    def rows(self, chosen: Sequence[int]) -> Table:
+        """Some of the rows, with their places."""
+        columns = {title: [cells[row] for row in chosen] for title, cells in self.columns.items()}
+        return Table(self.name, columns, [self.places[row] for row in chosen])
+
+    def numbers(self, title: str, rows: Sequence[int], *, minimum: float | None = None) -> Array:
+        """Cells of a column as numbers, not finite in general.
+
+        Args:
+            title: of the column.
+            rows: which.
+            minimum: the least they may be; then they have to be finite, too.
+
+        Raises:
+            DataError: naming table, row and column.
+        """
+        told = [self.columns[title][row] for row in rows]
+        plain = plain_numbers(told)
+        if plain is not None and (minimum is None or ((plain >= minimum) & (plain < np.inf)).all()):
+            return plain
+        values = np.empty(len(told))
+        for index, row in enumerate(rows):
+            if empty(told[index]):
+                raise self.error(
+                    row,
+                    title,
+                    "it is empty; leave the row out where nothing was measured, write nan where the run diverged",
+                )
+            values[index] = self.cell(row, title, number)
+            if minimum is not None and not minimum <= values[index] < np.inf:
+                words = f"{shown(told[index])} is not a finite number of at least {minimum:g}; correct or remove it"
+                raise self.error(row, title, words)
+        return values
 
 
-def read_cells(source: str | os.PathLike[str] | pd.DataFrame) -> Cells:
+def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Table:
     """All cells of a file, of standard input (``-``) or of a table in memory.
 
     Raises:
-        DataError: naming table, line and remedy.
+        DataError: naming table, line and remedy, if it is missing, empty, damaged, without rows, or names a column
+            twice.
     """
     if isinstance(source, pd.DataFrame):
-        return _from_frame("the table", source)
+        frame = source.astype(object).where(source.notna(), None)
+        cells = [frame.iloc[:, index].tolist() for index in range(frame.shape[1])]
+        return _checked("the table", list(map(str, frame.columns)), cells, len(frame))
     if str(source) == "-":
-        return _from_bytes("standard input", sys.stdin.buffer.read(), "")
-    path = Path(source)
+        return _parsed("standard input", sys.stdin.buffer.read(), "")
     try:
-        content = path.read_bytes()
+        with open(source, "rb") as file:
+            content = file.read()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"cannot read the table {path}: {why}; pass a CSV, TSV or Parquet file, or - to pipe") from None
-    return _from_bytes(str(path), content, path.suffix.lower())
+        why = getattr(error, "strerror", None) or reason(error)
+        raise DataError(f"cannot read {source}: {why}; pass a CSV, TSV or Parquet file") from None
+    return _parsed(os.fspath(source), content, Path(source).suffix.lower())
 
 
-def _from_bytes(name: str, content: bytes, suffix: str) -> Cells:
-    if not content.strip():
-        raise DataError(f"{name} is empty; {_NEEDS}")
+def of_rows(name: str, rows: Sequence[Mapping[str, Any]], places: str = "entry") -> Table:
+    """The table of rows that are mappings, as JSON has them; what a row lacks is empty."""
+    titles = dict.fromkeys(title for row in rows for title in row)
+    columns = {title: [row.get(title) for row in rows] for title in titles}
+    return Table(name, columns, [f"{places} {index + 1}" for index in range(len(rows))])
+
+
+def table_paths(source: Path) -> list[Path]:
+    """The tables at a path, by suffix: the file itself, or those directly in the folder, but for hidden ones."""
+    if not source.is_dir():
+        return [source] if source.suffix.lower() in SUFFIXES else []
+    found = sorted(path for path in source.iterdir() if not path.name.startswith("."))
+    return [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
+
+
+def header_of(path: Path) -> list[str]:
+    """The titles of a table; none where it cannot be read, which :func:`read_table` then explains."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return list(pq.read_schema(path).names)
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            first = next((line for line in file if line.strip()), "")
+        titles = next(csv.reader([first], delimiter=_delimiter(first, path.suffix.lower())), [])
+    except (OSError, ValueError, csv.Error, pa.ArrowException):
+        return []
+    return [title.strip() for title in titles]
+
+
+def _parsed(name: str, content: bytes, suffix: str) -> Table:
     if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         try:
-            return _from_frame(name, pyarrow.parquet.read_table(io.BytesIO(content)).to_pandas())
-        except (pyarrow.ArrowException, OSError, ValueError, TypeError, OverflowError):
-            raise DataError(f"{name} is not a Parquet file that can be read; write it again, or pass a CSV") from None
+            table = pq.read_table(io.BytesIO(content))
+            cells = [column.to_pylist() for column in table.columns]
+        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError):
+            raise DataError(f"cannot read {name}: it is not a Parquet file; write it again, or pass a CSV") from None
+        kept = [index for index, title in enumerate(table.column_names) if not _INDEX.fullmatch(title)]
+        titles = [table.column_names[index] for index in kept]
+        return _checked(name, titles, [cells[index] for index in kept], table.num_rows)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -70,13 +187,17 @@ def _from_bytes(name: str, content: bytes, suffix: str) -> Cells:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(f"{name}, line {line}: holds binary data; save the table as CSV in UTF-8")
+    if not text.strip():
+        raise DataError(f"{name} is empty; it needs a header line with the names of the columns, and rows")
     return _from_text(name, text, suffix)
 
 
-def _from_text(name: str, text: str, suffix: str) -> Cells:
-    first = text.lstrip("\r\n").splitlines()[0]
-    tabs = suffix in (".tsv", ".tab") or ("\t" in first and "," not in first)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if tabs else ",")
+def _from_text(name: str, text: str, suffix: str) -> Table:
+    delimiter = _delimiter(text.lstrip("\r\n").splitlines()[0], suffix)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    if text.count('"') % 2:
+        line = text[: text.rindex('"')].count("\n") + 1
+        raise DataError(f"{name}: a quote is not closed, the last in line {line}; is the file cut off? copy it again")
     header: list[str] = []
     lines: list[list[str]] = []
     places: list[str] = []
@@ -87,44 +208,41 @@ def _from_text(name: str, text: str, suffix: str) -> Cells:
             if not any(cell.strip() for cell in cells):
                 continue
             if not header:
-                header = [cell.strip() for cell in cells]
-                _check_header(name, header)
-                continue
-            if len(cells) != len(header):
+                header = cells
+                _check(name, [title.strip() for title in header])
+            elif len(cells) != len(header):
                 raise DataError(
-                    f"{name}, line {start}: {len(cells)} cells where the header has {len(header)}; "
-                    "separate cells by a comma (or a tab throughout) and write numbers without commas"
+                    f"{name}, line {start}: {len(cells)} cells where the header has {len(header)}; separate cells by "
+                    "a comma (or a tab throughout), write numbers without commas, and copy a file that is cut off again"
                 )
-            lines.append(cells)
-            places.append(f"line {start}")
+            else:
+                lines.append(cells)
+                places.append(f"line {start}")
     except csv.Error as error:
         raise DataError(f"{name}, line {reader.line_num}: not CSV ({error}); save the table again") from None
-    if not header:
-        raise DataError(f"{name} is empty; {_NEEDS}")
-    columns = {title: [line[index] for line in lines] for index, title in enumerate(header)}
-    return Cells(name, columns, places)
+    return _checked(name, header, list(zip(*lines, strict=True)), len(lines), places)
 
 
-def _check_header(name: str, header: Sequence[str]) -> None:
-    if len(header) == 1:
-        for mark, words in ((";", "semicolons"), ("|", "bars"), ("\t", "tabs"), (",", "commas"), (" ", "spaces")):
-            if mark in header[0]:
-                raise DataError(
-                    f"{name}, line 1: columns seem to be separated by {words}; save with commas (.csv) or tabs (.tsv)"
-                )
+def _delimiter(first: str, suffix: str) -> str:
+    return "\t" if suffix in (".tsv", ".tab") or ("\t" in first and "," not in first) else ","
+
+
+def _checked(
+    name: str, titles: Iterable[str], cells: Sequence[Sequence[Any]], rows: int, places: Sequence[str] = ()
+) -> Table:
+    header = [title.strip() for title in titles]
+    _check(name, header)
+    if not rows:
+        raise DataError(f"{name} has a header and no rows below it; add rows, or export it again")
+    return Table(name, dict(zip(header, cells, strict=True)), places or [f"row {row + 1}" for row in range(rows)])
+
+
+def _check(name: str, header: Sequence[str]) -> None:
+    words = next((words for mark, words in _MARKS.items() if len(header) == 1 and mark in header[0]), None)
+    if words is not None:
+        raise DataError(
+            f"{name}, line 1: columns seem to be separated by {words}; save with commas (.csv) or tabs (.tsv)"
+        )
     twice = next((title for title in header if title and header.count(title) > 1), None)
     if twice is not None:
         raise DataError(f"{name}, line 1: two columns are called {shown(twice)}; rename one")
-
-
-def _from_frame(name: str, frame: pd.DataFrame) -> Cells:
-    titles = [str(title).strip() for title in frame.columns]
-    _check_header(name, titles)
-    columns = {title: frame.iloc[:, index].tolist() for index, title in enumerate(titles)}
-    return Cells(name, columns, [f"row {index + 1}" for index in range(len(frame))])
-
-
-def shown(text: str, *, quote: bool = True) -> str:
-    """Text from a table as it may stand in one line of a message."""
-    cut = text if len(text) <= 40 else f"{text[:37]}..."
-    return repr(cut) if quote or not cut.isprintable() else cut

@@ -1,25 +1,24 @@
 """How long a step takes: from a table that somebody measured, or from an assumption that is stated wherever it is used.
 
-A table (CSV or Parquet) has the columns of :mod:`cbs.step_times`, one row per measurement.
+A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.step_times`, one row per measurement.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.arrays import Array
 from analysis.phrases import plural
-from cbs.errors import ConfigError, reason
+from analysis.read.cells import empty, positive, whole
+from analysis.read.table import Table, read_table
+from cbs.errors import ConfigError, DataError
 from cbs.step_times import COLUMNS, StepTime
 
 
@@ -205,15 +204,13 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
     """Read a table of step times, see the head of this module.
 
     Raises:
-        ConfigError: naming the file, the row and the remedy.
+        DataError: naming the file, the row and the remedy.
     """
-    place = Path(path)
-    records = _parquet(place) if place.suffix == ".parquet" else _csv(place)
-    rows = [_step_time(record, f"{place}, {where}") for where, record in records]
-    if not rows:
-        raise ConfigError(f"{place} has no rows; it needs one per batch size")
-    _check_together(rows, place)
-    return Measured(tuple(rows), str(place))
+    table = read_table(path)
+    _check_columns(table)
+    rows = tuple(_step_time(table, row) for row in range(len(table.places)))
+    _check_together(rows, table.name)
+    return Measured(rows, table.name)
 
 
 def powers_of_two(most: int) -> list[int]:
@@ -221,94 +218,45 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
-def _csv(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            _check_columns(reader.fieldnames or [], path)
-            for record in reader:
-                if None in record or None in record.values():
-                    raise ConfigError(
-                        f"{path}, line {reader.line_num}: a row needs {len(reader.fieldnames or ())} values, as many "
-                        "as there are columns"
-                    )
-                yield f"line {reader.line_num}", record
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is not a CSV file in UTF-8: {reason(error)}") from None
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot read {path}: {reason(error)}") from None
-    _check_columns(table.column_names, path)
-    for number, record in enumerate(table.to_pylist(), start=1):
-        yield f"row {number}", record
-
-
-def _check_columns(names: Iterable[str], path: Path) -> None:
-    found = list(names)
-    unknown = [name for name in found if name not in COLUMNS]
+def _check_columns(table: Table) -> None:
+    unknown = [name for name in table.columns if name not in COLUMNS]
     if unknown:
-        raise ConfigError(f"{path}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
-    if len(set(found)) < len(found):
-        raise ConfigError(f"{path}: a column is there twice")
-    if "batch_size" not in found:
-        raise ConfigError(f"{path}: column 'batch_size' is missing")
-    if ("seconds_per_step" in found) == ("examples_per_second" in found):
-        raise ConfigError(
-            f"{path}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
+        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
+    table.need("batch_size", "add it, in examples per step")
+    if ("seconds_per_step" in table.columns) == ("examples_per_second" in table.columns):
+        raise DataError(
+            f"{table.name}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
         )
 
 
-def _step_time(record: Mapping[str, Any], where: str) -> StepTime:
-    batch_size = _whole(record, "batch_size", where)
-    if "seconds_per_step" in record:
-        seconds = _number(record, "seconds_per_step", where)
-    else:
-        seconds = batch_size / _number(record, "examples_per_second", where)
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ConfigError(f"{where}: examples_per_second is out of range; give examples per second of all devices")
+def _step_time(table: Table, row: int) -> StepTime:
+    def get(name: str, parse: Callable[[Any], Any], default: Any = None) -> Any:
+        return table.cell(row, name, parse) if name in table.columns else default
+
+    batch_size = get("batch_size", whole)
+    seconds = get("seconds_per_step", positive) or batch_size / get("examples_per_second", positive)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise table.error(row, "examples_per_second", "it is out of range; give examples per second of all devices")
     return StepTime(
         batch_size=batch_size,
-        devices=_whole(record, "devices", where) if "devices" in record else 1,
+        devices=get("devices", whole, 1),
         seconds=seconds,
-        optimizer=str(record.get("optimizer") or "").strip(),
-        price=_number(record, "price_per_device_hour", where) if "price_per_device_hour" in record else None,
+        optimizer=get("optimizer", lambda cell: "" if empty(cell) else str(cell).strip(), ""),
+        price=get("price_per_device_hour", positive),
     )
 
 
-def _number(record: Mapping[str, Any], name: str, where: str) -> float:
-    try:
-        value = float(record[name])
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{where}: {name} must be a number above 0, got {record[name]!r}; correct or remove the row")
-    return value
-
-
-def _whole(record: Mapping[str, Any], name: str, where: str) -> int:
-    value = _number(record, name, where)
-    if not value.is_integer() or value > 2**53:
-        raise ConfigError(f"{where}: {name} must be a whole number, got {record[name]!r}; correct or remove the row")
-    return int(value)
-
-
-def _check_together(rows: list[StepTime], path: Path) -> None:
+def _check_together(rows: Sequence[StepTime], name: str) -> None:
     seen: set[tuple[str, int, int]] = set()
     prices: dict[tuple[str, int], float | None] = {}
     for row in rows:
         about = f"batch size {row.batch_size} on {plural(row.devices, 'device')}"
         about += f" with {row.optimizer}" if row.optimizer else ""
         if (row.optimizer, row.devices, row.batch_size) in seen:
-            raise ConfigError(f"{path}: {about} is there twice; keep one row")
+            raise DataError(f"{name}: {about} is there twice; keep one row")
         seen.add((row.optimizer, row.devices, row.batch_size))
         if prices.setdefault((row.optimizer, row.devices), row.price) != row.price:
-            raise ConfigError(f"{path}: {about} has another price than the same devices elsewhere; give one price")
+            raise DataError(f"{name}: {about} has another price than the same devices elsewhere; give one price")
 
 
 def choose_throughput(

@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.read.importers import cells
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
-from analysis.read.importers.files import entries, read_json, read_sheet
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run, fact
+from analysis.read.importers.files import read_mapping
+from analysis.read.importers.runs import run_of
+from analysis.read.table import Table, read_table
 from cbs.errors import DataError
 from cbs.record import TrialStatus
 
@@ -49,19 +51,16 @@ class _Study:
 class BatchScience:
     """The top folder, any folder of studies, or one study; one workload is a dataset and a model."""
 
-    def claims(self, source: str) -> bool:
-        """A folder with a study somewhere below."""
-        return next(_studies(Path(source)), None) is not None
+    expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
 
-    def read(self, source: str, request: Request) -> Found:
+    def claims(self, source: str) -> Claim | None:
+        """A folder with a study somewhere below."""
+        return Claim.of((folder / STUDY for folder in _studies(Path(source))), STUDY)
+
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """Every COMPLETE trial, or the first ``request.trials`` of each study by trial id, and the INFEASIBLE ones."""
         top = Path(source)
         studies = [_study(folder, top) for folder in sorted(_studies(top))]
-        if not studies:
-            raise DataError(f"no {STUDY} in {source} or below; expected dataset/model/optimizer/batch_size/{STUDY}")
-        runs: list[Run] = []
-        metrics: set[str] = set()
-        files: list[Path] = []
         statuses: Counter[str] = Counter()
         complete: dict[tuple[str, str], dict[int, int]] = {}
         for study in studies:
@@ -72,7 +71,7 @@ class BatchScience:
             taken: list[Run] = []
             used = 0
             for folder in _trial_folders(study.folder):
-                data = read_json(folder / TRIAL, _REMEDY)
+                data = read_mapping(folder / TRIAL, _REMEDY)
                 status = data.get("status")
                 if status not in ("COMPLETE", "INCOMPLETE", "INFEASIBLE"):
                     raise DataError(f"{folder / TRIAL}: status {status!r} is unknown; {_REMEDY}")
@@ -80,14 +79,10 @@ class BatchScience:
                 if status == "INCOMPLETE" or (status == "COMPLETE" and used == request.trials):
                     continue
                 used += status == "COMPLETE"
-                taken.append(_run(study, folder, top, data, request, metrics))
-                files += [folder / TRIAL, *([folder / CURVE] if status == "COMPLETE" else [])]
+                taken.append(_run(study, folder, data, request))
             sizes[study.batch_size] = used
-            files.append(study.folder / STUDY)
-            runs += _told_apart(taken)
-        return Found(
-            runs=runs, metrics=sorted(metrics), files=files, notes=[*_notes(studies, statuses, complete, request)]
-        )
+            yield from _told_apart(taken)
+        notes += _notes(studies, statuses, complete, request)
 
 
 def _studies(top: Path) -> Iterator[Path]:
@@ -99,15 +94,15 @@ def _studies(top: Path) -> Iterator[Path]:
 
 def _study(folder: Path, top: Path) -> _Study:
     path = folder / STUDY
-    data = read_json(path, _REMEDY)
+    data = read_mapping(path, _REMEDY)
     parts = folder.relative_to(top).parts
     above = "/".join(parts[:-_DEPTH])
     try:
-        names = [cells.fact("workload", data.get(key)) for key in ("dataset", "model")]
+        names = [fact("workload", data.get(key)) for key in ("dataset", "model")]
         return _Study(
             folder,
             "/".join([above, *names] if above else names),
-            cells.fact("optimizer", data.get("optimizer")),
+            fact("optimizer", data.get("optimizer")),
             cells.whole(data.get("batch_size"), 1),
             cells.whole(data.get("train_steps"), 0),
             bool(data.get("early_stopping")),
@@ -120,14 +115,14 @@ def _study(folder: Path, top: Path) -> _Study:
 
 def _trial_folders(study: Path) -> list[Path]:
     """By trial id."""
-    folders = [path for path in entries(study) if path.is_dir()]
+    folders = [path for path in study.iterdir() if path.is_dir() and not path.name.startswith(".")]
     for folder in folders:
         if not folder.name.isdecimal():
             raise DataError(f"{folder}: folders of trials are whole numbers; {_REMEDY}")
     return sorted(folders, key=lambda folder: int(folder.name))
 
 
-def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: Request, metrics: set[str]) -> Run:
+def _run(study: _Study, folder: Path, data: dict[str, Any], request: Request) -> Run:
     parameters = data.get("parameters")
     if not isinstance(parameters, dict) or "learning_rate" not in parameters:
         raise DataError(f"{folder / TRIAL} has no parameters with a learning_rate; {_REMEDY}")
@@ -138,32 +133,29 @@ def _run(study: _Study, folder: Path, top: Path, data: dict[str, Any], request: 
         "lr": _lr(parameters["learning_rate"], folder),
         "seed": 0,
     }
-    axis = values = np.empty(0)
+    table = Table(str(folder / CURVE), {}, [])
     if data["status"] == "INFEASIBLE":
         facts["status"] = TrialStatus.DIVERGED
     else:
-        sheet = read_sheet(folder / CURVE)
-        there = [name for name in sheet.columns if name != "step"]
-        metrics.update(there)
-        for column in ("step", request.metric):
-            if column not in sheet.columns:
-                raise DataError(f"{sheet.path} has no column {column!r}; its metrics are {', '.join(there)}")
-        rows = sheet.filled(request.metric)
-        axis, values = sheet.numbers("step", rows=rows, minimum=0.0), sheet.numbers(request.metric, rows=rows)
-    return Run(
+        table = read_table(folder / CURVE)
+        table.need(request.metric, "see --metric")
+    return run_of(
+        table,
+        request,
+        request.axis("step"),
         name=os.path.join(study.workload, study.optimizer, str(study.batch_size), folder.name),
         place=str(folder),
-        axis=axis,
-        values=values,
         facts=facts,
+        config=parameters,
         metaparameters={"batch_size": study.batch_size, "status": data["status"], **parameters},
         max_steps=study.train_steps or None,
+        files=(study.folder / STUDY, folder / TRIAL, *([folder / CURVE] if table.columns else [])),
     )
 
 
 def _lr(cell: Any, folder: Path) -> float:
     try:
-        return cells.fact("lr", cell)
+        return fact("lr", cell)
     except ValueError as error:
         raise DataError(f"{folder / TRIAL}, learning_rate: {error}; {_REMEDY}") from None
 

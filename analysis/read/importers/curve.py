@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.read.cells import LARGEST
 from analysis.read.importers.base import Run
-from analysis.read.importers.cells import LARGEST
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.read.importers import cells
-from analysis.read.importers.base import FACTS, Run
-from analysis.read.importers.files import Sheet, read_sheet
+from analysis.read import cells
+from analysis.read.importers.base import CONFIG, FACTS, Run, fact
+from analysis.read.importers.runs import lookup
 from analysis.read.importers.settings import Settings
+from analysis.read.table import Table, read_table
 from cbs.errors import ConfigError, DataError
 
 REQUIRED = ("batch_size", "optimizer", "lr")
@@ -23,8 +24,6 @@ _NUMBERS = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NUMBERS}
 _SHOWN = 3
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
-
-Tables = list[tuple[str, list[dict[str, Any]]]]
 
 
 def facts_of(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
@@ -54,24 +53,9 @@ def _stated(run: Run, settings: Settings) -> dict[str, Any]:
     facts = dict(run.facts)
     for name in FACTS:
         theirs = settings.columns.get(name, "")
-        if theirs.startswith("config."):
-            facts[name] = _lookup(run, theirs.removeprefix("config."))
+        if theirs.startswith(CONFIG):
+            facts[name] = lookup(run.config, theirs, f"run {run.name} ({run.place})")
     return facts
-
-
-def _lookup(run: Run, path: str) -> Any:
-    value: Any = run.config
-    if path in run.config:
-        value = run.config[path]
-    else:
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, Mapping | list):
-        raise DataError(f"run {run.name}: config.{path} is not a single value; name one below it")
-    if value is None:
-        known = ", ".join(sorted(map(str, run.config))) or "nothing"
-        raise DataError(f"run {run.name} ({run.place}) has no config.{path}; its config has {known}")
-    return value
 
 
 def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -81,7 +65,7 @@ def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str
             if cells.empty(cell):
                 continue
             try:
-                value = cells.fact(name, cell)
+                value = fact(name, cell)
             except ValueError as error:
                 raise DataError(f"run {run.name}, {name} {where}: {error}; correct it") from None
             before = facts.setdefault(name, (value, where))
@@ -120,8 +104,8 @@ def _listed(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any
     """The row of ``--runs`` of every run; empty where it has none."""
     if settings.runs is None:
         return [{} for _ in runs], []
-    sheet = read_sheet(settings.runs)
-    rows = _rows(sheet, settings)
+    table = read_table(settings.runs)
+    rows = _rows(table, settings)
     names = [dict.fromkeys((run.name, *run.aliases)) for run in runs]
     owners: dict[str, int] = {}
     for entry in names:
@@ -132,28 +116,26 @@ def _listed(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any
         named = [name for name in entry if name in rows]
         for name in named:
             if owners[name] > 1:
-                raise DataError(f"{sheet.path}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
+                raise DataError(f"{table.name}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
         found.append(rows[named[0]] if named else {})
     unknown = [name for name in rows if name not in owners]
-    notes = [f"{sheet.path}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}"] if unknown else []
+    notes = [f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}"] if unknown else []
     return found, notes
 
 
-def _rows(sheet: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
-    column = settings.columns.get("run", "run") if settings.columns.get("run") in sheet.columns else "run"
-    if column not in sheet.columns:
-        raise DataError(
-            f"{sheet.path} has no column 'run' with the names of the runs; it has {', '.join(sheet.columns)}"
-        )
+def _rows(table: Table, settings: Settings) -> dict[str, dict[str, Any]]:
+    def title(name: str) -> str:
+        theirs = settings.columns.get(name, name)
+        return theirs if theirs in table.columns else name
+
+    column = title("run")
+    facts = {name: title(name) for name in FACTS if title(name) in table.columns}
     rows: dict[str, dict[str, Any]] = {}
-    theirs = {name: settings.columns.get(name, name) for name in FACTS}
-    present = {name: other if other in sheet.columns else name for name, other in theirs.items()}
-    present = {name: other for name, other in present.items() if other in sheet.columns}
-    for index, cell in enumerate(sheet.columns[column]):
+    for index, cell in enumerate(table.need(column, "it needs one with the names of the runs")):
         name = "" if cells.empty(cell) else str(cell).strip()
         if not name or name in rows:
-            raise DataError(f"{sheet.path}, {sheet.lines[index]}: run {name!r} is {'there twice' if name else 'empty'}")
-        rows[name] = {fact: sheet.columns[other][index] for fact, other in present.items()}
+            raise table.error(index, column, f"run {name!r} is {'there twice' if name else 'empty'}")
+        rows[name] = {fact: table.columns[theirs][index] for fact, theirs in facts.items()}
     return rows
 
 

@@ -6,16 +6,16 @@ is per device, without accumulation and world size. Both are asked for.
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from analysis.read.importers import cells
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
-from analysis.read.importers.files import read_json
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.table import of_rows
 from cbs.errors import DataError
 
 STATE = "trainer_state.json"
@@ -28,47 +28,45 @@ _PER_DEVICE = "config.train_batch_size"
 class HuggingFace:
     """A ``trainer_state.json``, a checkpoint, the folder of a run, or a folder of runs."""
 
-    def claims(self, source: str) -> bool:
-        """A state of the Trainer, or a folder with one somewhere below."""
-        path = Path(source)
-        return path.name == STATE if path.is_file() else bool(_states(path))
+    expected = f"{STATE}, a checkpoint, or a folder of runs"
 
-    def read(self, source: str, request: Request) -> Found:
+    def claims(self, source: str) -> Claim | None:
+        """A state of the Trainer, or a folder with one somewhere below."""
+        return Claim.of(below(Path(source), STATE.__eq__), STATE)
+
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
         path = Path(source)
-        states = [path] if path.is_file() else _states(path)
-        if not states:
-            raise DataError(f"no {STATE} at {source}: expected it, a checkpoint, or a folder of runs")
         if request.columns.get("batch_size") == _PER_DEVICE:
             raise DataError(
                 f"{_PER_DEVICE} is per device, without gradient accumulation and world size; give the global batch "
                 "size with --set batch_size=N, --runs or --pattern"
             )
         latest: dict[Path, tuple[tuple[float, int], Path, dict[str, Any]]] = {}
+        states = [path] if path.is_file() else below(path, STATE.__eq__)
         for state in states:
-            data = read_json(state, _REMEDY)
-            folder = _folder(state)
+            data = read_mapping(state, _REMEDY)
             log = data.get("log_history")
-            reached = (
-                _number(data.get("global_step", 0), state, "global_step"),
-                len(log) if isinstance(log, list) else 0,
+            reached = _step(data.get("global_step", 0), state), len(log) if isinstance(log, list) else 0
+            if _folder(state) not in latest or reached > latest[_folder(state)][0]:
+                latest[_folder(state)] = (reached, state, data)
+        for folder, (_, state, data) in sorted(latest.items()):
+            log = data.get("log_history")
+            if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
+                raise DataError(f"{state} has no list of logs called log_history; {_REMEDY}")
+            table = of_rows(str(state), log)
+            yield run_of(
+                table,
+                request,
+                request.axis("step"),
+                config={key: value for key, value in data.items() if key != "log_history"},
+                metrics=[title for title in table.columns if title not in ("step", "epoch")],
+                files=(state,),
+                **in_folder(folder, _folder(path) if path.is_file() else path),
             )
-            if folder not in latest or reached > latest[folder][0]:
-                latest[folder] = (reached, state, data)
-        base = _folder(path) if path.is_file() else path
-        read = [_run(folder, base, state, data, request) for folder, (_, state, data) in sorted(latest.items())]
-        older = len(states) - len(latest)
-        notes = [f"{older} checkpoints are older than the latest of their run and were not used"] if older else []
-        return Found(
-            runs=[run for run, _ in read],
-            metrics=sorted({name for _, names in read for name in names}),
-            files=[state for _, state, _ in latest.values()],
-            notes=notes,
-        )
-
-
-def _states(folder: Path) -> list[Path]:
-    return sorted(Path(root) / STATE for root, _, names in os.walk(folder) if STATE in names)
+        if len(states) > len(latest):
+            older = len(states) - len(latest)
+            notes.append(f"{older} checkpoints are older than the latest of their run and were not used")
 
 
 def _folder(state: Path) -> Path:
@@ -76,31 +74,8 @@ def _folder(state: Path) -> Path:
     return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
 
 
-def _number(value: Any, state: Path, what: str) -> float:
+def _step(value: Any, state: Path) -> float:
     try:
         return cells.number(value)
     except ValueError as error:
-        raise DataError(f"{state}: {what}: {error}; {_REMEDY}") from None
-
-
-def _run(folder: Path, base: Path, state: Path, data: dict[str, Any], request: Request) -> tuple[Run, list[str]]:
-    log = data.get("log_history")
-    if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
-        raise DataError(f"{state} has no list of logs called log_history; {_REMEDY}")
-    unit, theirs = request.axis("step")
-    rows = [entry for entry in log if entry.get(request.metric) is not None]
-    for entry in rows:
-        if theirs not in entry:
-            raise DataError(f"{state}: an entry of log_history with {request.metric} has no {theirs!r}; {_REMEDY}")
-    relative = os.path.relpath(folder, base)
-    name = folder.resolve().name if relative in (".", "..") else relative
-    run = Run(
-        name=name,
-        place=str(state),
-        axis=np.array([_number(entry[theirs], state, theirs) for entry in rows]),
-        values=np.array([_number(entry[request.metric], state, request.metric) for entry in rows]),
-        unit=unit,
-        aliases=(str(folder), folder.resolve().name),
-        config={key: value for key, value in data.items() if key != "log_history"},
-    )
-    return run, [name for entry in log for name in entry if name not in ("step", "epoch")]
+        raise DataError(f"{state}: global_step: {error}; {_REMEDY}") from None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analysis.phrases import plural
-from analysis.read.importers import cells, folder
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
+from analysis.read import cells
+from analysis.read.importers import folder
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
 from analysis.read.importers.curve import clean
 from analysis.read.importers.facts import facts_of
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
+from analysis.read.table import header_of
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
@@ -32,12 +34,14 @@ class Imported:
     Attributes:
         folder: the sweep.
         format: that the sources were read as.
+        detected: what told the format, one line per source; nothing where it was named.
         trials: in the order of the source.
         notes: what was left out or changed, one line each.
     """
 
     folder: Path
     format: str
+    detected: list[str]
     trials: list[TrialResult]
     notes: list[str]
 
@@ -47,6 +51,7 @@ class Imported:
         return {
             "folder": str(self.folder),
             "format": self.format,
+            "detected": self.detected,
             "runs": len(configs),
             "workloads": sorted({config.workload.name for config in configs}),
             "optimizers": sorted({config.optimizer.name for config in configs}),
@@ -67,6 +72,7 @@ class Imported:
             f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
             f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
             f"  batch sizes: {', '.join(map(str, sizes))}; {searched}",
+            *(f"  {line}" for line in self.detected),
             *(f"  note: {note}" for note in self.notes),
             f"next: cbs analyze {self.folder}",
         ]
@@ -102,11 +108,13 @@ def import_runs(
         raise ConfigError("nothing to import: give a file, a folder or an address")
     texts = [os.fspath(source) for source in sources]
     present = folder.check(Path(output), settings, add=add)
-    name = detect(texts) if format == AUTO else format
+    name, detected = detect(texts) if format == AUTO else (format, [])
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
-    found = _read(texts, name, settings)
-    runs, notes = _usable(found, settings)
+    notes: list[str] = []
+    runs = _read(texts, name, settings, notes)
+    files = list(dict.fromkeys(path for run in runs for path in run.files))
+    runs = _usable(runs, settings, notes)
     facts, more = facts_of(runs, settings)
     notes += more
     results, cleaning = [], Counter[str]()
@@ -119,88 +127,107 @@ def import_runs(
     entry = {
         "source": texts,
         "format": name,
-        "files": len(found.files),
-        "sha256": digest(found.files),
+        "detected": detected,
+        "files": len(files),
+        "sha256": digest(files),
         "command": command,
         "settings": settings.to_json(),
         "notes": notes,
     }
     folder.write(Path(output), results, runs, settings, entry, add=add)
-    return Imported(folder=Path(output), format=name, trials=results, notes=notes)
+    return Imported(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
 
 
-def detect(sources: Sequence[str]) -> str:
-    """The format of the sources, by what is there.
+def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
+    """The format of the sources, by what is there, and what that was, one line per source.
 
     Raises:
         ConfigError: if no format or more than one suits, or not the same one for all.
         DataError: if a source is missing.
     """
-    names = set()
+    names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):
             raise ConfigError(f"{source} is a sweep of cbs already: cbs analyze {source}")
         try:
-            fitting = [name for name in IMPORTERS if IMPORTERS[name]().claims(source)]
+            claims = _left({name: IMPORTERS[name]().claims(source) for name in IMPORTERS})
         except OSError as error:
             raise _unreadable(source, error) from None
-        if not fitting and not os.path.exists(source):
+        if not claims and not os.path.exists(source):
             raise DataError(
                 f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
             )
-        if len(fitting) != 1:
-            what = f"may be {' or '.join(fitting)}" if fitting else "is of no known format"
+        if len(claims) != 1:
+            told = " or ".join(f"{name} ({claim.why})" for name, claim in claims.items())
+            what = f"may be {told}" if claims else "is of no known format"
             raise ConfigError(f"{source} {what}; choose one with --format: {', '.join(IMPORTERS)}")
-        names.add(fitting[0])
+        ((name, claim),) = claims.items()
+        names.add(name)
+        lines.append(f"{source} read as {name}: {claim.why}")
     if len(names) > 1:
         raise ConfigError(
             f"the sources are of several formats ({', '.join(sorted(names))}); import one at a time with --add"
         )
-    return names.pop()
+    return names.pop(), lines
 
 
-def _read(sources: Sequence[str], format: str, settings: Settings) -> Found:
+def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
+    """The claims that are left when every file goes to the formats that are surest of it."""
+    claims = {name: claim for name, claim in found.items() if claim is not None}
+    surest: dict[Path, int] = {}
+    for claim in claims.values():
+        for path in claim.files:
+            surest[path] = max(claim.certainty, surest.get(path, claim.certainty))
+    return {
+        name: claim
+        for name, claim in claims.items()
+        if not claim.files or any(surest[path] == claim.certainty for path in claim.files)
+    }
+
+
+def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
     request = Request(
         metric=settings.columns.get(str(settings.metric), str(settings.metric)),
         columns=settings.columns,
         constants=settings.constants,
         trials=settings.trials,
+        listed=() if settings.runs is None else header_of(settings.runs),
     )
-    importer = IMPORTERS[format]()
-    parts = []
+    importer, found, told = IMPORTERS[format](), [], list[str]()
     for source in sources:
         try:
-            parts.append(importer.read(source, request))
+            runs = list(importer.read(source, request, told))
         except OSError as error:
             raise _unreadable(source, error) from None
-    return Found(
-        runs=[run for part in parts for run in part.runs],
-        metrics=sorted({name for part in parts for name in part.metrics}),
-        files=[path for part in parts for path in part.files],
-        notes=[note for part in parts for note in part.notes],
-    )
+        if not runs:
+            raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *told]))
+        found += runs
+    notes += dict.fromkeys(told)
+    return found
 
 
 def _unreadable(source: str, error: OSError) -> DataError:
     return DataError(f"cannot read {source}: {error.strerror or error}; check the path and its permissions")
 
 
-def _usable(found: Found, settings: Settings) -> tuple[list[Run], list[str]]:
+def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
     """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
-    counts = Counter(run.name for run in found.runs)
-    twice = [run for run in found.runs if counts[run.name] > 1]
+    counts = Counter(run.name for run in found)
+    twice = [run for run in found if counts[run.name] > 1]
     if twice:
         places = " and ".join(dict.fromkeys(run.place for run in twice if run.name == twice[0].name))
         raise DataError(f"run {twice[0].name} is there twice, in {places}; rename or leave out one")
-    ended = {run.name for run in found.runs if _ended_early(run, settings)}
-    kept = [run for run in found.runs if len(run.values) or run.name in ended]
+    kept = [run for run in found if len(run.values) or _ended_early(run, settings)]
     if not any(len(run.values) for run in kept):
-        there = ", ".join(found.metrics) or "none"
-        raise DataError(f"no run has the metric {settings.metric!r}; those there are: {there}")
-    out = [run.name for run in found.runs if not (len(run.values) or run.name in ended)]
-    more = ", ..." if len(out) > _SHOWN else ""
-    notes = [f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}"] if out else []
-    return kept, [*found.notes, *notes]
+        there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
+        theirs = settings.columns.get(str(settings.metric), settings.metric)
+        raise DataError(f"no run has the metric {theirs!r}; those there are: {there}")
+    names = {run.name for run in kept}
+    out = [run.name for run in found if run.name not in names]
+    if out:
+        more = ", ..." if len(out) > _SHOWN else ""
+        notes.append(f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}")
+    return kept
 
 
 def _ended_early(run: Run, settings: Settings) -> bool:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers import cells
-from analysis.read.importers.base import AXES, FACTS
+from analysis.read.importers.base import AXES, FACTS, fact
 from cbs.errors import ConfigError
 from cbs.target import Target
 
@@ -93,7 +92,7 @@ class Settings:
                 raise ConfigError(f"--set {name}=...: unknown; known are {', '.join(_CONSTANTS)}")
             try:
                 if name != "run":
-                    cells.fact(name, value)
+                    fact(name, value)
             except ValueError as error:
                 raise ConfigError(f"--set {name}: {error}") from None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from analysis.read.importers import cells
-from analysis.read.importers.base import IMPORTERS, Found, Request, Run
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below
+from analysis.read.importers.runs import in_folder, joined, run_of
 from cbs.errors import DataError, MissingDependencyError, reason
 
 _EVENTS = "tfevents"
@@ -21,72 +22,51 @@ _LENGTH, _CHECKSUM = 8, 4
 class TensorBoard:
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
-    def claims(self, source: str) -> bool:
+    expected = f"event files, which have {_EVENTS} in their names"
+
+    def claims(self, source: str) -> Claim | None:
         """An event file, or a folder with one somewhere below."""
-        path = Path(source)
-        return _EVENTS in path.name if path.is_file() else bool(_folders(path))
+        return Claim.of(below(Path(source), _is_events), "event files")
 
-    def read(self, source: str, request: Request) -> Found:
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
-        path = Path(source)
-        folders = {path.parent: [path]} if path.is_file() else _folders(path)
-        if not folders:
-            raise DataError(f"no event files at {source}: their names have {_EVENTS} in them")
-        unit, theirs = request.axis("step")
-        if theirs != "step":
-            raise DataError(f"events have one axis, 'step'; --column {unit}={theirs} cannot be read, {unit}=step can")
-        runs, tags = [], set()
-        for folder, files in sorted(folders.items()):
-            for file in files:
+        path, axis = Path(source), request.axis("step")
+        files = [path] if path.is_file() else below(path, _is_events)
+        wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
+        for folder in sorted({file.parent for file in files}):
+            here = tuple(file for file in files if file.parent == folder)
+            for file in here:
                 check_whole(file)
-            steps, values, there = _points(path if path.is_file() else folder, request.metric)
-            tags |= there
-            relative = os.path.relpath(folder, path)
-            name = folder.resolve().name if relative in (".", "..") else relative
-            runs.append(
-                Run(
-                    name=name,
-                    place=str(folder),
-                    axis=np.array(steps, dtype=float),
-                    values=np.array(values, dtype=float),
-                    unit=unit,
-                    aliases=(str(folder), folder.resolve().name),
-                )
-            )
-        return Found(runs=runs, metrics=sorted(tags), files=[file for files in folders.values() for file in files])
+            series, tags = _series(path if path.is_file() else folder, wanted)
+            table = joined(str(folder), series, request.metric)
+            yield run_of(table, request, axis, metrics=tags, files=here, **in_folder(folder, path))
 
 
-def _folders(top: Path) -> dict[Path, list[Path]]:
-    found = {}
-    for root, _, names in os.walk(top):
-        files = sorted(Path(root) / name for name in names if _EVENTS in name)
-        if files:
-            found[Path(root)] = files
-    return found
+def _is_events(name: str) -> bool:
+    return _EVENTS in name
 
 
-def _points(path: Path, tag: str) -> tuple[list[int], list[float], set[str]]:
-    """Steps and values of a tag, and the tags there are."""
+def _series(path: Path, wanted: Iterable[str]) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
+    """Steps and values of those of the tags that are there, and all tags there are."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise _needed() from None
     events: Any = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    found, tag = {}, ""
     try:
         events.Reload()
         scalars, tensors = events.Tags()["scalars"], events.Tags()["tensors"]
-        if tag in scalars:
-            points = events.Scalars(tag)
-            return [point.step for point in points], [point.value for point in points], {*scalars, *tensors}
-        if tag not in tensors:
-            return [], [], {*scalars, *tensors}
-        points = events.Tensors(tag)
-        arrays = [make_ndarray(point.tensor_proto) for point in points]
-        values = [cells.number(array.item()) for array in arrays]
+        for tag in wanted:
+            if tag in scalars:
+                found[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
+            elif tag in tensors:
+                points = [(point.step, make_ndarray(point.tensor_proto)) for point in events.Tensors(tag)]
+                found[tag] = [(step, cells.number(array.item())) for step, array in points]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"cannot read {tag!r} in {path}: {reason(error)}; it must be a scalar") from None
-    return [point.step for point in points], values, {*scalars, *tensors}
+    return found, {*scalars, *tensors}
 
 
 def check_whole(path: Path) -> None:

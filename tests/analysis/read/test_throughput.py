@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.read.throughput import Assumed, Measured, choose_throughput, read_throughput
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.step_times import StepTime, write_step_times
 
 ONE_DEVICE = Measured(
@@ -58,24 +58,25 @@ def test_parquet_and_csv_hold_the_same(tmp_path: Path) -> None:
 
 
 BROKEN = [
-    ("", "batch_size' is missing"),
+    ("", "is empty; it needs a header line"),
     ("batch_size,seconds_per_step\n", "no rows"),
+    ("devices,seconds_per_step\n8,1\n", "no column 'batch_size'; it has devices, seconds_per_step"),
     ("batch_size\n8\n", "'seconds_per_step' and 'examples_per_second'"),
     ("batch_size,seconds_per_step,examples_per_second\n8,1,8\n", "not both"),
     ("batch_size,second_per_step\n8,1\n", "unknown column 'second_per_step'; known columns are batch_size"),
-    ("batch_size,batch_size,seconds_per_step\n8,8,1\n", "twice"),
+    ("batch_size,batch_size,seconds_per_step\n8,8,1\n", "two columns are called 'batch_size'"),
     ("batch_size,seconds_per_step\n8,1\n16\n", "line 3"),
     ("batch_size,seconds_per_step\n8,1,2\n", "line 2"),
-    ("batch_size,seconds_per_step\n8,fast\n", "line 2: seconds_per_step must be a number above 0, got 'fast'"),
+    ("batch_size,seconds_per_step\n8,fast\n", "line 2, column 'seconds_per_step': 'fast' is not a number"),
     ("batch_size,seconds_per_step\n8,nan\n", "line 2"),
     ("batch_size,seconds_per_step\n8,inf\n", "line 2"),
     ("batch_size,seconds_per_step\n8,0\n", "above 0"),
     ("batch_size,seconds_per_step\n8,-1\n", "above 0"),
-    ("batch_size,examples_per_second\n8,1e-320\n", "line 2: examples_per_second"),
-    ("batch_size,seconds_per_step\n8.5,1\n", "line 2: batch_size must be a whole number, got '8.5'"),
+    ("batch_size,examples_per_second\n8,1e-320\n", "line 2, column 'examples_per_second'"),
+    ("batch_size,seconds_per_step\n8.5,1\n", "line 2, column 'batch_size': '8.5' is not a whole number"),
     ("batch_size,devices,seconds_per_step\n8,0,1\n", "devices"),
-    ("batch_size,devices,seconds_per_step\n8,1.5,1\n", "devices must be a whole number"),
-    ("batch_size,seconds_per_step,price_per_device_hour\n8,1,\n", "price_per_device_hour must be"),
+    ("batch_size,devices,seconds_per_step\n8,1.5,1\n", "column 'devices': '1.5' is not a whole number"),
+    ("batch_size,seconds_per_step,price_per_device_hour\n8,1,\n", "column 'price_per_device_hour': it is empty"),
     ("batch_size,seconds_per_step\n8,1\n8,2\n", "batch size 8 on 1 device is there twice"),
     ("batch_size,seconds_per_step,price_per_device_hour\n8,1,2\n16,1,3\n", "another price"),
 ]
@@ -84,7 +85,7 @@ BROKEN = [
 @pytest.mark.parametrize(("text", "words"), BROKEN)
 def test_a_bad_table_is_refused_in_one_line_that_names_the_file(tmp_path: Path, text: str, words: str) -> None:
     path = table(tmp_path, text)
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(DataError) as refusal:
         read_throughput(path)
     assert words in str(refusal.value)
     assert str(path) in str(refusal.value)
@@ -92,14 +93,14 @@ def test_a_bad_table_is_refused_in_one_line_that_names_the_file(tmp_path: Path, 
 
 
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(DataError, match="No such file"):
         read_throughput(tmp_path / "missing.csv")
     (tmp_path / "bytes.csv").write_bytes(b"batch_size,seconds_per_step\n\xff\xfe,1\n")
-    with pytest.raises(ConfigError, match="not a CSV file in UTF-8"):
+    with pytest.raises(DataError, match="line 2: not UTF-8 text"):
         read_throughput(tmp_path / "bytes.csv")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot read"):
         read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,1\n", "text.parquet"))
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot read"):
         read_throughput(tmp_path)
 
 
@@ -115,7 +116,7 @@ def test_whatever_stands_in_a_file_there_is_a_table_or_one_line(tmp_path: Path, 
     path = tmp_path / "any.csv"
     path.write_text("\n".join(",".join(row) for row in [header, *rows]), encoding="utf-8", errors="surrogatepass")
     found: tuple[StepTime, ...] = ()
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(DataError):
         found = read_throughput(path).rows
     for row in found:
         assert row.batch_size >= 1

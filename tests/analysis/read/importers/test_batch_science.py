@@ -17,11 +17,20 @@ from analysis.read.importers.folder import METAPARAMETERS
 from analysis.read.results import load
 from cbs.errors import DataError
 from cbs.store import Store
-from tests.analysis.read.importers.sources import batch_science, settings
+from tests.analysis.read.importers.sources import batch_science, settings, write_csv
 from tests.references.batch_science import steps_to_result
 
 EVERY = 50
 GOAL = 2.4
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    """A study that states what :data:`tests.analysis.read.importers.test_renaming.KNOWN` states."""
+    study = batch_science(top, 4, {1: ("COMPLETE", 1e-3, [(1, 1.0)])}, optimizer="adamw")
+    about = {"parameters": {"learning_rate": 1e-3} | config, "status": "COMPLETE", "trial_id": 1}
+    (study / "1" / "metadata.json").write_text(json.dumps(about))
+    write_csv(study / "1" / "measurements.csv", rows)
+    return top
 
 
 def rows(steps_to_target: float, last: int = 1000) -> list[tuple[int, float]]:
@@ -130,7 +139,7 @@ def replace(path: Path, **changes: Any) -> None:
     ("damage", "words"),
     [
         (lambda s: (s / "study.json").write_text("{"), "study.json"),
-        (lambda s: (s / "study.json").write_text("[]"), "not a JSON object"),
+        (lambda s: (s / "study.json").write_text("[]"), "it is no mapping"),
         (lambda s: (s / "study.json").write_text("[" * 100_000), "study.json"),
         (lambda s: replace(s / "study.json", batch_size="x"), "'x' is not a number"),
         (lambda s: replace(s / "study.json", dataset=None), "None is not a name"),
@@ -140,9 +149,9 @@ def replace(path: Path, **changes: Any) -> None:
         (lambda s: replace(s / "2" / "metadata.json", parameters={"learning_rate": -1}), "above 0"),
         (lambda s: (s / "2" / "measurements.csv").unlink(), "cannot read .*2/measurements.csv"),
         (lambda s: (s / "2" / "measurements.csv").write_bytes(b""), "2/measurements.csv is empty"),
-        (lambda s: (s / "2" / "measurements.csv").write_text("step,a\n1,2\n"), "no column 'val/loss'; its metrics"),
+        (lambda s: (s / "2" / "measurements.csv").write_text("step,a\n1,2\n"), "no column 'val/loss'; it has step, a"),
         (lambda s: (s / "notes").mkdir(), "whole numbers"),
-        (lambda s: (s / "study.json").unlink(), "no study.json in"),
+        (lambda s: (s / "study.json").unlink(), "no runs as batch_science at .*with study.json"),
     ],
 )  # fmt: skip
 def test_a_broken_tree_is_one_line_and_leaves_nothing(tmp_path: Path, damage: Any, words: str) -> None:

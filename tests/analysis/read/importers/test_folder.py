@@ -169,13 +169,13 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     ("prepare", "words"),
     [
         (lambda p: "/no/such/thing", "no such file or folder: /no/such/thing"),
-        (lambda p: p, "is of no known format; choose one with --format: batch_science, huggingface, table"),
+        (lambda p: p, "is of no known format; choose one with --format: batch_science, huggingface, "),
         (lambda p: (p / "notes.txt").touch() or p / "notes.txt", "is of no known format"),
         (lambda p: sweep(p / "s", batch_sizes=(8,), lrs=(1e-3,), growth=1.5).root, "is a sweep of cbs already"),
         (
             lambda p: ((p / "trainer_state.json").write_text(trainer_state([])), write_csv(p / "x.csv", long_rows()))[0]
             and p,
-            "may be huggingface or table; choose one with --format",
+            r"may be huggingface \(1 trainer_state.json\) or table \(1 table, x.csv with columns batch.*; choose one",
         ),
     ],
 )  # fmt: skip
@@ -203,3 +203,21 @@ def test_the_report_of_an_import_is_plain_json(tmp_path: Path) -> None:
     told = import_runs([source(tmp_path)], tmp_path / "out", settings()).to_json()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert (told["runs"], told["batch_sizes"], told["optimizers"]) == (15, [2, 8, 32, 128, 512], ["adamw"])
+
+
+def test_what_told_the_format_is_said(tmp_path: Path) -> None:
+    path = source(tmp_path)
+    line = f"{path} read as table: columns batch_size, loss, lr, optimizer, run, seed, step"
+    imported = import_runs([path], tmp_path / "out", settings())
+    assert imported.detected == [line]
+    assert f"  {line}" in imported.lines()
+    assert imported.to_json()["detected"] == [line]
+    assert Store(tmp_path / "out").manifest()["imported"][0]["detected"] == [line]
+    assert import_runs([path], tmp_path / "more", settings(), format="table").detected == []
+
+
+def test_a_table_of_several_runs_with_the_step_of_wandb_is_a_table(tmp_path: Path) -> None:
+    rows = [{"_step" if key == "step" else key: value for key, value in row.items()} for row in long_rows()]
+    path = write_csv(tmp_path / "runs.csv", rows)
+    imported = import_runs([path], tmp_path / "out", settings(columns={"step": "_step"}))
+    assert (imported.format, len(imported.trials)) == ("table", 15)

@@ -31,6 +31,12 @@ class Line(nn.Module):
         return {"loss": error.square().mean(), "logits": error}
 
 
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    (top / "a").mkdir(parents=True)
+    (top / "a" / "trainer_state.json").write_text(json.dumps(config | {"global_step": 2, "log_history": rows}))
+    return top
+
+
 def train(folder: Path) -> list[dict[str, Any]]:
     """A real run with evaluations and checkpoints; its log."""
     transformers = pytest.importorskip("transformers")
@@ -123,16 +129,16 @@ def test_the_metrics_there_are_listed(tmp_path: Path) -> None:
     [
         ("", "cannot read"),
         (trainer_state(CURVES[0].rows)[:100], "cannot read"),
-        ("3", "not a JSON object"),
+        ("3", "it is no mapping"),
         (b"\xff\x00", "cannot read"),
         (json.dumps({"log_history": 3}), "no list of logs"),
         (json.dumps({"log_history": [3]}), "no list of logs"),
         (json.dumps({"global_step": "x", "log_history": []}), "global_step: 'x' is not a number"),
         (trainer_state([(1, "low")]), "'low' is not a number"),  # type: ignore[list-item]
-        (trainer_state([(-1, 2.0), (2, 1.0)]), "-1 is not a number of steps"),
+        (trainer_state([(-1, 2.0), (2, 1.0)]), "entry 2, column 'step': -1 is not"),
         (trainer_state([(1, 3.0), (1, 2.0)]), "two values at step 1"),
         (trainer_state([(0, 3.0)]), "after step 0"),
-        (json.dumps({"log_history": [{"eval_loss": 1.0}]}), "has no 'step'"),
+        (json.dumps({"log_history": [{"eval_loss": 1.0}]}), "has no column 'step'"),
     ],
 )
 def test_a_broken_state_is_one_line_and_leaves_nothing(tmp_path: Path, content: str | bytes, words: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from analysis.read.importers import IMPORTERS
 from tests.analysis.read.importers.sources import CURVES, FLAGS, batch_science, long_rows, trainer_state, write_csv
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -116,7 +117,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(run: Cli, tmp_path: Path, argu
     assert not (tmp_path / "out").exists()
 
 
-def test_help_has_an_example(run: Cli) -> None:
+def test_help_has_an_example_and_the_formats_there_are(run: Cli) -> None:
     code, out, _ = run("import", "--help")
     assert code == 0
     assert "Example: cbs import" in out
+    for name in IMPORTERS:
+        assert name in out

@@ -21,8 +21,14 @@ from cbs.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, long_rows, settings, write_csv
 from tests.factories import LRS, Truth, sweep
 
+HAS_CONFIG = False
+
 EXACT = 1e-9
 """Numbers go through text with all digits; what is left is the rounding of the fit."""
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    return write_csv(top / "a.csv", [{"run": "a"} | row for row in rows])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
@@ -192,10 +198,10 @@ def edited(row: int, **cells: Any) -> list[dict[str, Any]]:
         (edited(3, step=2.5), ["run adamw-b2-lr0.001-s0", "2.5", "whole number of steps"]),
         (edited(3, step="many"), ["line 5", "'many' is not a number"]),
         (edited(3, step="1_0"), ["line 5", "'1_0' is not a number"]),
-        (edited(3, step=""), ["line 5", "'step' is empty"]),
+        (edited(3, step=""), ["line 5", "'step': it is empty"]),
         (edited(3, step=2), ["run adamw-b2-lr0.001-s0", "two values at step 2"]),
         (edited(3, step=1e30), ["1e+30", "correct or remove"]),
-        (edited(3, loss=""), ["line 5", "'loss' is empty", "write nan"]),
+        (edited(3, loss=""), ["line 5", "'loss': it is empty", "write nan"]),
         (edited(3, loss="2.4 nats"), ["line 5", "'2.4 nats' is not a number"]),
         (edited(3, batch_size="2k"), ["line 5", "'batch_size'", "'2k' is not a number"]),
         (edited(3, batch_size=64), ["line 5", "run adamw-b2-lr0.001-s0", "batch_size 2 and 64"]),
@@ -203,7 +209,7 @@ def edited(row: int, **cells: Any) -> list[dict[str, Any]]:
         (edited(3, lr=0), ["line 5", "learning rate above 0"]),
         (edited(3, seed=-1), ["line 5", "seed", "whole number"]),
         (edited(3, optimizer="a/b"), ["line 5", "'a/b'", "folder's name"]),
-        (edited(3, run=""), ["line 5", "'run' is empty"]),
+        (edited(3, run=""), ["line 5", "'run': it is empty"]),
         ([row | {"status": "fine"} for row in long_rows()], ["line 2", "'fine' is none of REACHED"]),
         ([row | {"lr": 1e-3} for row in long_rows()], ["run adamw-b2-lr0.002-s0", "of run adamw-b2-lr0.001-s0"]),
         ([row for row in long_rows() if row["step"] == 0], ["run adamw-b2-lr0.001-s0", "after step 0"]),
@@ -236,14 +242,14 @@ def truncated_parquet(path: Path) -> None:
         ("x.csv", b"", "is empty"),
         ("x.csv", b"run,step,loss\n", "no rows"),
         ("x.csv", b"run,step,loss\na,1,2\na,2", "2 cells where the header has 3"),
-        ("x.csv", b"run,step,loss,loss\na,1,2,3\n", "'loss' twice"),
-        ("x.csv", b"run;step;loss\na;1;2\n", "delimiter"),
+        ("x.csv", b"run,step,loss,loss\na,1,2,3\n", "two columns are called 'loss'"),
+        ("x.csv", b"run;step;loss\na;1;2\n", "separated by semicolons"),
         ("x.csv", b"run,step,loss\n\xff\xfe,1,2\n", "UTF-8"),
-        ("x.csv", b'run,step,loss\n"a,1,2\n', "cannot read"),
+        ("x.csv", b'run,step,loss\n"a,1,2\n', "quote is not closed"),
         ("x.parquet", b"", "cannot read"),
         ("x.parquet", truncated_parquet, "cannot read"),
         ("x.parquet", b"PAR1 and nothing else PAR1", "cannot read"),
-        ("x.csv", Path.mkdir, "no table at"),
+        ("x.csv", Path.mkdir, "no runs as table at .*: expected a file that ends in"),
     ],
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, name: str, content: Any, words: str) -> None:
@@ -270,7 +276,7 @@ def test_an_unreadable_file_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_null_of_parquet_is_not_taken_for_a_diverged_run(tmp_path: Path) -> None:
     rows = [{"run": "a", "step": 1, "loss": 3.0}, {"run": "a", "step": 2, "loss": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="row 2: column 'loss' is empty"):
+    with pytest.raises(DataError, match="row 2, column 'loss': it is empty"):
         import_runs([tmp_path / "x.parquet"], tmp_path / "out", settings())
 
 

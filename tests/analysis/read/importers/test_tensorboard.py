@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tensorboard.plugins.scalar.summary import scalar_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
+HAS_CONFIG = False
+
 FLOAT32 = 2.0**-23
 """Events hold single precision."""
 
@@ -33,6 +36,14 @@ def write(folder: Path, rows: list[tuple[int, float]], tag: str = "eval/loss") -
             writer.add_scalar(tag, value, step)
             writer.add_scalar("train/loss", 1.0, step)
     return next(folder.glob("*tfevents*"))
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    with SummaryWriter(str(top / "a")) as writer:
+        for row in rows:
+            for tag in [tag for tag in row if tag != "step"]:
+                writer.add_scalar(tag, row[tag], row["step"])
+    return top
 
 
 def close(found: list[tuple[int, float]], wanted: list[tuple[int, float]]) -> bool:
@@ -79,8 +90,9 @@ def test_the_axis_may_be_examples_or_tokens(tmp_path: Path) -> None:
     import_runs([tmp_path / "in"], tmp_path / "out", wanted)
     (result,) = Store(tmp_path / "out").results()
     assert [row.step for row in result.evaluations] == [1, 2]
-    with pytest.raises(DataError, match="one axis"):
-        import_runs([tmp_path / "in"], tmp_path / "more", settings(columns={"step": "global_step"}, constants=BOTH))
+    elsewhere = settings(metric="eval/loss", columns={"step": "global_step"}, constants=BOTH)
+    with pytest.raises(DataError, match=r"no column 'global_step'; it has step, eval/loss; see --column step=THEIRS"):
+        import_runs([tmp_path / "in"], tmp_path / "more", elsewhere)
 
 
 def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:

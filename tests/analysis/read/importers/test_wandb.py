@@ -34,6 +34,14 @@ with wandb.init(project="p", name="adamw-b8", dir=folder, config=config) as run:
 """
 
 
+HAS_CONFIG = False
+"""Of an exported history."""
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    return write_csv(top / "a.csv", [{"_step": row["step"]} | row for row in rows])
+
+
 class FakeRun:
     """A run of the public API: the names of ``wandb.apis.public.Run`` that matter here."""
 
@@ -135,7 +143,7 @@ def test_nan_comes_as_text_and_means_divergence(tmp_path: Path, api: type[FakeAp
     ("source", "changes", "words"),
     [
         ("team/project/nowhere", {}, "cannot read team/project/nowhere from Weights & Biases: Could not find run"),
-        ("team/nothing", {}, "team/nothing has no runs"),
+        ("team/nothing", {}, "no runs as wandb at team/nothing: expected"),
         ("team/project", {"metric": "los"}, "no run has the metric 'los'; those there are: accuracy, loss"),
         (
             "team/project",
@@ -209,7 +217,9 @@ def test_an_exported_chart_is_one_run_per_column(tmp_path: Path) -> None:
 
 def test_a_chart_of_merged_points_is_refused_with_the_remedy(tmp_path: Path) -> None:
     source = chart(tmp_path / "chart.csv", CURVES[:2], spread=0.1)
-    with pytest.raises(DataError, match=r"chart\.csv, line 2: 'adamw-b2-lr0\.002-s0 - loss' was merged .*scan_history"):
+    with pytest.raises(
+        DataError, match=r"chart\.csv, line 2, column 'adamw-b2-lr0\.002-s0 - loss': merged .*scan_history"
+    ):
         import_runs([source], tmp_path / "out", settings(pattern=PATTERN))
     assert not (tmp_path / "out").exists()
 

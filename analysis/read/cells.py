@@ -1,0 +1,102 @@
+"""One cell of a table or value of a JSON file as a number or a flag, strictly: nothing is guessed.
+
+Every function raises ``ValueError`` that says what the cell is and what to write instead; who reads a table adds where
+the cell stands, see :meth:`analysis.read.table.Table.cell`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array
+
+LARGEST = 2**53
+"""Whole numbers beyond this are not exact in a float."""
+
+_CHARACTERS = set("0123456789+-.eE nainftyNAINFTY")
+"""Of a number; float() takes more, such as underscores."""
+
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_SUFFIXED = re.compile(r"[\d.]+\s*[kmgbt]i?b?", re.IGNORECASE)
+_WORDS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "0.0": False}
+
+
+def empty(cell: Any) -> bool:
+    """Whether a cell says nothing: null, or no text."""
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def number(cell: Any) -> float:
+    """A number, not a finite one in general; text such as ``1e-3``, ``nan`` or ``inf`` is one."""
+    text = cell.strip() if isinstance(cell, str) else ""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if isinstance(cell, bool) or not isinstance(cell, Real):
+        if empty(cell):
+            raise ValueError("it is empty; write a plain number")
+        hint = "write a plain number"
+        if _SUFFIXED.fullmatch(text):
+            hint = "write the number in full, without a suffix"
+        elif "," in text:
+            hint = "write it without thousands separators, and with a decimal point"
+        raise ValueError(f"{shown(cell)} is not a number; {hint}")
+    try:
+        return float(cell)
+    except OverflowError:
+        raise ValueError(f"{shown(cell)} is not a number; one that long is not a measurement") from None
+
+
+def plain_numbers(cells: Sequence[Any]) -> Array | None:
+    """:func:`number` of many texts at once; ``None`` where one is not a number, or no text."""
+    if not all(isinstance(cell, str) for cell in cells) or not set("".join(cells)) <= _CHARACTERS:
+        return None
+    try:
+        return np.array([float(cell) for cell in cells])
+    except ValueError:
+        return None
+
+
+def positive(cell: Any, hint: str = "correct or remove the row") -> float:
+    """A finite number above 0."""
+    value = number(cell)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(cell)} is not a finite number; {hint}")
+    if value <= 0:
+        raise ValueError(f"{shown(cell)} must be above 0; {hint}")
+    return value
+
+
+def whole(cell: Any, minimum: int = 1) -> int:
+    """A whole number of at least ``minimum``; 64.0 is one."""
+    value = number(cell)
+    if not (minimum <= value <= LARGEST and value == int(value)):
+        raise ValueError(f"{shown(cell)} is not a whole number of at least {minimum}; correct it")
+    return int(value)
+
+
+def flag(cell: Any) -> bool:
+    """Yes or no; an empty cell is a no."""
+    found = False if empty(cell) else _WORDS.get(str(cell).strip().lower())
+    if found is None:
+        raise ValueError(f"{shown(cell)} is neither; write true or false")
+    return found
+
+
+def shown(cell: Any, *, quote: bool = True) -> str:
+    """A cell as it may stand in one line of a message."""
+    text = cell if isinstance(cell, str) else _text(cell)
+    cut = text if len(text) <= 40 else f"{text[:37]}..."
+    return repr(cut) if (quote and isinstance(cell, str)) or not cut.isprintable() else cut
+
+
+def _text(cell: Any) -> str:
+    try:
+        return str(cell)
+    except ValueError:  # an integer of more digits than Python turns into text
+        return "a number of thousands of digits"

@@ -1,0 +1,61 @@
+"""Format ``lightning``: ``metrics.csv`` of Lightning's ``CSVLogger``, with ``hparams.yaml`` beside it.
+
+A row holds what was logged in one call, so training and validation fill different columns. A ``Trainer`` gives its
+logger the updates made before the batch, from 0 on and whatever the accumulation, and validates before it counts on: a
+row with ``step`` 99 was measured after 100 updates. Its rows have an ``epoch``, too; where there is none, steps are
+what somebody passed to ``log_metrics``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.table import header_of, read_table
+
+METRICS, SETTINGS = "metrics.csv", "hparams.yaml"
+_STEP, _EPOCH = "step", "epoch"
+_FROM_ZERO = (
+    "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps are updates made; where the "
+    "runs log their own, give it with --column step=THEIRS"
+)
+
+
+@IMPORTERS.register("lightning")
+class Lightning:
+    """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
+
+    expected = "the metrics.csv of a CSVLogger, or a folder with one below"
+
+    def claims(self, source: str) -> Claim | None:
+        """Files of that name, with settings beside them or with the columns of a Trainer."""
+        files = below(Path(source), METRICS.__eq__)
+        sure = [path for path in files if (path.parent / SETTINGS).exists()]
+        if sure:
+            return Claim.of(sure, f"{METRICS} with {SETTINGS} beside it", LAYOUT)
+        seen = [path for path in files if {_STEP, _EPOCH} <= set(header_of(path))]
+        return Claim.of(seen, f"{METRICS} with the columns {_EPOCH} and {_STEP}", COLUMNS)
+
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+        """One run per file, called by its folder."""
+        top, axis = Path(source), request.axis(_STEP)
+        for path in [top] if top.is_file() else below(top, METRICS.__eq__):
+            table, settings = read_table(path), path.parent / SETTINGS
+            run = run_of(
+                table,
+                request,
+                axis,
+                config=read_mapping(settings, "copy it again from where the run was trained")
+                if settings.exists()
+                else {},
+                files=(path,),
+                **in_folder(path.parent, top),
+            )
+            if axis == (_STEP, _STEP) and _EPOCH in table.columns and len(run.values):
+                run = dataclasses.replace(run, axis=run.axis + 1)
+                notes.append(_FROM_ZERO)
+            yield run

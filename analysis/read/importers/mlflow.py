@@ -1,0 +1,103 @@
+"""Format ``mlflow``: MLflow's file store, ``mlruns/EXPERIMENT/RUN``, read without MLflow.
+
+A run is a folder with ``meta.yaml``, a file per metric in ``metrics`` (a line per point: timestamp, value, step; in
+old versions without a step, which then is 0), and a file per setting in ``params`` and ``tags``. Names with slashes are
+folders. Experiments that were deleted lie in ``.trash``, deleted runs stay where they are and are marked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from analysis.read import cells
+from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, joined, run_of
+from cbs.errors import DataError, reason
+
+META, METRICS, PARAMS, TAGS = "meta.yaml", "metrics", "params", "tags"
+_TRASH, _NAME_TAG = ".trash", "mlflow.runName"
+_REMEDY = "copy the run again from where it was trained"
+_ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
+"""Status numbers of runs whose curves may end before their budget."""
+
+
+@IMPORTERS.register("mlflow")
+class MLflow:
+    """The folder of a file store (``mlruns``), one above it, or that of an experiment or a run."""
+
+    expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"
+
+    def claims(self, source: str) -> Claim | None:
+        """A folder with runs of a file store somewhere below."""
+        return Claim.of((folder / META for folder in _folders(Path(source))), f"runs with {META} and {METRICS}")
+
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+        """All runs that were not deleted."""
+        top, axis = Path(source), request.axis("step")
+        wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
+        stages: Counter[str] = Counter()
+        for folder in sorted(_folders(top)):
+            meta = read_mapping(folder / META, _REMEDY)
+            if _TRASH in folder.parts or meta.get("lifecycle_stage") == "deleted":
+                stages["deleted"] += 1
+                continue
+            paths = _named(folder / METRICS)
+            params, tags = (
+                {name: _text(path) for name, path in _named(folder / kind).items()} for kind in (PARAMS, TAGS)
+            )
+            name = str(meta.get("run_name") or tags.get(_NAME_TAG) or folder.name)
+            stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
+            there = [key for key in wanted if key in paths]
+            yield run_of(
+                joined(str(folder), {key: _points(paths[key]) for key in there}, request.metric),
+                request,
+                axis,
+                config=params | {TAGS: tags},
+                metrics=paths,
+                files=(folder / META, *(paths[key] for key in there)),
+                **in_folder(folder, top, name),
+            )
+        if stages["deleted"]:
+            notes.append(f"left out {stages['deleted']} deleted runs")
+        for words in _ENDED.values():
+            if stages[words]:
+                notes.append(f"{stages[words]} runs are {words}: their curves end where they stopped")
+
+
+def _folders(top: Path) -> Iterator[Path]:
+    """Folders of runs: they have metrics, which folders of experiments do not."""
+    for root, folders, names in os.walk(top):
+        if META in names and METRICS in folders:
+            folders.clear()
+            yield Path(root)
+
+
+def _named(folder: Path) -> dict[str, Path]:
+    """Files by their path below the folder."""
+    return {path.relative_to(folder).as_posix(): path for path in below(folder, lambda _: True)}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {reason(error)}; {_REMEDY}") from None
+
+
+def _points(path: Path) -> list[tuple[Any, Any]]:
+    """Step and value of every line."""
+    points = []
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        parts = line.split()
+        try:
+            if len(parts) < 2:
+                raise ValueError(f"{cells.shown(line)} is no timestamp, value and step")
+            points.append((cells.number(parts[2]) if parts[2:] else 0.0, cells.number(parts[1])))
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}; {_REMEDY}") from None
+    return points

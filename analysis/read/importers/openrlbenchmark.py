@@ -1,0 +1,82 @@
+"""Format ``openrlbenchmark``: the runs that Open RL Benchmark keeps when it is run with ``--scan-history``.
+
+``openrlbenchmark/dataset/ENTITY/PROJECT/ID`` has ``run_df.csv``, the whole history of a run of Weights & Biases, and
+``run.json`` with its name and config. The other tables it writes (``compare.csv``) hold a mean and a standard
+deviation per environment: no curve, so nothing to import.
+
+Histories count environment steps in ``global_step`` and calls of the logger in ``_step``. Neither is optimizer updates,
+so what the axis is has to be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Request, Run
+from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.table import Table, header_of, read_table
+from cbs.errors import DataError
+
+HISTORY, ABOUT = "run_df.csv", "run.json"
+_DEVIATION = "±"
+
+
+@IMPORTERS.register("openrlbenchmark")
+class OpenRLBenchmark:
+    """A ``run_df.csv``, the folder of a run, or any folder of runs."""
+
+    expected = f"the runs it keeps with --scan-history, openrlbenchmark/dataset with {HISTORY} and {ABOUT}"
+
+    def claims(self, source: str) -> Claim | None:
+        """Histories by their name, or a table of means and deviations, which is then refused."""
+        path = Path(source)
+        histories = Claim.of(below(path, HISTORY.__eq__), HISTORY)
+        if histories or not path.is_file() or header_of(path)[:1] != [""]:
+            return histories
+        return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
+
+    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+        """One run per history."""
+        top = Path(source)
+        for path in [top] if top.is_file() else below(top, HISTORY.__eq__):
+            table, about = read_table(path), path.parent / ABOUT
+            if _is_summary(table):
+                raise DataError(
+                    f"{path} holds a mean and a deviation per environment, no curves; import {self.expected}"
+                )
+            if not any(unit in request.columns for unit in AXES):
+                raise DataError(
+                    f"{path}: global_step counts environment steps and _step calls of the logger, not optimizer "
+                    "updates; say what the axis is: --column examples=global_step where batch sizes are in environment "
+                    f"steps, or --column step=NAME for a column of updates; it has {table.titles}"
+                )
+            run = read_mapping(about, "run the tool once more") if about.exists() else {}
+            if "_attrs" in run:
+                raise DataError(f"{about} is of an old version of the tool; run it once more, which writes a new one")
+            yield run_of(
+                table,
+                request,
+                request.axis(""),
+                config=_plain(run.get("config")),
+                files=(path, about) if run else (path,),
+                **in_folder(path.parent, top, *(str(run[key]) for key in ("name", "id") if key in run)),
+            )
+
+
+def _is_summary(table: Table) -> bool:
+    first = [cells[0] for title, cells in table.columns.items() if title]
+    return bool(first) and all(isinstance(cell, str) and _DEVIATION in cell for cell in first)
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """Settings, without the wrapping in ``{"value": ...}`` that raw ones of Weights & Biases have."""
+    if not isinstance(config, Mapping):
+        return {}
+    return {
+        str(key): value["value"] if isinstance(value, Mapping) and set(value) <= {"value", "desc"} else value
+        for key, value in config.items()
+        if value or value == 0
+    }
