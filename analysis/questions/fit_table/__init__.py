@@ -27,7 +27,6 @@ from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import Row, read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
-from cbs.files import whole_file
 from cbs.record import TrialStatus
 from cbs.target import Target
 
