@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 import cli
 from analysis import present
 from analysis.config import AnalysisConfig
+from analysis.estimate.result import answers
 from analysis.present.figures.scaling import SCALING, compute
 from analysis.questions.scaling import Scaling, scale
+from analysis.read.results import load
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
@@ -93,7 +95,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(three: Path) -> Scaling:
-    return scale([three], AnalysisConfig(resamples=500), targets=TARGETS, hold_data=[400_000])
+    return scale([three], AnalysisConfig(resamples=500), targets=TARGETS, hold_data=[800_000])
 
 
 def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
@@ -138,9 +140,9 @@ def test_width_makes_no_difference_at_equal_loss(found: Scaling) -> None:
 
 
 def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None:
-    """On 400,000 tokens the loss falls with the width, and B_crit grows as Kaplan's law says."""
+    """On 800,000 tokens the loss falls with the width, and B_crit grows as Kaplan's law says."""
     points = [point for point in found.points if point.held_data is not None and point.optimizer == "adamw"]
-    assert [point.data for point in points] == [400_000] * 3
+    assert [point.data for point in points] == [800_000] * 3
     for point in points:
         assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.1)
     assert points[0].critical < points[1].critical < points[2].critical
@@ -171,7 +173,7 @@ def test_what_is_on_disk(found: Scaling, tmp_path: Path) -> None:
 
 
 def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
-    found = scale([three / "w32"], QUICK, targets=TARGETS, against=["data"], at=[1e9, 3e5])
+    found = scale([three / "w32"], QUICK, targets=TARGETS, against=["data"], at=[1e9, 6e5])
     present.write(found, tmp_path / "out")
     law = found.laws[0]
     far, near = law.predictions
@@ -200,9 +202,16 @@ def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
 def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
     least, at_64 = (scale([three / "w32"], QUICK, targets=TARGETS, data_at_batch=batch) for batch in (None, 64.0))
     assert "batch size of 64" in at_64.data
+    measured = answers(load(three / "w32"), QUICK, targets=TARGETS, noise=False)
     for a, b in zip(least.points, at_64.points, strict=True):
         assert a.data is not None
-        assert b.data == pytest.approx(a.data * (1 + 64 / a.critical))
+        (answer,) = [
+            answer
+            for answer in measured
+            if (answer.group.optimizer, answer.target) == (a.optimizer, a.target) == (b.optimizer, b.target)
+        ]
+        assert a.data == pytest.approx(32 * answer.examples_at_critical)
+        assert b.data == pytest.approx(32 * 64 * math.exp(answer.fit.estimate.log_steps(np.array([64.0]))[0]))
 
 
 def test_different_runs_are_not_drawn_alike(found: Scaling) -> None:
@@ -249,7 +258,7 @@ def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path)
 
 
 def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
-    for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 400_000, 6)):
+    for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 800_000, 6)):
         table = compute(found, axis, data)
         assert set(table["optimizer"]) == {"adamw", "muon"}
         assert (table["kind"] == "point").sum() == points
@@ -267,7 +276,7 @@ def test_no_number_is_cut_at_any_width(found: Scaling, width: int) -> None:
 
 
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:
-    """With an overhead of 1 the critical batch size is that of pareto; with the default it is a fifth of it."""
+    """The command asks what the library is asked with the same options, and a larger overhead is a larger batch size."""
     found = {}
     options = ("--resamples", 200, "--no-figures", "--no-three-term", "--json", "-o", tmp_path)
     for overhead in ((), ("--overhead", 1.0), ("--overhead", 0.5)):
@@ -278,8 +287,9 @@ def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, 
     (default, whole, half) = (np.array(values) for values in found.values())
     assert (default < half).all()
     assert (half < whole).all()
-    pareto = scale([three / "w32"], QUICK, targets=[2.4, 3.0]).points
-    assert whole == pytest.approx([point.critical for point in pareto], rel=1e-6)
+    config = AnalysisConfig(definition="overhead", options={"overhead": {"overhead": 1.0}}, resamples=200)
+    asked = scale([three / "w32"], config, targets=[2.4, 3.0], three_terms=False)
+    assert whole.tolist() == [point.critical for point in asked.points]
 
 
 def test_the_command(three: Path, tmp_path: Path) -> None:
