@@ -1,7 +1,7 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
-Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``.
-``from analysis import analyze`` asks the main question.
+Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``. ``from analysis import analyze``
+asks the main question; :mod:`analysis.present` prints and writes what it returns.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.questions.analyze import Report, analyze
+    from analysis.questions.analyze import Analysis, analyze
 
 __distribution__ = "critical-batch-size"
-__all__ = ["Report", "analyze"]
+__all__ = ["Analysis", "analyze"]
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are asked for: pandas and scipy take most of a second."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import analysis.questions.analyze as report
+    import analysis.questions.analyze as question
 
-    return getattr(report, name)
+    return getattr(question, name)

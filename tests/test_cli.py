@@ -13,6 +13,7 @@ import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.present.numbers import number
 from analysis.read.importers import IMPORTERS
 from analysis.venues import VENUES
 from cbs.diagnostics import DIAGNOSTICS
@@ -341,6 +342,36 @@ def test_the_core_imports_alone_and_stays_light():
     code = f"import sys, cbs; cbs.run_trial; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["analyze", "fit", "compare"])
+def test_without_figures_nothing_that_draws_is_imported(command, tmp_path):
+    truth = {"adamw": Truth(noise=0.05), "muon": Truth(noise=0.05)}
+    sweep(tmp_path, truth, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
+    (tmp_path / "steps.csv").write_text("batch_size,steps\n8,1100\n32,405\n128,233\n")
+    options = [str(tmp_path / "steps.csv")] if command == "fit" else [str(tmp_path), "--no-figures"]
+    arguments = ["cbs", command, *options, "--resamples", "100"]
+    code = (
+        f"import sys, atexit; sys.argv = {arguments}; "
+        "atexit.register(lambda: print('drawing' if 'matplotlib' in sys.modules else 'plain')); "
+        "import cli; cli.main()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[-1] == "plain"
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    (tmp_path / "steps.csv").write_text("batch_size,steps\n8,110012\n32,40512\n128,23345\n512,21234\n")
+    code, out, _ = run("fit", tmp_path / "steps.csv", "--wide", "--definitions", "--resamples", 100)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    _, wide, _ = run("fit", tmp_path / "steps.csv", "--json", "--resamples", 100)
+    (fit,) = json.loads(wide)["fits"]
+    for key in ("critical_batch_size", "min_steps", "examples_at_critical"):
+        assert number(fit[key]) in out
 
 
 def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):

@@ -68,8 +68,10 @@ ASSUMED: dict[str, tuple[Sequence[str], str]] = {
 RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
 OUTPUT = {"--output": (["-o", "there"], "there")}
 FIGURES = {"--figures": (["--no-figures"], "figures=False")}
-JSON = {"--json": (["--json"], "to_json()")}
-VENUE = {"--venue": (["--venue", "neurips"], repr(venues.VENUES["neurips"]))}
+JSON = {"--json": (["--json"], "to_json(")}
+WIDE = {"--wide": (["--wide"], "wide=True")}
+PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
+VENUE = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
@@ -77,20 +79,25 @@ UNITS = [
 
 FLAGS = {
     "analyze": Flags(
-        {"analysis.questions.analyze.analyze": answer},
+        {"analysis.questions.analyze.analyze": answer, **PRESENT},
         cases=RESULTS
         | OUTPUT
         | CONFIG
         | FIGURES
         | VENUE
         | JSON
+        | WIDE
         | {
             "--definitions": (["--definitions"], "definitions=True"),
             "--suggest": (["--suggest"], "suggestions=True"),
         },
     ),
     "compare": Flags(
-        {"analysis.present.comparison.compare": answer, "analysis.read.throughput.read_throughput": "the table"},
+        {
+            "analysis.questions.comparison.result.compare": answer,
+            "analysis.read.throughput.read_throughput": "the table",
+            **PRESENT,
+        },
         cases=RESULTS
         | OUTPUT
         | CONFIG
@@ -104,10 +111,15 @@ FLAGS = {
         },
     ),
     "fit": Flags(
-        {"analysis.questions.fit_table.fit_table": answer},
+        {
+            "analysis.questions.fit_table.fit_table": answer,
+            "analysis.present.results.table_fit.save_figure": None,
+            **PRESENT,
+        },
         base=["steps.csv"],
         cases=CONFIG
         | JSON
+        | WIDE
         | {
             "table": (["more.csv"], "more.csv"),
             "--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}"),
@@ -142,9 +154,7 @@ FLAGS = {
     "noise-scale": Flags(
         {
             "sweeps.noise_scale.measure": dict,
-            "analysis.present.noise_scale_run.write": list,
-            "analysis.present.noise_scale_run.terminal_table": "the table",
-            "analysis.present.noise_scale_run.layer_table": "the layers",
+            **PRESENT,
         },
         cases=OUTPUT
         | FIGURES
@@ -159,7 +169,7 @@ FLAGS = {
             "--groups": (["--groups", "5"], "groups=5"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--hessian": (["--hessian", "6"], "hessian_draws=6"),
-            "--layers": (["--layers"], "layer_table("),
+            "--layers": (["--layers"], "wide=True"),
             "--seed": (["--seed", "8"], "seed=8"),
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
             "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
@@ -182,7 +192,8 @@ FLAGS = {
     ),
     "recommend": Flags(
         {
-            "analysis.present.recommendation.recommend": answer,
+            "analysis.questions.recommendation.result.recommend": answer,
+            **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
             "sweeps.commands.throughput.measured": MEASURED,
             "cbs.step_times.write_step_times": None,
@@ -211,7 +222,7 @@ FLAGS = {
         cases=RESULTS | OUTPUT | CONFIG | JSON | {"--title": (["--title", "Ours"], "title='Ours'")},
     ),
     "scale": Flags(
-        {"analysis.questions.scaling.scale": answer, "analysis.present.scaling.show": None},
+        {"analysis.questions.scaling.scale": answer, **PRESENT},
         base=["results"],
         cases=OUTPUT
         | CONFIG

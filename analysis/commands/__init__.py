@@ -7,6 +7,7 @@ sources of the registries. Nothing here trains: what has to be measured first is
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from cbs.registry import listed
 
 if TYPE_CHECKING:
     from analysis.config import AnalysisConfig
+    from analysis.present import Result
     from cbs.step_times import StepTime
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
@@ -61,6 +63,7 @@ ExamplesPerSecond = Annotated[
 ]
 MaxBatch = Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")]
 StepLatency = Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 _WIDE = 160
@@ -113,3 +116,23 @@ def config_of(
     if tolerance is not None:
         options.setdefault(definition, {})["tolerance"] = tolerance
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
+
+
+def answer(
+    result: Result,
+    folder: Path,
+    *,
+    as_json: bool,
+    figures: bool = True,
+    venue: str = "default",
+    wide: bool = False,
+    definitions: bool = False,
+) -> None:
+    """Write what a question found into ``folder`` and print it, for a person or as JSON."""
+    from analysis import present
+
+    files = present.write(result, folder, figures=figures, venue=venue)
+    if as_json:
+        typer.echo(json.dumps(present.to_json(result, files=files), indent=2, allow_nan=False))
+    else:
+        present.show(result, console(), wide=wide, definitions=definitions, files=files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +19,9 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    Wide,
+    answer,
     config_of,
-    console,
 )
 
 
@@ -40,6 +40,7 @@ def command(
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     venue: VenueName = "default",
     definitions: Definitions = False,
+    wide: Wide = False,
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
     ] = False,
@@ -49,20 +50,9 @@ def command(
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
     """
-    from analysis import venues
     from analysis.questions.analyze import analyze
 
-    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
-    with venues.venue(venue):
-        report = analyze(
-            results,
-            chosen,
-            targets=target or None,
-            output=output,
-            figures=figures,
-            suggestions=suggest,
-        )
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
-        return
-    report.print(console(), definitions=definitions)
+    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    found = analyze(results, config, targets=target or None, suggestions=suggest)
+    folder = output or results / "analysis"
+    answer(found, folder, as_json=as_json, figures=figures, venue=venue, wide=wide, definitions=definitions)

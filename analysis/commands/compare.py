@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +21,8 @@ from analysis.commands import (
     Targets,
     Tolerance,
     VenueName,
+    answer,
     config_of,
-    console,
 )
 
 
@@ -60,23 +59,10 @@ def command(
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
-    from analysis import venues
-    from analysis.present.comparison import compare
+    from analysis.questions.comparison.result import compare
     from analysis.read.throughput import choose_throughput
 
-    with venues.venue(venue):
-        report = compare(
-            results,
-            targets=target or None,
-            reference=reference,
-            throughput=choose_throughput(
-                throughput, examples_per_second_per_device, max_batch_per_device, step_latency
-            ),
-            config=config_of(definition, overhead, reference_batch, confidence, resamples, tolerance),
-            output=output,
-            figures=figures,
-        )
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
-        return
-    report.print(console())
+    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
+    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    found = compare(results, config, targets=target or None, reference=reference, throughput=times)
+    answer(found, output or results / "analysis" / "compare", as_json=as_json, figures=figures, venue=venue)

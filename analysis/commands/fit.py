@@ -17,6 +17,7 @@ from analysis.commands import (
     ReferenceBatch,
     Resamples,
     Tolerance,
+    Wide,
     config_of,
     console,
 )
@@ -40,6 +41,7 @@ def command(
     resamples: Resamples = 2000,
     figure: Annotated[Path | None, typer.Option(help="Also draw the fits: a .pdf or .png file.")] = None,
     definitions: Definitions = False,
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Critical batch size from a table of batch sizes and steps to target, such as one from a paper.
@@ -48,16 +50,20 @@ def command(
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """
+    from analysis import present
     from analysis.questions.fit_table import fit_table
 
-    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
-    fitted = fit_table(table, chosen, columns=_pairs(column or []), unit=unit)
+    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    found = fit_table(table, config, columns=_pairs(column or []), unit=unit)
     if figure is not None:
-        fitted.save_figure(figure)
+        from analysis.present.results.table_fit import save_figure
+
+        save_figure(found, figure)
+    files = [] if figure is None else [figure]
     if as_json:
-        typer.echo(json.dumps(fitted.to_json(), indent=2, allow_nan=False))
-        return
-    fitted.print(console(), definitions=definitions)
+        typer.echo(json.dumps(present.to_json(found, files=files), indent=2, allow_nan=False))
+    else:
+        present.show(found, console(), wide=wide, definitions=definitions, files=files)
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

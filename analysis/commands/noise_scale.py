@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, console, errors
+from analysis.commands import AsJson, Confidence, answer, errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
@@ -63,7 +62,7 @@ def command(
     """
     from rich.progress import Progress
 
-    from analysis.present import noise_scale_run
+    from analysis.questions.noise_scale_run import MeasuredRun
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
@@ -86,12 +85,4 @@ def command(
             progress=lambda: bar.advance(task),
         )
     folder = output if output is not None else Path("results") / "noise-scale"
-    files = noise_scale_run.write(run, folder, figures=figures)
-    if as_json:
-        typer.echo(json.dumps(run, indent=2, allow_nan=False))
-        return
-    out = console()
-    out.print(noise_scale_run.terminal_table(run, confidence=confidence))
-    if layers:
-        out.print(noise_scale_run.layer_table(run, confidence=confidence))
-    out.print(f"files: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
+    answer(MeasuredRun(run), folder, as_json=as_json, figures=figures, wide=layers)

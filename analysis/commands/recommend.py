@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from analysis.commands import (
     ResultsPath,
     StepLatency,
     Targets,
-    console,
+    answer,
 )
 from cbs.errors import ConfigError
 
@@ -52,8 +51,8 @@ def command(
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """
     from analysis.config import AnalysisConfig
-    from analysis.present.recommendation import recommend
     from analysis.questions.recommendation.plans import Wish
+    from analysis.questions.recommendation.result import recommend
     from analysis.read.throughput import Measured, choose_throughput
     from cbs.step_times import write_step_times
 
@@ -70,8 +69,5 @@ def command(
         times = Measured(tuple(rows), "a short run on this machine")
         if save_throughput is not None:
             write_step_times(rows, save_throughput)
-    report = recommend(results, times, wish, targets=target or None, config=config, output=output, figures=figures)
-    if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
-        return
-    report.print(console())
+    found = recommend(results, times, wish, config, targets=target or None)
+    answer(found, output or results / "analysis" / "recommend", as_json=as_json, figures=figures)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +16,8 @@ from analysis.commands import (
     Resamples,
     Targets,
     Tolerance,
+    answer,
     config_of,
-    console,
     errors,
 )
 
@@ -70,14 +69,13 @@ def command(
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
     """
-    from analysis.present.scaling import show
     from analysis.questions.scaling import scale
 
-    chosen = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     with errors.status("fitting"):
         found = scale(
             results,
-            chosen,
+            config,
             against=against,
             vary=vary,
             hold_data=hold_data,
@@ -85,10 +83,5 @@ def command(
             data_at_batch=data_at_batch,
             three_terms=three_term,
             targets=target or None,
-            output=output,
-            figures=figures,
         )
-    if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False))
-        return
-    show(found, console())
+    answer(found, output or results[0] / "analysis" / "scaling", as_json=as_json, figures=figures)

@@ -1,1 +1,162 @@
-"""Answers as a person or a script wants them: terminal, CSV, LaTeX, JSON, figures, HTML."""
+"""Results as a person or a script wants them: terminal, CSV, LaTeX, JSON, figures, HTML.
+
+What there is to say about a type of result stands in one file of :mod:`analysis.present.results`, found by the type.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from analysis.files import in_one_piece
+from analysis.present.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from analysis.present.figures import FigureKind
+
+    Drawn = tuple[str, FigureKind, pd.DataFrame]
+
+SCHEMA_VERSION = 2
+"""Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
+
+
+class Result(Protocol):
+    """What a question returns."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presentation:
+    """What there is to say about a result.
+
+    Attributes:
+        shown: tables and sentences for the terminal, in their order.
+        tables: what is written, by the name of the file without its suffix.
+        latex: names of the tables that are also written as LaTeX.
+        json: name of the file of the whole result.
+        drawn: makes name, kind and table of every figure; imports what it needs.
+        drawn_in: folder of the figures; empty for beside the tables.
+    """
+
+    shown: Sequence[Table | str]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    latex: Sequence[str] = ()
+    json: str = ""
+    drawn: Callable[[], Iterable[Drawn]] | None = None
+    drawn_in: str = "figures"
+
+
+@functools.singledispatch
+def presentation(result: Any) -> Presentation:
+    """What there is to say about ``result``; every file of :mod:`analysis.present.results` registers a type."""
+    before = len(presentation.registry)
+    package = importlib.import_module("analysis.present.results")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    if len(presentation.registry) == before:
+        raise TypeError(f"nothing says how to present a {type(result).__name__}")
+    return presentation(result)
+
+
+def show(
+    result: Result,
+    console: Console,
+    *,
+    wide: bool = False,
+    definitions: bool = False,
+    files: Sequence[Path] = (),
+) -> None:
+    """Print a result, and where its files are.
+
+    Args:
+        result: of a question.
+        console: where to.
+        wide: whether to show every quantity.
+        definitions: whether to show every definition of the critical batch size.
+        files: what :func:`write` returned.
+    """
+    from analysis.present.terminal import say
+    from analysis.present.terminal import show as show_table
+
+    asked = {"": True, "definitions": definitions, "wide": wide}
+    for part in presentation(result).shown:
+        if isinstance(part, str):
+            say(part, console)
+        elif asked[part.asked]:
+            show_table(part, console, wide=wide)
+            console.print()
+    by_folder: dict[Path, list[str]] = {}
+    for path in files:
+        by_folder.setdefault(path.parent, []).append(path.name)
+    for folder, names in by_folder.items():
+        console.print(f"in {folder}: {', '.join(_short(names))}", markup=False, soft_wrap=True)
+
+
+def write(
+    result: Result, folder: str | os.PathLike[str], *, figures: bool = True, venue: str = "default"
+) -> tuple[Path, ...]:
+    """Write tables (CSV, LaTeX), figures and JSON of a result; all of them or none.
+
+    Args:
+        result: of a question.
+        folder: where to; made when absent.
+        figures: whether to draw.
+        venue: whose widths the figures have.
+
+    Raises:
+        ResultsError: if the folder cannot be written.
+        ConfigError: if there is no such venue.
+    """
+    found, folder = presentation(result), Path(folder)
+    with in_one_piece(folder) as draft:
+        names = []
+        for name, table in found.tables.items():
+            table.frame().to_csv(draft / f"{name}.csv", index=False)
+            names.append(f"{name}.csv")
+            if name in found.latex:
+                from analysis.present.latex import latex
+
+                (draft / f"{name}.tex").write_text(latex(table))
+                names.append(f"{name}.tex")
+        if figures and found.drawn:
+            from analysis.present.figures import write_one
+            from analysis.venues import venue as drawn_for
+
+            place = draft / found.drawn_in
+            place.mkdir(exist_ok=True)
+            with drawn_for(venue):
+                written = [file for name, kind, table in found.drawn() for file in write_one(kind, table, place, name)]
+            names += [str((place / file).relative_to(draft)) for file in written]
+        files = tuple(folder / name for name in dict.fromkeys((*names, found.json)))
+        text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)
+        (draft / found.json).write_text(text + "\n")
+    return files
+
+
+def to_json(result: Result, *, files: Sequence[Path] = ()) -> dict[str, Any]:
+    """A result as plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+    return {"schema_version": SCHEMA_VERSION} | result.to_json() | {"files": [str(path) for path in files]}
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names of files, a figure's three formats in one."""
+    drawn = {name.removesuffix(".pdf") for name in names if name.endswith(".pdf")}
+    kept = dict.fromkeys(
+        f"{stem}.{{pdf,png,csv}}" if (stem := name.rpartition(".")[0]) in drawn else name for name in names
+    )
+    return list(kept)
+
+
+__all__ = ["SCHEMA_VERSION", "Presentation", "presentation", "show", "to_json", "write"]

@@ -17,7 +17,7 @@ from analysis.present import style
 from analysis.present.figures import FigureKind
 
 if TYPE_CHECKING:
-    from analysis.present.comparison import Comparison
+    from analysis.questions.comparison.result import Comparison
 
 _TIMES = ("seconds", "seconds_low", "seconds_high")
 _COLUMNS = ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"]

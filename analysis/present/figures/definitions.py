@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from analysis.estimate.definitions import in_words
 from analysis.present import style
 from analysis.present.figures import FIGURES, FigureKind
-from analysis.present.tables import percent
+from analysis.present.numbers import percent
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer

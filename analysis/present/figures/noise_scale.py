@@ -14,7 +14,7 @@ from analysis.estimate.definitions import math_symbol
 from analysis.estimate.noise import PLAIN
 from analysis.present import style
 from analysis.present.figures import FIGURES, FigureKind
-from analysis.present.noise_scale_run import SYMBOLS
+from analysis.present.figures.noise_scale_run import SYMBOLS
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer

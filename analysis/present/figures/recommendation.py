@@ -16,8 +16,8 @@ from analysis.present.figures import FigureKind
 from analysis.questions.recommendation import course
 
 if TYPE_CHECKING:
-    from analysis.present.recommendation import Recommendation
     from analysis.questions.recommendation.plans import Plan
+    from analysis.questions.recommendation.result import Recommendation
     from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]

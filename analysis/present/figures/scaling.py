@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis.present import style
 from analysis.present.figures import FigureKind
-from analysis.present.tables import with_interval
+from analysis.present.numbers import with_interval
 from analysis.questions.scaling.fits import Law, held, option
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import in_words, math_symbol
 from analysis.present import style
 from analysis.present.figures import FIGURES, FigureKind
-from analysis.present.tables import number, with_interval
+from analysis.present.numbers import number, with_interval
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer

@@ -17,7 +17,7 @@ from analysis.present import style
 from analysis.present.figures import FigureKind
 
 if TYPE_CHECKING:
-    from analysis.present.comparison import Comparison
+    from analysis.questions.comparison.result import Comparison
 
 _COLUMNS = ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high", "confidence"]
 _ABOUT = ["example_unit", "tokens_per_example", "statement"]

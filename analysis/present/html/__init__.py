@@ -18,10 +18,13 @@ import cbs
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer, answers
+from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import Scope
 from analysis.present.html import content, provenance
 from analysis.present.html.drawings import LONGEST_TABLE, Drawn, drawings
-from analysis.present.tables import example_units, percent
+from analysis.present.numbers import percent
+from analysis.present.results.analysis import facts
+from analysis.questions.suggest import suggest
 from analysis.read.results import Results, load
 from cbs.files import whole_file
 from cbs.store import Store
@@ -117,44 +120,39 @@ def render(
     )
     environment.filters |= {"papers": _papers, "breakable": _breakable}
     sweeps = [provenance.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
-    rows = content.rows(found)
-    points = [content.points(scope.answers) for scope, _ in figures]
+    measured = [points(scope.answers) for scope, _ in figures]
     scoped = [
-        {"scope": scope, "figures": drawn, "points": measured, "unit": example_units(scope.answers)}
-        for (scope, drawn), measured in zip(figures, points, strict=True)
+        {"scope": scope, "figures": drawn, "points": table, "unit": example_units(scope.answers)}
+        for (scope, drawn), table in zip(figures, measured, strict=True)
     ]
-    ends, trials = provenance.statuses(results)
+    suggested = [suggestion for suggestion in map(suggest, found) if suggestion is not None]
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(names)}",
         style=Markup((Path(__file__).parent / "page.css").read_text()),
-        rows=rows,
+        summary=summary(found).shown(wide=True),
+        definitions=definitions(found),
+        judged=content.judged(found),
         several_sweeps=len(names) > 1,
-        several_workloads=len({row.workload for row in rows}) > 1,
-        several_targets=len({row.target for row in rows}) > 1,
-        workloads=list(dict.fromkeys(row.workload for row in rows)),
-        targets=list(dict.fromkeys(row.target for row in rows)),
-        noise=any(answer.noise for answer in found),
-        matched=any(row.matched for row in rows),
-        tokens=any(row.tokens for row in rows),
+        several_workloads=len({answer.group.workload for answer in found}) > 1,
+        several_targets=len({str(answer.target) for answer in found}) > 1,
+        workloads=list(dict.fromkeys(answer.group.workload for answer in found)),
+        targets=list(dict.fromkeys(str(answer.target) for answer in found)),
         axis=content.axis(found),
-        bars=any(end is not None for row in rows for end in row.bar),
         unit=example_units(found),
         percent=percent(config.confidence),
         called=in_words(config.definition, found[0].critical.options),
         config=config,
         intervals=list(dict.fromkeys(answer.fit.interval_method for answer in found if answer.fit)),
-        definitions=content.definitions(found),
-        suggestions=content.suggestions(found),
+        described=content.definitions(found),
+        suggestions=[(suggestion, facts(suggestion)) for suggestion in suggested],
         scopes=scoped,
-        headings=content.POINTS,
-        fold=sum(map(len, points)) > LINES,
+        fold=sum(len(table.rows) for table in measured) > LINES,
         longest=LONGEST_TABLE,
         sweeps=sweeps,
         origin=provenance.latest(sweeps),
         started=sorted(run["started"] for sweep in sweeps for run in sweep.runs if run["started"]),
         trials=len(results.trials),
-        ends=ends,
-        statuses=trials,
+        statuses=provenance.statuses(results),
         messages=provenance.messages(results),
         notes=results.notes,
         command=command,

@@ -1,4 +1,4 @@
-"""What the tables of the page say, as plain values: no HTML here, and no number that an answer does not hold."""
+"""What the page says beside its tables, as plain values: no HTML here, and no number that an answer does not hold."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.noise import PLAIN
-from analysis.present.tables import number
-from analysis.questions.suggest import suggest
+from analysis.present.table import Column, Table
 
 if TYPE_CHECKING:
-    from analysis.estimate.estimates import Interval
     from analysis.estimate.result import Answer
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
@@ -34,7 +34,9 @@ MEANING = {
     "more steps, so the critical batch size is only known from below.",
     "AT_GRID_EDGE": "At some batch size the best learning rate is the lowest or the highest that was tried: a "
     "better one may lie outside, and the steps there may be too many.",
-    "NOT_THE_HYPERBOLA": "The points lie further from the fitted curve than their noise explains, so what is read off "
+    "FAR_SEED": "One seed took far more or far fewer steps than the others at its batch size; the fit leaves it out, "
+    "and the interval holds both readings.",
+    "OFF_THE_CURVE": "The points lie further from the fitted curve than their noise explains, so what is read off "
     "the curve is doubtful; definitions that need no fit stand beside it.",
     "ONE_DECIDES": "Without one of the batch sizes the answer would be another one.",
     "TOO_FEW_SEEDS": "There is one seed: the interval comes from how far the points lie from the curve, and a "
@@ -44,55 +46,22 @@ MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
-    """A value with its interval, as text; ``interval`` is empty where it is not known."""
-
-    value: str
-    interval: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One answer of the summary.
+class Judged:
+    """What the page says to one answer beside the tables.
 
     Attributes:
         place: counts the answers, from 1.
-        scope: sweep and workload.
-        critical, min_steps, min_examples, noise_scale, ratio, matched: with their intervals.
-        tokens: the critical batch size in tokens; empty where examples have none.
+        answer: the answer.
         bar: where value and interval lie on the common axis, 0 to 1; ``None`` where open or undefined.
-        definitions: by every definition, with its remark.
-        meaning, advice: what the verdict says, and what to change.
+        fine: whether nothing is held against it.
+        meaning: what the verdict says.
     """
 
     place: int
-    sweep: str
-    workload: str
-    optimizer: str
-    target: str
-    critical: Number
-    tokens: str
-    min_steps: Number
-    min_examples: Number
-    noise_scale: Number
-    ratio: Number
-    matched: Number | None
-    geometry: str
+    answer: Answer
     bar: tuple[float | None, float | None, float | None]
-    definitions: tuple[tuple[str, Number, str], ...]
-    verdict: str
     fine: bool
     meaning: str
-    advice: str
-
-
-def with_ends(value: float | None, interval: Interval) -> Number:
-    """A value and its interval; an open end is 0 or infinity."""
-    low, high = interval
-    if low is None and high is None:
-        return Number(value=number(value))
-    ends = f"[{'0' if low is None else number(low)}, {'∞' if high is None else number(high)}]"
-    return Number(value=number(value), interval=ends)
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
@@ -105,45 +74,35 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
     return 2.0 ** math.floor(math.log2(min(values)) - 0.01), 2.0 ** math.ceil(math.log2(max(values)) + 0.01)
 
 
-def rows(answers: Sequence[Answer]) -> list[Row]:
+def judged(answers: Sequence[Answer]) -> list[Judged]:
     """One per answer."""
     low, high = axis(answers)
 
     def place(value: float | None) -> float | None:
         return None if value is None else (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
 
-    found = []
-    for index, answer in enumerate(answers):
-        group, size = answer.group, answer.critical_batch_size
-        tokens = group.tokens_per_example
-        matched = answer.matched_noise_scale
-        found.append(
-            Row(
-                place=index + 1,
-                sweep=group.sweep,
-                workload=group.workload,
-                optimizer=group.optimizer,
-                target=str(answer.target),
-                critical=with_ends(size, answer.interval),
-                tokens=number(size * tokens) if size and tokens else "",
-                min_steps=with_ends(answer.min_steps, answer.min_steps_interval),
-                min_examples=with_ends(answer.examples_at_critical, answer.examples_at_critical_interval),
-                noise_scale=with_ends(answer.noise_scale.value, answer.noise_scale.interval),
-                ratio=with_ends(answer.noise_scale_ratio.value, answer.noise_scale_ratio.interval),
-                matched=with_ends(matched.value, matched.interval) if answer.matched_geometry != PLAIN else None,
-                geometry=answer.matched_geometry,
-                bar=(place(answer.interval[0]), place(size), place(answer.interval[1])),
-                definitions=tuple(
-                    (name, with_ends(entry.value, entry.interval), entry.remark)
-                    for name, entry in answer.estimate.critical.items()
-                ),
-                verdict=str(answer.verdict),
-                fine=answer.verdict is Verdict.OK,
-                meaning=MEANING[answer.verdict.name],
-                advice=answer.advice,
-            )
+    return [
+        Judged(
+            place=index + 1,
+            answer=answer,
+            bar=(place(answer.interval[0]), place(answer.critical_batch_size), place(answer.interval[1])),
+            fine=answer.verdict is Verdict.OK,
+            meaning=MEANING[answer.verdict.name],
         )
-    return found
+        for index, answer in enumerate(answers)
+    ]
+
+
+def of_frame(frame: pd.DataFrame) -> Table:
+    """A table of a figure's numbers as they are."""
+
+    def text(value: object) -> str:
+        return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+    columns = tuple(
+        Column(name, itemgetter(place), name, text=text, left=True) for place, name in enumerate(frame.columns)
+    )
+    return Table(columns=columns, rows=list(frame.itertuples(index=False, name=None)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,97 +139,3 @@ def plain(text: str) -> str:
     """A docstring without its markup."""
     text = re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
     return text.replace("min_examples", "E_min").replace("min_steps", "S_min")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Next:
-    """Suggested trials.
-
-    Attributes:
-        optimizer, target: of the answer that they would help.
-        reasons: one line each.
-        trials: how many, as text.
-        cost: examples they take, as text.
-        effect: on the width of the interval, as text; empty where that is not known.
-        command: that runs them; empty where there is none.
-    """
-
-    optimizer: str
-    target: str
-    reasons: tuple[str, ...]
-    trials: str
-    cost: str
-    effect: str
-    command: str
-
-
-def suggestions(answers: Sequence[Answer]) -> list[Next]:
-    """What :func:`analysis.questions.suggest.suggest` says to every answer it has something to say to."""
-    found = []
-    for answer in answers:
-        suggestion = suggest(answer)
-        if suggestion is None:
-            continue
-        batch_sizes, seeds = (", ".join(map(str, values)) for values in (suggestion.batch_sizes, suggestion.seeds))
-        count = "" if suggestion.trials is None else f"{suggestion.trials} trials: "
-        lrs = "" if suggestion.lrs is None else f", learning rate {', '.join(f'{lr:.4g}' for lr in suggestion.lrs)}"
-        factor = suggestion.interval_factor
-        found.append(
-            Next(
-                optimizer=answer.group.optimizer,
-                target=str(answer.target),
-                reasons=suggestion.reasons,
-                trials=f"{count}batch size {batch_sizes}, seed {seeds}{lrs}",
-                cost=f"{number(suggestion.cost)} {answer.group.example_unit}s",
-                effect="" if factor is None else f"about {number(factor, 2)} times as wide as now, on a log scale",
-                command=suggestion.command,
-            )
-        )
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One row of the points: as many cells as :data:`POINTS` has headings, and whether the target was reached."""
-
-    cells: tuple[str, ...]
-    reached: bool
-
-
-POINTS = (
-    "optimizer",
-    "batch size",
-    "best LR",
-    "steps to target",
-    "range over seeds",
-    "examples to target",
-    "seeds",
-    "status",
-    "noise scale",
-)
-
-
-def points(answers: Sequence[Answer]) -> list[Measured]:
-    """One row per optimizer and batch size."""
-    found = []
-    for answer in answers:
-        for point in answer.points:
-            noise = answer.noise.get(point.batch_size)
-            spread = point.steps_per_seed
-            steps = number(point.steps_to_target)
-            if not point.reached and point.steps_lower_bound is not None:
-                steps = f"> {number(point.steps_lower_bound)}"
-            lr = "–" if point.best_lr is None else f"{point.best_lr:.4g}"
-            cells = (
-                answer.group.optimizer,
-                f"{point.batch_size:,}",
-                f"{lr} (edge)" if point.at_grid_edge else lr,
-                steps,
-                f"{number(min(spread))} to {number(max(spread))}" if len(spread) > 1 else "–",
-                number(point.examples_to_target),
-                f"{point.seeds_reached} of {point.seeds}",
-                point.status,
-                number(noise.summary.value) if noise else "–",
-            )
-            found.append(Measured(cells=cells, reached=point.reached))
-    return found

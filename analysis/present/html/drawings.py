@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from analysis.estimate.result import Answer
 from analysis.present.figures import FigureKind, Scope, scopes
-from analysis.present.html.content import plain
+from analysis.present.html.content import of_frame, plain
 from analysis.present.html.vector import picture
+from analysis.present.table import Table
 
 LONGEST_TABLE = 60
 """Rows of the table behind a figure that are shown; the download has all."""
@@ -43,8 +44,7 @@ class Drawn:
     caption: str
     drawing: Markup
     wide: bool
-    table: tuple[tuple[str, ...], ...]
-    headings: tuple[str, ...]
+    table: Table
     rows: int
     csv: str
 
@@ -68,8 +68,7 @@ def drawings(found: Sequence[Answer]) -> list[tuple[Scope, list[Drawn]]]:
                     caption=_caption(kind, table),
                     drawing=picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=title),
                     wide=figure.get_size_inches()[0] > 4,
-                    table=tuple(map(tuple, _cells(table.head(LONGEST_TABLE)))),
-                    headings=tuple(table.columns),
+                    table=of_frame(table.head(LONGEST_TABLE)),
                     rows=len(table),
                     csv="data:text/csv;charset=utf-8," + quote(table.to_csv(index=False)),
                 )
@@ -86,11 +85,3 @@ def _caption(kind: FigureKind, table: pd.DataFrame) -> str:
     if kind.caption and len(table):
         return kind.caption(table)
     return plain((sys.modules[kind.compute.__module__].__doc__ or "").strip().partition("\n\n")[0])
-
-
-def _cells(table: pd.DataFrame) -> Iterator[list[str]]:
-    for row in table.itertuples(index=False):
-        yield [
-            "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
-            for value in row  # type: ignore[union-attr]
-        ]

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.present.table import Column, Table
+
 if TYPE_CHECKING:
     from analysis.read.results import Results
 
@@ -97,14 +99,22 @@ def _text(value: Any) -> str:
     return json.dumps(value)
 
 
-def statuses(results: Results) -> tuple[list[str], list[tuple[str, str, list[int]]]]:
-    """How the trials ended: the statuses, and sweep, optimizer and counts of every group."""
+def statuses(results: Results) -> Table:
+    """How the trials ended: one row per group."""
     names = [name for name, _ in Counter(results.trials["status"]).most_common()]
-    table = []
-    for index, group in enumerate(results.groups):
-        counts = Counter(results.of_group(index)["status"])
-        table.append((group.sweep, group.optimizer, [counts[name] for name in names]))
-    return names, table
+    rows: list[dict[str, Any]] = [
+        {"sweep": group.sweep, "optimizer": group.optimizer}
+        | dict.fromkeys(names, 0)
+        | Counter(results.of_group(index)["status"])
+        for index, group in enumerate(results.groups)
+    ]
+    several = len({row["sweep"] for row in rows}) > 1
+    columns = (
+        Column("sweep", None, "sweep" if several else "", name=True),
+        Column("optimizer", None, "optimizer", name=True),
+        *(Column(name, None, name) for name in names),
+    )
+    return Table(columns=columns, rows=rows)
 
 
 def messages(results: Results) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,17 +23,15 @@ from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.noise import PLAIN, NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.present import definition_tables, tables
 from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import Row, read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
-from cbs.files import whole_file
 from cbs.record import TrialStatus
 from cbs.target import Target
 
-if TYPE_CHECKING:
-    from rich.console import Console
+UNNAMED = "the target"
+"""A target of which a table does not tell the value."""
 
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 _NO_NOISE = NoiseScale(None, note="a table has no gradients", measured=False)
@@ -46,7 +44,7 @@ class TableTarget(Target):
     known: bool = True
 
     def __str__(self) -> str:
-        return f"target {self.value:g}" if self.known else tables.UNNAMED
+        return f"target {self.value:g}" if self.known else UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,35 +89,6 @@ class TableFit:
                 "points": points,
             }
         )
-
-    def print(self, console: Console, *, definitions: bool = False) -> None:
-        """The short table with its advice, and the notes; ``definitions`` adds all of them side by side."""
-        confidence = self.answers[0].confidence
-        names = {"workload": "group"}
-        if all(optimizer is None for _, optimizer in self.names):
-            names["optimizer"] = "table" if all(group is None for group, _ in self.names) else "group"
-        console.print(tables.terminal_table(self.answers, confidence=confidence, names=names))
-        if definitions:
-            console.print(definition_tables.terminal_table(self.answers, confidence=confidence, names=names))
-        for note in self.notes:
-            console.print(note, markup=False, soft_wrap=True)
-
-    def save_figure(self, path: Path) -> None:
-        """Steps against batch size of all fits in one figure, as ``.pdf`` or ``.png``.
-
-        Raises:
-            ConfigError: if the name ends otherwise.
-            ResultsError: if it cannot be written.
-        """
-        from analysis.present import style
-        from analysis.present.figures import FIGURES
-
-        if path.suffix not in (".pdf", ".png"):
-            raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
-        kind = FIGURES["steps"]
-        table = kind.compute([_labelled(answer, self.answers) for answer in self.answers])
-        with whole_file(path, "the figure ", "") as draft, style.style():
-            style.save_as(kind.figure(table), draft)
 
 
 def fit_table(
@@ -299,15 +268,3 @@ def _answer(group: Group, target: float | None, config: AnalysisConfig, estimate
         matched_noise_scale=_NO_NOISE,
         attention_logits={},
     )
-
-
-def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:
-    """The answer under a name that tells its curve from every other in one figure."""
-    groups, optimizers = {a.group.workload for a in answers}, {a.group.optimizer for a in answers}
-    parts = [answer.group.workload] if len(groups) > 1 and answer.group.workload else []
-    parts += [answer.group.optimizer] if len(optimizers) > 1 or not parts else []
-    targets = {str(other.target) for other in answers}
-    if len(targets) == 1:
-        return replace(answer, group=replace(answer.group, optimizer=", ".join(parts)))
-    label = ", ".join([*parts, str(answer.target)])
-    return replace(answer, group=replace(answer.group, optimizer=label), target=_target(None))

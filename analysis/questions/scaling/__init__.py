@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ from analysis.questions.scaling.fits import Law, comparisons, laws, options_that
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, read
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
-
-SCHEMA_VERSION = 1
-"""Raised when a key of the JSON changes its name, unit or meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +33,6 @@ class Scaling:
         config: of every number.
         data: what data and compute stand for, in words.
         notes: what was left out or refused, one line each.
-        output: the folder that was written.
-        files: every file written.
     """
 
     points: tuple[ScalingPoint, ...]
@@ -48,13 +42,10 @@ class Scaling:
     config: AnalysisConfig
     data: str
     notes: tuple[str, ...]
-    output: Path
-    files: tuple[Path, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``None`` where undefined, never NaN."""
         return {
-            "schema_version": SCHEMA_VERSION,
             "definition": self.config.definition,
             "confidence": self.config.confidence,
             "data": self.data,
@@ -63,7 +54,6 @@ class Scaling:
             "comparisons": [law.to_json() for law in self.comparisons],
             "three_term": {name: _three_term(law) for name, law in self.three_term.items()},
             "notes": list(self.notes),
-            "files": [str(path) for path in self.files],
         }
 
 
@@ -78,10 +68,8 @@ def scale(
     data_at_batch: float | None = None,
     three_terms: bool | None = None,
     targets: Sequence[float | Target] | None = None,
-    output: str | os.PathLike[str] | None = None,
-    figures: bool = True,
 ) -> Scaling:
-    """Laws of the critical batch size over many models and targets; writes tables and figures.
+    """Laws of the critical batch size over many models and targets.
 
     Args:
         paths: sweeps, or folders of sweeps.
@@ -95,12 +83,10 @@ def scale(
             one.
         three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
         targets: see :func:`analysis.estimate.result.answers`.
-        output: folder to write; ``analysis/scaling`` inside the first path when absent.
-        figures: whether to draw figures.
 
     Raises:
         ConfigError: if an argument is out of its domain.
-        ResultsError: if there is nothing to fit, or ``output`` cannot be written.
+        ResultsError: if there is nothing to fit.
     """
     _check(paths, against, at, [*(hold_data or []), *([] if data_at_batch is None else [data_at_batch])])
     config = config or AnalysisConfig()
@@ -132,7 +118,7 @@ def scale(
             f"{len(points)} critical batch size{'s' * (len(points) != 1)}, and nothing varies between them; "
             "give several models or targets"
         )
-    result = Scaling(
+    return Scaling(
         points=tuple(points),
         laws=tuple(fitted),
         comparisons=tuple(compared),
@@ -142,11 +128,7 @@ def scale(
         if data_at_batch is None
         else f"those that a batch size of {data_at_batch:g} takes to the target",
         notes=tuple(notes),
-        output=Path(paths[0]) / "analysis" / "scaling" if output is None else Path(output),
     )
-    from analysis.present.scaling import write
-
-    return write(result, figures=figures)
 
 
 def _check(

@@ -16,17 +16,19 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from analysis import analyze
+from analysis import analyze, present
+from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, scopes, write_one
-from analysis.present.noise_scale_run import SYMBOLS
+from analysis.present.figures.noise_scale_run import SYMBOLS
 from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
 from analysis.venues import VENUES, current
 from cbs.errors import ConfigError
 from cbs.target import Target
 from tests.factories import Truth, sweep
 
+QUICK = AnalysisConfig(resamples=200)
 SIZES = (2, 8, 32, 128)
 NOISY = Truth(noise=0.05, layers=2)
 SITUATIONS = {
@@ -65,7 +67,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         request.param
     ]
     sweep(root, **arguments)
-    return analyze(root, figures=False, resamples=200).answers
+    return analyze(root, QUICK).answers
 
 
 @pytest.mark.parametrize("name", FIGURES.names())
@@ -107,7 +109,7 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
     truth = {"adamw": dataclasses.replace(NOISY, geometry="l1", own_signal=2.0, own_noise=9.0), "sgd": NOISY}
     sweep(tmp_path, truth, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
     kind = FIGURES["noise_scale"]
-    table = kind.compute(analyze(tmp_path, figures=False, resamples=200).answers)
+    table = kind.compute(analyze(tmp_path, QUICK).answers)
     adamw, sgd = kind.figure(table).axes
     assert [text.get_text() for text in adamw.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"], SYMBOLS["l1"]]
     assert [text.get_text() for text in sgd.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"]]
@@ -123,23 +125,23 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
 
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
-    report = analyze(tmp_path, resamples=200)
+    written = set(present.write(analyze(tmp_path, QUICK), tmp_path / "analysis"))
     for name in FIGURES.names():
         pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
-        assert {pdf, png, csv} <= set(report.files)
+        assert {pdf, png, csv} <= written
         content = pdf.read_bytes()
         assert content.startswith(b"%PDF")
         assert b"/FontFile2" in content
         assert b"/Type3" not in content
         assert png.read_bytes().startswith(b"\x89PNG")
         assert len(pd.read_csv(csv)) > 0
-    first = {path: path.read_bytes() for path in report.files}
-    assert {path: path.read_bytes() for path in analyze(tmp_path, resamples=200).files} == first
+    first = {path: path.read_bytes() for path in written}
+    assert {path: path.read_bytes() for path in present.write(analyze(tmp_path, QUICK), tmp_path / "analysis")} == first
 
 
 def test_files_of_several_targets_are_told_apart(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
-    files = {path.name for path in analyze(tmp_path, targets=[2.4, 2.8], resamples=200).files}
+    files = {path.name for path in present.write(analyze(tmp_path, QUICK, targets=[2.4, 2.8]), tmp_path / "analysis")}
     assert {"steps-validation_loss_below_2.4.pdf", "steps-validation_loss_below_2.8.pdf"} <= files
 
 

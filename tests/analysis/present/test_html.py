@@ -21,10 +21,11 @@ from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.present.answers import definitions, points, summary
 from analysis.present.figures import scopes
 from analysis.present.html import Page, content, report, vector
+from analysis.present.numbers import number
 from analysis.present.style.lettering import luminance
-from analysis.present.tables import number
 from analysis.questions.suggest import suggest
 from cbs.errors import ResultsError
 from tests.factories import Truth, sweep
@@ -188,7 +189,8 @@ def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
 def test_everything_is_there(document: Document, page: Page) -> None:
     text = document.text()
     for answer in page.answers:
-        for value in (answer.critical_batch_size, answer.min_steps, answer.min_examples, answer.noise_scale.value):
+        examples = answer.examples_at_critical
+        for value in (answer.critical_batch_size, answer.min_steps, examples, answer.noise_scale.value):
             assert number(value) in text
         for end in answer.interval:
             assert number(end) in text
@@ -206,6 +208,23 @@ def test_everything_is_there(document: Document, page: Page) -> None:
     linked = [attributes["href"][1:] for attributes in document.all("a") if attributes["href"][0] == "#"]
     assert set(sections) <= set(linked)
     assert page.size == page.path.stat().st_size
+
+
+def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(document: Document, page: Page) -> None:
+    cells = {text for tag, text in document.texts if tag in ("span", "td", "th", "wbr")}
+    for table in (summary(page.answers), definitions(page.answers), points(page.answers)):
+        shown = table.shown(wide=True)
+        numbers = [cell for row in shown.cells() for cell in row]
+        for column, (value, interval) in zip(shown.columns * len(table.rows), numbers, strict=True):
+            assert column.name or value in cells
+            assert not interval or interval in cells
+    boxes = [attributes for attributes in document.all("div") if "scroll" in attributes.get("class", "").split()]
+    hints = [attributes for attributes in document.all("p") if attributes.get("class") == "hint"]
+    assert all(box["tabindex"] == "0" for box in boxes)
+    assert len(boxes) - 2 <= len(hints) <= len(boxes)
+    (sheet,) = [text for tag, text in document.texts if tag == "style"]
+    assert ".hint { display: none;" in sheet
+    assert re.search(r"@media \(max-width: 44rem\) \{ \.hint \{ display: block; \}", sheet)
 
 
 def test_suggested_trials_are_there_with_their_command(document: Document, page: Page) -> None:

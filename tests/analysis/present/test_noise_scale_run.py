@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import io
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis.present import noise_scale_run, style
+from analysis import present
+from analysis.present import style
+from analysis.present.figures import noise_scale_run
+from analysis.questions.noise_scale_run import MeasuredRun
 from cbs.errors import ResultsError
+from tests.analysis.present.test_table import WIDTHS, lacking, text
 
 
 def estimate(value: float | None, low: float | None, high: float | None, note: str = "") -> dict[str, Any]:
@@ -45,10 +52,10 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def text(table: Any) -> str:
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(table)
-    return console.export_text()
+def printed(width: int = 100, *, layers: bool = False) -> str:
+    console = Console(width=width, file=io.StringIO())
+    present.show(MeasuredRun(RUN), console, wide=layers)
+    return console.file.getvalue()
 
 
 def test_one_row_per_phase_and_geometry() -> None:
@@ -62,21 +69,32 @@ def test_one_row_per_phase_and_geometry() -> None:
 
 
 def test_the_table_says_everything() -> None:
-    shown = text(noise_scale_run.terminal_table(RUN))
+    shown = printed()
     for word in ("sequences", "adamw", "l2 (plain)", "l1 (matched)", "41.2", "[36, 48.1]", "[70, ∞]", "not positive"):
         assert word in shown, word
-    assert "blocks.0[x]" in text(noise_scale_run.layer_table(RUN))
+    assert "3 up to 2,048" in shown
+    assert "blocks.0[x]" in printed(layers=True)
+    assert "blocks.0[x]" not in shown
 
 
-def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Any) -> None:
-    first = noise_scale_run.write(RUN, tmp_path / "a")
-    second = noise_scale_run.write(RUN, tmp_path / "b")
-    assert [path.name for path in first] == [
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_cut_at_any_width(width: int) -> None:
+    for part in present.presentation(MeasuredRun(RUN)).shown:
+        assert lacking(part, text(part, width, wide=True)) == []
+
+
+def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
+    first, second = (present.write(MeasuredRun(RUN), tmp_path / name) for name in ("a", "b"))
+    assert {path.name for path in first} == {
         "noise_scale.json", "noise_scale.csv", "noise_scale.pdf", "noise_scale.png",
-    ]  # fmt: skip
-    assert all(one.read_bytes() == two.read_bytes() for one, two in zip(first, second, strict=True))
-    assert len(pd.read_csv(first[1])) == 6
-    assert len(noise_scale_run.write(RUN, tmp_path / "c", figures=False)) == 2
+    }  # fmt: skip
+    drawn = [place for place, path in enumerate(first) if path.suffix != ".json"]
+    assert all(first[place].read_bytes() == second[place].read_bytes() for place in drawn)
+    assert len(pd.read_csv(tmp_path / "a" / "noise_scale.csv")) == 6
+    said = json.loads((tmp_path / "a" / "noise_scale.json").read_text())
+    assert said == present.to_json(MeasuredRun(RUN), files=first)
+    assert said["phases"] == RUN["phases"]
+    assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
 
 
 def test_a_run_of_undefined_estimates_says_so_in_the_figure() -> None:
@@ -90,7 +108,7 @@ def test_a_run_of_undefined_estimates_says_so_in_the_figure() -> None:
     assert "undefined" in axes.texts[0].get_text()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Any) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="--output"):
-        noise_scale_run.write(RUN, tmp_path / "file")
+        present.write(MeasuredRun(RUN), tmp_path / "file")

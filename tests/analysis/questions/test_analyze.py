@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 import analysis
-from analysis import Report, analyze
+from analysis import Analysis, analyze, present
+from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.present.tables import number
 from cbs.errors import ConfigError, ResultsError, UnknownNameError
 from cbs.target import Target
 from tests.factories import TARGET, Truth, sweep
@@ -60,16 +60,19 @@ FIT = {
         "minItems": len(DEFINITIONS.names()),
         "items": {"type": "object", "properties": CRITICAL, "required": list(CRITICAL)},
     },
-    "lack_of_fit": NUMBER,
+    "misfit": {"type": ["object", "null"]},
+    "hyperbola": {"type": ["object", "null"]},
+    "exponent": NUMBER,
+    "exponent_interval": PAIR,
+    "far_seeds": {"type": "array"},
     "leave_one_out": {"oneOf": [PAIR, {"type": "null"}]},
-    "power_law": {"type": ["object", "null"]},
     "critical_batch_size": NUMBER,
     "interval": PAIR,
     "interval_method": {"type": "string"},
     "min_steps": NUMBER,
-    "min_examples": NUMBER,
+    "examples_at_critical": NUMBER,
     "min_steps_interval": PAIR,
-    "min_examples_interval": PAIR,
+    "examples_at_critical_interval": PAIR,
     "example_unit": {"type": "string"},
     "tokens_per_example": {"type": ["integer", "null"]},
     "residual_rms": NUMBER,
@@ -91,7 +94,7 @@ FIT = {
 SCHEMA = {
     "type": "object",
     "properties": {
-        "schema_version": {"const": 1},
+        "schema_version": {"const": present.SCHEMA_VERSION},
         "fits": {"type": "array", "items": {"type": "object", "properties": FIT, "required": list(FIT)}},
         "suggestions": {"type": ["array", "null"], "items": {"type": "object", "required": ["reasons", "command"]}},
         "files": {"type": "array", "items": {"type": "string"}},
@@ -100,12 +103,23 @@ SCHEMA = {
 }
 
 
-def run(path: Path, **options: Any) -> Report:
-    """Analyze without figures; every report has to be strict JSON of the schema."""
-    report = analyze(path, figures=False, **({"resamples": 400} | options))
-    text = json.dumps(report.to_json(), allow_nan=False)
+def run(path: Path, *, targets: Any = None, suggestions: bool = False, **config: Any) -> Analysis:
+    """Analyze; every result has to be strict JSON of the schema."""
+    made = AnalysisConfig(**({"resamples": 400} | config))
+    found = analyze(path, made, targets=targets, suggestions=suggestions)
+    text = json.dumps(present.to_json(found), allow_nan=False)
     jsonschema.validate(json.loads(text), SCHEMA)
-    return report
+    return found
+
+
+def written(found: Analysis, folder: Path) -> tuple[Path, ...]:
+    return present.write(found, folder, figures=False)
+
+
+def printed(found: Analysis, width: int = 100, **options: Any) -> str:
+    console = Console(width=width, file=io.StringIO())
+    present.show(found, console, **options)
+    return console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +133,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_known_parameters_come_back_exactly(exact: Path) -> None:
     adamw, muon = run(exact).answers
-    assert (adamw.min_steps, adamw.min_examples) == (pytest.approx(175), pytest.approx(7381))
+    assert (adamw.min_steps, adamw.examples_at_critical) == (pytest.approx(175), pytest.approx(2 * 7381))
     assert adamw.critical_batch_size == pytest.approx(7381 / 175)
     assert adamw.interval == (pytest.approx(7381 / 175), pytest.approx(7381 / 175))
     assert muon.critical_batch_size == pytest.approx(50)
@@ -134,7 +148,9 @@ def test_plain_and_matched_noise_scales_beside_the_critical_batch_size(tmp_path:
         "sgd": NOISY["adamw"],
     }
     sweep(tmp_path, truth, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True)
-    muon, sgd = run(tmp_path).to_json()["fits"]
+    found = run(tmp_path)
+    written(found, tmp_path / "analysis")
+    muon, sgd = found.to_json()["fits"]
     assert (muon["matched_geometry"], sgd["matched_geometry"]) == ("nuclear", "l2")
     nearest = min(SIZES, key=lambda size: abs(math.log(size / muon["critical_batch_size"])))
     assert muon["matched_noise_scale"] == pytest.approx(25 * (1 + muon["simple_noise_scale"] / nearest), rel=0.1)
@@ -164,11 +180,14 @@ def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None
 
 
 def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
-    report = run(exact, output=tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report.to_json()
+    found = run(exact)
+    before = sorted(exact.rglob("*"))
+    files = written(found, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == present.to_json(found, files=files)
     tables = {"summary.csv", "summary.tex", "points.csv", "definitions.csv", "definitions.tex"}
-    assert {path.name for path in report.files} == {"report.json", *tables}
-    assert all(path.is_file() for path in report.files)
+    assert {path.name for path in files} == {"report.json", *tables}
+    assert all(path.is_file() for path in files)
+    assert sorted(exact.rglob("*")) == before
     assert sorted(tmp_path.iterdir()) == [tmp_path / "out"]
     summary = pd.read_csv(tmp_path / "out" / "summary.csv")
     assert summary["critical_batch_size_tokens"].tolist() == pytest.approx([32 * 7381 / 175, 1600])
@@ -176,12 +195,13 @@ def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
 
 
 def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: Path) -> None:
-    options = {"overhead": 0.5, "reference_batch": 8.0}
-    report = run(exact, output=tmp_path, definition="overhead", options=options)
-    adamw = report.answers[0]
+    options = {"overhead": {"overhead": 0.5, "reference_batch": 8.0}}
+    adamw = run(exact, definition="overhead", options=options).answers[0]
     assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175)
     assert adamw.estimate.critical["pareto"].value == pytest.approx(7381 / 175)
-    beside = run(exact, output=tmp_path, beside={"overhead": options}).answers[0]
+    found = run(exact, options=options)
+    written(found, tmp_path)
+    beside = found.answers[0]
     assert beside.critical_batch_size == pytest.approx(7381 / 175)
     assert beside.estimate.critical["overhead"].to_json() == adamw.critical.to_json()
     summary = pd.read_csv(tmp_path / "summary.csv")
@@ -193,14 +213,14 @@ def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: P
 def test_the_law_across_targets_is_in_the_report(exact: Path, tmp_path: Path) -> None:
     """The steps of the synthetic sweep scale with the loss, so its critical batch size does not move: alpha has no
     upper end."""
-    fits = run(exact, output=tmp_path, targets=[2.4, 2.6, 2.8]).to_json()["fits"]
+    fits = run(exact, targets=[2.4, 2.6, 2.8]).to_json()["fits"]
     for fit in fits:
         kaplan = next(entry for entry in fit["definitions"] if entry["definition"] == "kaplan")
         assert kaplan["critical_batch_size"] == pytest.approx(fit["critical_batch_size"], rel=1e-5)
         assert kaplan["parameters"]["B_star"]["value"] == pytest.approx(fit["critical_batch_size"], rel=1e-2)
         assert kaplan["parameters"]["alpha"] == {"value": None, "interval": [None, None]}
         assert "does not grow as the loss falls" in kaplan["remark"]
-    assert all("parameters" not in entry for entry in run(exact, output=tmp_path).to_json()["fits"][0]["definitions"])
+    assert all("parameters" not in entry for entry in run(exact).to_json()["fits"][0]["definitions"])
 
 
 def test_suggestions_where_asked_for(tmp_path: Path) -> None:
@@ -209,19 +229,17 @@ def test_suggestions_where_asked_for(tmp_path: Path) -> None:
     report = run(tmp_path, suggestions=True)
     (suggestion,) = report.to_json()["suggestions"]
     assert suggestion["optimizer"] == "adamw"
-    console = Console(width=100, file=io.StringIO())
-    report.print(console)
-    shown = console.file.getvalue()
+    shown = " ".join(printed(report).split())
     assert f"suggested for adamw, validation_loss < 2.4: {suggestion['reasons'][0]}" in shown
     sweep(tmp_path / "none", {"adamw": INTERIOR}, batch_sizes=(1, 2), lrs=LRS, growth=1.3, max_steps=10)
-    console = Console(width=100, file=io.StringIO())
-    run(tmp_path / "none", suggestions=True).print(console)
-    assert "suggestions: none" in console.file.getvalue()
+    assert "suggestions: none" in printed(run(tmp_path / "none", suggestions=True))
 
 
 def test_the_analysis_folder_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
     sweep(tmp_path / "one", {"adamw": INTERIOR}, batch_sizes=(2, 8, 32), lrs=LRS[:3], growth=1.5)
-    first, second = run(tmp_path), run(tmp_path)
+    first = run(tmp_path)
+    written(first, tmp_path / "analysis")
+    second = run(tmp_path)
     assert (tmp_path / "analysis" / "report.json").exists()
     assert first.to_json() == second.to_json()
     assert run(tmp_path / "one").answers[0].critical_batch_size == first.answers[0].critical_batch_size
@@ -268,7 +286,9 @@ def test_one_part_of_the_curve_alone_bounds_from_one_side(
     assert answer.verdict == verdict
     assert answer.critical_batch_size is None
     assert tuple(end is not None for end in answer.interval) == sides
-    assert (answer.min_examples is not None, answer.min_steps is not None) == sides
+    curve = answer.hyperbola
+    assert curve is not None
+    assert (curve.min_examples.value is not None, curve.min_steps.value is not None) == sides
 
 
 def test_two_batch_sizes_have_no_interval(tmp_path: Path) -> None:
@@ -303,7 +323,7 @@ def test_the_answer_does_not_depend_on_when_slow_trials_were_stopped(tmp_path: P
         root = tmp_path / str(stop_slow)
         truth = {"adamw": Truth(noise=0.08)}
         sweep(root, truth, batch_sizes=SIZES, seeds=2, growth=1.2, stop_slow=stop_slow, name="same")
-        reports.append(run(root, output=tmp_path / "out").to_json())
+        reports.append(run(root).to_json())
     assert reports[0] == reports[1]
 
 
@@ -322,8 +342,8 @@ def test_an_accuracy_is_reached_from_below(tmp_path: Path) -> None:
         ({"targets": [dataclasses.replace(TARGET, metric="accuracy")]}, ConfigError, "does not fit sweep"),
         ({"targets": [math.nan]}, ConfigError, "finite"),
         ({"definition": "paretto"}, UnknownNameError, "pareto"),
-        ({"options": {"overhead": 0.2}}, ConfigError, "'pareto' has no option 'overhead'"),
-        ({"beside": {"overhead": {"overhead": -1}}}, ConfigError, "overhead must be a number above 0"),
+        ({"options": {"pareto": {"overhead": 0.2}}}, ConfigError, "'pareto' has no option 'overhead'"),
+        ({"options": {"overhead": {"overhead": -1}}}, ConfigError, "overhead must be a number above 0"),
         ({"confidence": 1.0}, ConfigError, "confidence"),
         ({"resamples": 3}, ConfigError, "resamples"),
     ],
@@ -337,7 +357,7 @@ def test_misuse_is_one_clear_line(exact: Path, options: dict[str, Any], error: t
 def test_an_output_that_cannot_be_written_is_named(exact: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=r"cannot write to .*file/out"):
-        run(exact, output=tmp_path / "file" / "out")
+        written(run(exact), tmp_path / "file" / "out")
 
 
 def test_confidence_widens_the_interval(tmp_path: Path) -> None:
@@ -353,5 +373,4 @@ def test_points_weigh_by_their_seeds_and_steps_are_geometric_means(tmp_path: Pat
 
 
 def test_the_package_offers_what_the_command_needs() -> None:
-    assert set(analysis.__all__) == {"Report", "analyze"}
-    assert number(1234567.0) == "1,234,567"
+    assert set(analysis.__all__) == {"Analysis", "analyze"}

@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cli
+from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.questions.fit_table import TableFit, fit_table
@@ -62,17 +63,17 @@ def test_published_fits_end_to_end(write: Callable[..., Path]) -> None:
         for size, steps in zip(zhang2024.BATCH_SIZES, row.steps, strict=True)
     ]
     path = write("\n".join(["group,batch_size,steps", *lines]))
-    options = ("--definition", "overhead", "--overhead", "0.2", "--reference-batch", "256", "--resamples", "100")
-    fits = json.loads(command(str(path), *options, "--json"))["fits"]
+    options = {"overhead": 0.2, "reference_batch": 256.0, "hyperbola": True}
+    config = AnalysisConfig(definition="overhead", options={"overhead": options}, resamples=100)
+    fits = present.to_json(fit_table(path, config))["fits"]
     assert [fit["group"] for fit in fits] == [row.model for row in zhang2024.ROWS]
     for fit, row in zip(fits, zhang2024.ROWS, strict=True):
-        assert (fit["definition"], fit["options"]) == ("overhead", {"overhead": 0.2, "reference_batch": 256.0})
-        assert round(fit["min_steps"], 1) == row.a
-        assert float(f"{fit['min_examples']:.4g}") == row.b
+        assert (fit["definition"], fit["options"]) == ("overhead", options)
+        assert round(fit["hyperbola"]["min_steps"], 1) == row.a
+        assert float(f"{fit['hyperbola']['min_examples']:.4g}") == row.b
         assert round(fit["critical_batch_size"], 1) == row.overhead
         assert fit["interval"][0] < row.overhead < fit["interval"][1]
-        pareto = next(entry for entry in fit["definitions"] if entry["definition"] == "pareto")
-        assert round(pareto["critical_batch_size"]) == row.ratio
+        assert round(fit["hyperbola"]["critical_batch_size"]) == row.ratio
         assert (fit["optimizer"], len(fit["points"]), fit["verdict"]) == (None, 9, "too few seeds")
 
 
@@ -84,9 +85,10 @@ def test_the_example_in_the_guide_is_what_the_command_prints(write: Callable[...
     shown = next(block for block in blocks if "Definitions side by side" in block)
     out = command(str(path), "--unit", "sequences", "--reference-batch", "256", "--definitions")
     value = re.compile(r"([a-z_]+(?: \([^)]*\))?) +([\d,.]+|–)(?: \[.*\])?$", re.MULTILINE)
-    found = [dict(value.findall("\n".join(map(str.rstrip, text.splitlines())))) for text in (shown, out)]
+    tables = [text.partition("Definitions side by side")[2].splitlines() for text in (shown, out)]
+    found = [dict(value.findall("\n".join(map(str.rstrip, lines)))) for lines in tables]
     assert found[0] == found[1]
-    assert found[0]["pareto"] == "2,191"
+    assert found[0]["pareto"] == "1,949"
     assert {name.split(" ")[0] for name in found[0]} >= set(DEFINITIONS.names())
 
 
@@ -100,7 +102,7 @@ def test_worked_points_of_mccandlish_are_a_whole_curve() -> None:
     )
     (answer,) = fit_table(frame, QUICK).answers
     assert answer.min_steps == pytest.approx(worked.MIN_STEPS, rel=PRECISION)
-    assert answer.min_examples == pytest.approx(worked.MIN_EXAMPLES, rel=PRECISION)
+    assert answer.examples_at_critical == pytest.approx(2 * worked.MIN_EXAMPLES, rel=PRECISION)
     assert answer.critical_batch_size == pytest.approx(worked.CRITICAL, rel=PRECISION)
     for point, (_, _, examples) in zip(answer.points, worked.POINTS, strict=True):
         assert point.examples_to_target == pytest.approx(worked.MIN_EXAMPLES * examples)
@@ -138,7 +140,7 @@ def test_exact_curves_come_back(min_steps: float, critical: float, count: int) -
     fit = answer.fit
     assert fit is not None
     assert fit.estimate.min_steps == pytest.approx(min_steps, rel=1e-4)
-    assert fit.estimate.min_examples == pytest.approx(min_steps * critical, rel=1e-4)
+    assert fit.estimate.critical == pytest.approx(critical, rel=1e-4)
 
 
 def test_formats_give_the_same_answer(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +207,7 @@ def test_groups_optimizers_seeds_learning_rates_and_targets() -> None:
         assert {point["seeds"] for point in fit["points"]} == {3}
         assert fit["tokens_per_example"] == 32
     shown = Console(width=120, file=io.StringIO())
-    fitted.print(shown, definitions=True)
+    present.show(fitted, shown, definitions=True)
     text = shown.file.getvalue()
     assert re.search(r"muon +2\.8 ", text)
     assert "law over 2 targets" in text
@@ -233,7 +235,7 @@ def test_what_was_not_reached_is_shown_as_that() -> None:
     assert nothing.answers[0].verdict == "target not reached"
     assert nothing.to_json()["fits"][0]["critical_batch_size"] is None
     shown = Console(width=100, file=io.StringIO())
-    nothing.print(shown)
+    present.show(nothing, shown)
     assert "every row is censored" in " ".join(shown.file.getvalue().split())
 
 
@@ -340,8 +342,8 @@ def attempt(source: Any) -> TableFit | None:
     if message:
         assert "\n" not in message
         return None
-    json.dumps(fitted.to_json(), allow_nan=False)
-    fitted.print(Console(width=100, file=io.StringIO()), definitions=True)
+    json.dumps(present.to_json(fitted), allow_nan=False)
+    present.show(fitted, Console(width=100, file=io.StringIO()), definitions=True, wide=True)
     return fitted
 
 

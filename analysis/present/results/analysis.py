@@ -1,0 +1,61 @@
+"""What ``cbs analyze`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from analysis.present import Presentation, presentation
+from analysis.present.answers import definitions, points, summary
+from analysis.present.numbers import number
+from analysis.questions.analyze import Analysis
+from analysis.questions.suggest import Suggestion
+
+if TYPE_CHECKING:
+    from analysis.present import Drawn
+
+
+@presentation.register
+def _(found: Analysis) -> Presentation:
+    tables = {"summary": summary(found.answers), "points": points(found.answers)}
+    tables["definitions"] = definitions(found.answers)
+    suggested = [] if found.suggestions is None else in_words(found.suggestions)
+
+    def drawn() -> Iterator[Drawn]:
+        from analysis.present.figures import scopes
+
+        for scope in scopes(found.answers):
+            yield from ((f"{name}{scope.suffix}", kind, table) for name, kind, table in scope.tables())
+
+    return Presentation(
+        shown=[tables["summary"], tables["definitions"], *suggested, *found.notes],
+        tables=tables,
+        latex=("summary", "definitions"),
+        json="report.json",
+        drawn=drawn,
+    )
+
+
+def in_words(suggestions: Sequence[Suggestion]) -> Iterator[str]:
+    """Lines for a person; the command on a line of its own, to be copied."""
+    if not suggestions:
+        yield "suggestions: none, no trials of this protocol would help"
+    for entry in suggestions:
+        yield f"suggested for {entry.group.optimizer}, {entry.target}: {'; '.join(entry.reasons)}"
+        yield "; ".join(f"{name}: {value}" for name, value in facts(entry).items())
+        yield f"  {entry.command}" if entry.command else "  (this sweep was not run by cbs sweep: no command)"
+
+
+def facts(suggestion: Suggestion) -> dict[str, str]:
+    """Which trials are suggested, what they take, and what they do to the interval where that is known."""
+    sizes, seeds = (", ".join(map(str, values)) for values in (suggestion.batch_sizes, suggestion.seeds))
+    count = "" if suggestion.trials is None else f"{suggestion.trials} trials: "
+    lrs = ", learning rates are searched" if suggestion.trials is None else ""
+    if suggestion.lrs is not None:
+        lrs = f", learning rate {', '.join(f'{lr:.4g}' for lr in suggestion.lrs)}"
+    found = {"trials": f"{count}batch size {sizes}, seed {seeds}{lrs}"}
+    found["they take"] = f"about {number(suggestion.cost)} {suggestion.group.example_unit}s"
+    factor = suggestion.interval_factor
+    if factor is not None and factor < 1:
+        found["interval afterwards"] = f"about {number(factor, 2)} times as wide as now, on a log scale"
+    return found

@@ -1,0 +1,109 @@
+"""What ``cbs noise-scale`` writes and prints; layers where everything is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from analysis.present import Presentation, presentation
+from analysis.present.numbers import number, percent
+from analysis.present.table import Column, Table, pivot
+from analysis.questions.noise_scale_run import MeasuredRun
+
+if TYPE_CHECKING:
+    from analysis.present import Drawn
+
+
+@presentation.register
+def _(found: MeasuredRun) -> Presentation:
+    run = found.values
+    unit, phases = run["example_unit"], run["phases"]
+
+    def drawn() -> list[Drawn]:
+        from analysis.present.figures.noise_scale_run import NOISE_SCALE_RUN, compute
+
+        return [("noise_scale", NOISE_SCALE_RUN, compute(run))]
+
+    confidence = next(iter(phases[0]["noise_scales"].values()))["confidence"]
+    said, config = f"in {unit}s [{percent(confidence)} % interval]", run["config"]
+    title = (
+        f"Noise scale {said} by {unit}s seen, {config['optimizer']['name']} lr {config['lr']:g}, "
+        f"batch size {config['batch_size']}, source {run['source']}"
+    )
+    table = scales(run)
+    by_phase = pivot(table.rows, Column("", "label", "geometry"), "last_examples", "value", "interval")
+    loss = ", ".join(f"{number(phase['train_loss'], 4)} up to {phase['last_examples']:,}" for phase in phases)
+    layers = [{"layer": name} | _estimate(entry) for name, entry in phases[-1]["layers"].items()]
+    columns = (
+        Column("layer", None, "layer", name=True),
+        Column("noise_scale", "value", "noise scale", "interval", ends=("low", "high")),
+        Column("signal", None, "signal"),
+        Column("noise", None, "noise"),
+    )
+    return Presentation(
+        shown=[
+            replace(by_phase, title=title, lines=[f"mean training loss: {loss}", *_notes(run)]),
+            Table(columns=columns, rows=layers, title=f"By layer, last phase, {said}", asked="wide"),
+        ],
+        tables={"noise_scale": table},
+        json="noise_scale.json",
+        drawn=drawn,
+        drawn_in="",
+    )
+
+
+def matched(run: dict[str, Any]) -> str:
+    """The geometry that is matched to the optimizer: where there is one, that which is corrected for the batch size."""
+    corrected = f"{run['matched']}_corrected"
+    return corrected if corrected in run["phases"][0]["noise_scales"] else str(run["matched"])
+
+
+def _estimate(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("value", "signal", "noise", "note")} | {
+        "interval": (entry["low"], entry["high"])
+    }
+
+
+def scales(run: dict[str, Any]) -> Table:
+    """One row per phase and geometry.
+
+    ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
+
+    Args:
+        run: :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json`.
+    """
+    rows = []
+    for place, phase in enumerate(run["phases"]):
+        first, last = phase["first_examples"], phase["last_examples"]
+        for geometry, entry in phase["noise_scales"].items():
+            own = geometry == matched(run)
+            about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * own)
+            label = geometry.replace("_", " ") + (f" ({about})" if about else "")
+            rows.append(
+                {"phase": place + 1, "first_examples": first, "last_examples": last, "train_loss": phase["train_loss"]}
+                | {"examples": last if geometry == "hessian" else (first + last) / 2, "geometry": geometry}
+                | {"label": label, "matched": own, "example_unit": run["example_unit"]}
+                | _estimate(entry)
+            )
+    names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "matched")
+    columns = (
+        *(Column(name) for name in names),
+        Column("noise_scale", "value", interval="interval", ends=("low", "high")),
+        *(Column(name) for name in ("signal", "noise", "note", "example_unit")),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _notes(run: dict[str, Any]) -> list[str]:
+    """What is said of the estimates, every note once per phase."""
+    notes: dict[tuple[int, str], list[str]] = {}
+    for phase in run["phases"]:
+        for geometry, entry in phase["noise_scales"].items():
+            if entry["note"]:
+                note = re.sub(
+                    "the steps are as good as [0-9]+ independent ones", "few independent steps", entry["note"]
+                )
+                notes.setdefault((phase["last_examples"], note), []).append(geometry.replace("_", " "))
+    unit = run["example_unit"]
+    return [f"up to {last:,} {unit}s: {note} ({', '.join(names)})" for (last, note), names in notes.items()]

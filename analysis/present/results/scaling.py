@@ -1,0 +1,198 @@
+"""What ``cbs scale`` writes and prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.present import Presentation, presentation
+from analysis.present.numbers import DASH, number, percent, with_interval
+from analysis.present.table import Column, Table
+from analysis.questions.scaling import Scaling
+from analysis.questions.scaling.fits import Law
+
+if TYPE_CHECKING:
+    from analysis.present import Drawn
+
+_NAMES = ("E", "N_c", "alpha_N", "S_c", "alpha_S", "B_star", "alpha_B")
+
+
+@presentation.register
+def _(found: Scaling) -> Presentation:
+    unit, said = _unit(found), f"[{percent(found.config.confidence)} % interval]"
+    head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
+    shown: list[Table | str] = [f"{head}data: {found.data}"]
+    if found.laws:
+        shown.append(laws(found.laws, f"Laws {said}", _remarks(found), hidden="equal"))
+    if found.comparisons:
+        shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
+    for name, terms in found.three_term.items():
+        bias = ", ".join(f"{number(size)}: {number(100 * value, 2)} %" for size, value in terms.bias.items())
+        fitted = f"residual of ln S {number(terms.residual_rms)} rms over {terms.points} points; mean by size {bias}"
+        title = f"L = E + (N_c/N)^alpha_N + (S_c/S_min)^alpha_S, {name} {said}"
+        shown.append(three_term(found, [name], title, [fitted, *terms.terms.remarks]))
+    every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
+    tables = {"points": points(found), "scaling": every}
+    further = {"predictions": predictions(found), "three_term": three_term(found, list(found.three_term))}
+    tables |= {name: table for name, table in further.items() if table.rows}
+
+    def drawn() -> Iterator[Drawn]:
+        from analysis.present.figures.scaling import SCALING, compute
+
+        wanted: dict[tuple[str, float | None], None] = dict.fromkeys(
+            (law.axis, None) for law in found.laws if len(law.points) > 1
+        )
+        wanted |= dict.fromkeys((law.axis, found.points[law.points[0]].held_data) for law in found.comparisons)
+        for axis, data in wanted:
+            name = "scaling-" + re.sub(r"[^A-Za-z0-9]+", "_", axis) + (f"-data_{data:g}" if data else "")
+            yield name, SCALING, compute(found, axis, data)
+
+    return Presentation(
+        shown=[*shown, *found.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn=drawn, drawn_in=""
+    )
+
+
+def points(found: Scaling) -> Table:
+    """One row per critical batch size; workload options as columns ``option_<name>``."""
+    names = dict.fromkeys(name for point in found.points for name in point.options)
+
+    columns = (
+        Column("point", lambda point: found.points.index(point)),
+        *(Column(name) for name in ("sweep", "workload", "optimizer")),
+        Column("metric", "target.metric"),
+        Column("target", "target.value"),
+        Column("critical_batch_size", "critical", interval="interval"),
+        Column("unit", lambda point: f"{point.unit}s"),
+        Column("parameters"),
+        Column("data", interval="data_interval"),
+        Column("data_unit", lambda point: f"{point.data_unit}s"),
+        Column("compute_flops", "compute"),
+        Column("held_data"),
+        *(Column(f"option_{name}", f"options.{name}") for name in names),
+    )
+    return Table(columns=columns, rows=found.points)
+
+
+def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str = "") -> Table:
+    """One row per law, set and pool of sets; ``hidden`` is the heading of a column that is left out."""
+
+    def constant(name: str) -> Any:
+        return lambda law: getattr(law.fit, name)[0] if law.fit and len(law.fit.constants) == 1 else None
+
+    columns = (
+        Column("kind"),
+        Column("axis", None, "against", name=True),
+        Column("axis_unit", "unit"),
+        Column("workload"),
+        Column("optimizer", None, "optimizer", name=True),
+        Column("", _equal, "equal", left=True),
+        Column("held"),
+        Column("also_varies", "varies"),
+        Column("points", lambda law: len(law.points), "points"),
+        Column("members", lambda law: " ".join(map(str, law.points))),
+        Column("x_min", lambda law: law.x.min() if len(law.x) else None),
+        Column("x_max", lambda law: law.x.max() if len(law.x) else None),
+        Column("", _range, "range", left=True),
+        Column("exponent", "fit.exponent", "k", "fit.exponent_interval", "$k$"),
+        Column("exponent_of_errors_low", lambda law: law.fit.exponent_interval_of_errors[0] if law.fit else None),
+        Column("exponent_of_errors_high", lambda law: law.fit.exponent_interval_of_errors[1] if law.fit else None),
+        Column("constant", constant("constants"), "c", constant("constant_intervals"), "$c$"),
+        Column("scatter", "fit.scatter.total"),
+        Column("freedom", "fit.freedom"),
+        Column("residual_rms", "fit.residual_rms"),
+        Column("B_star", "kaplan.B_star"),
+        Column("alpha", "kaplan.alpha", interval="kaplan.alpha_interval"),
+        Column("remark"),
+    )
+    kept = tuple(column for column in columns if column.heading != hidden or not hidden)
+    return Table(columns=kept, rows=rows, title=title, lines=lines)
+
+
+def _equal(law: Law) -> str:
+    return "all points" if law.kind == "law" else law.held.replace("validation_", "")
+
+
+def _range(law: Law) -> str:
+    return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
+
+
+def predictions(found: Scaling) -> Table:
+    """One row per law and value asked for."""
+    rows = [
+        {"axis": law.axis, "axis_unit": law.unit, "optimizer": law.optimizer} | entry.to_json()
+        for law in found.laws
+        for entry in law.predictions
+    ]
+    columns = (
+        *(Column(name) for name in ("axis", "axis_unit", "optimizer", "x")),
+        Column("critical_batch_size", interval="interval", ends=("low", "high")),
+        Column("times_beyond_the_data"),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Sequence[str] = ()) -> Table:
+    """One row per parameter of the law in three terms of the workloads and optimizers called ``names``."""
+    rows = [
+        {"of": name, "parameter": key, "value": law.values[key], "interval": law.intervals[key]}
+        | {"residual_rms": law.residual_rms, "points": law.points}
+        for name in names
+        for key, law in ((key, found.three_term[name]) for key in _NAMES)
+        if key in law.values
+    ]
+    columns = (
+        Column("workload_and_optimizer", "of"),
+        Column("parameter", None, "parameter", name=True),
+        Column("value", None, "value", "interval", ends=("low", "high")),
+        Column("residual_rms"),
+        Column("points"),
+    )
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _unit(found: Scaling) -> str:
+    units = {f"{point.unit}s" for point in found.points}
+    return units.pop() if len(units) == 1 else "examples"
+
+
+def _remarks(found: Scaling) -> list[str]:
+    """What is said of the laws, every line once."""
+    return list(dict.fromkeys(line for law in found.laws for line in _remarks_of(law)))
+
+
+def _remarks_of_sets(found: Scaling) -> list[str]:
+    """What holds for every set holds for the pool, which says it once."""
+
+    def pool(law: Law) -> tuple[str, str, str, float | None]:
+        return law.axis, law.workload, law.optimizer, found.points[law.points[0]].held_data
+
+    pooled = {pool(law) for law in found.comparisons if law.kind == "pooled"}
+    return [
+        f"{law.axis}, {law.optimizer}, {law.held}: {law.remark}"
+        for law in found.comparisons
+        if law.remark and (law.kind == "pooled" or pool(law) not in pooled)
+    ]
+
+
+def _remarks_of(law: Law) -> list[str]:
+    name = f"{law.axis}, {law.optimizer}"
+    lines = [f"{name}: {law.remark}"] if law.remark else []
+    if law.varies and law.fit:
+        lines.append(f"not equal between the points against {law.axis}: {law.varies}")
+    kaplan = law.kaplan
+    if kaplan:
+        star = _with_interval(kaplan["B_star"], kaplan["B_star_interval"])
+        alpha = _with_interval(kaplan["alpha"], kaplan["alpha_interval"])
+        lines.append(f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}")
+    for entry in law.predictions:
+        where = f", extrapolated {entry.beyond:.3g} times beyond the data" if entry.beyond > 1 else ""
+        value = _with_interval(entry.critical, entry.interval)
+        lines.append(f"{name}: at {number(entry.x)} {law.unit}".rstrip() + f" {value}{where}")
+    return lines
+
+
+def _with_interval(value: float | None, interval: Sequence[float | None]) -> str:
+    low, high = interval
+    unbounded = low is None and high is None
+    return f"{number(value)} [not bounded]" if unbounded else with_interval(value, (low, high))

@@ -1,0 +1,131 @@
+"""A table on a screen of any width: whole, in several blocks, or one block per row; a number is never cut.
+
+Numbers are never broken. Where a table does not fit, intervals go below their values, then columns go into further
+blocks that repeat the names of the rows, then every row becomes lines of its own.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from analysis.present.table import Column, Table
+
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A column with the texts of its cells; ``least`` and ``most`` are the widths it can have."""
+
+    column: Column
+    texts: Sequence[str]
+
+    @property
+    def most(self) -> int:
+        return max(cell_len(line) for text in (self.column.heading, *self.texts) for line in text.split("\n"))
+
+    @property
+    def least(self) -> int:
+        words = [self.column.heading, *(self.texts if self._text else ())]
+        lines = [line for text in ([] if self._text else self.texts) for line in text.split("\n")]
+        return max((cell_len(part) for part in (*" ".join(words).split(), *lines)), default=0)
+
+    @property
+    def _text(self) -> bool:
+        return self.column.left or self.column.name
+
+
+def show(table: Table, console: Console, *, wide: bool = False) -> None:
+    """Print title, table and the lines below it."""
+    parts = laid_out(table.shown(wide=wide), console.width) if table.rows else ()
+    for part in (*_wrapped(table.title, console.width), *parts):
+        console.print(part, soft_wrap=isinstance(part, Text))
+    for line in table.lines:
+        say(line, console)
+
+
+def say(sentence: str, console: Console) -> None:
+    """Print a sentence in whole words; one that is indented is a command to be copied and stays on its line."""
+    lines = [Text(sentence)] if sentence.startswith(" ") else _wrapped(sentence, console.width)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
+    """What is printed of the columns of ``table`` on a screen of ``width`` columns."""
+    cells = table.cells()
+    plain, stacked = (
+        [
+            _Laid(column, [joint.join(filter(None, row[place])) for row in cells])
+            for place, column in enumerate(table.columns)
+        ]
+        for joint in (" ", "\n")
+    )
+    for columns in (plain, stacked):
+        if _width(columns) <= width:
+            yield _grid(columns, width)
+            return
+    names = [entry for entry in stacked if entry.column.name]
+    blocks: list[list[_Laid]] = [[]]
+    for entry in (entry for entry in stacked if not entry.column.name):
+        if blocks[-1] and _width([*names, *blocks[-1], entry]) > width:
+            blocks.append([])
+        blocks[-1].append(entry)
+    if all(_width([*names, *block]) <= width for block in blocks) and len(blocks) <= len(table.columns) // 2:
+        for place, block in enumerate(blocks):
+            if place:
+                yield Text()
+            yield _grid([*names, *block], width)
+        return
+    for row in range(len(cells)):
+        yield from _lines(plain, row, width)
+
+
+def _width(columns: Sequence[_Laid]) -> int:
+    return sum(entry.least for entry in columns) + _GAP * (len(columns) - 1)
+
+
+def _grid(columns: Sequence[_Laid], width: int) -> Grid:
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=False)
+    spare = width - _width(columns)
+    for entry in columns:
+        size = min(entry.most, entry.least + spare)
+        spare -= size - entry.least
+        left = entry.column.left or entry.column.name
+        grid.add_column(Text(entry.column.heading), justify="left" if left else "right", width=size, overflow="fold")
+    for row in zip(*(entry.texts for entry in columns), strict=True):
+        grid.add_row(*map(Text, row))
+    return grid
+
+
+def _lines(columns: Sequence[_Laid], row: int, width: int) -> Iterator[Text]:
+    """One block of a row: what names it, then a line for every quantity."""
+    names = [entry.texts[row] for entry in columns if entry.column.name]
+    for title in _wrapped(", ".join(names), width):
+        title.stylize("bold")
+        yield title
+    for entry in columns:
+        if entry.column.name:
+            continue
+        line = f"  {entry.column.heading}: {entry.texts[row]}"
+        if cell_len(line) > width:
+            yield Text(f"  {entry.column.heading}:")
+            yield from _wrapped(entry.texts[row], width, indent="    ")
+        else:
+            yield Text(line)
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[Text]:
+    """Lines of whole words; a word longer than a line is left to the screen."""
+    lines = textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [Text(line) for line in lines]

@@ -1,0 +1,153 @@
+"""From a folder of results to optimizers side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import Answer, answers, scopes
+from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
+from analysis.questions.comparison.frontier import PlanePoint, plane
+from analysis.questions.scopes import scope_columns, title, verdicts
+from analysis.read.results import load
+from analysis.read.throughput import Throughput
+from cbs.errors import ConfigError
+from cbs.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The optimizers of one sweep, workload and target.
+
+    Attributes:
+        title: what tells it from the other comparisons.
+        answers: one per optimizer.
+        reference: the optimizer in the numerator of the token ratios.
+        ratios: one per other optimizer.
+        pairs: every ordered pair of optimizers.
+        points: the compute-time plane of all optimizers; empty without a throughput.
+        notes: verdicts, and what could not be compared.
+    """
+
+    title: str
+    answers: tuple[Answer, ...]
+    reference: str
+    ratios: tuple[TokenRatio, ...]
+    pairs: tuple[CriticalPair, ...]
+    points: tuple[PlanePoint, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Columns that every table begins with."""
+        return scope_columns(self.answers[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return self.scope | {
+            "target": self.answers[0].target.to_json(),
+            "definition": self.answers[0].definition,
+            "optimizers": [answer.group.optimizer for answer in self.answers],
+            "reference": self.reference,
+            "token_ratios": [ratio.to_json() for ratio in self.ratios],
+            "critical_batch_sizes": [pair.to_json() for pair in self.pairs],
+            "compute_time": [point.to_json() for point in self.points],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparisons:
+    """What :func:`compare` found.
+
+    Attributes:
+        comparisons: one per sweep, workload and target.
+        config: how the numbers were made.
+        throughput: seconds per step; ``None`` without the compute-time plane.
+        notes: what was left out, one line each.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    config: AnalysisConfig
+    throughput: Throughput | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        return {
+            "confidence": self.config.confidence,
+            "throughput": self.throughput.statement if self.throughput else "",
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig | None = None,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    reference: str | None = None,
+    throughput: Throughput | None = None,
+) -> Comparisons:
+    """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
+
+    Args:
+        path: one sweep, or a folder of sweeps; optimizers of one sweep and workload are compared.
+        config: how the numbers are made.
+        targets: as of :func:`analysis.analyze`.
+        reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
+            first.
+        throughput: seconds per step; ``None`` leaves the compute-time plane out.
+
+    Raises:
+        ConfigError: if the target cannot be used, or no optimizer is called like the reference.
+        ResultsError: if the results cannot be read.
+    """
+    config = config or AnalysisConfig()
+    results = load(path)
+    found = list(scopes(answers(results, config, targets=targets, noise=False)).values())
+    if reference is not None and not any(named(scope, reference) for scope in found):
+        names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope)
+        raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")
+    return Comparisons(
+        comparisons=tuple(_comparison(scope, reference, throughput, title(scope, found)) for scope in found),
+        config=config,
+        throughput=throughput,
+        notes=tuple(results.notes),
+    )
+
+
+def _comparison(
+    scope: Sequence[Answer], reference: str | None, throughput: Throughput | None, title: str
+) -> Comparison:
+    chosen = pick_reference(scope, reference)
+    others = [answer for answer in scope if answer is not chosen]
+    ratios = [token_ratio(chosen, other) for other in others]
+    notes = verdicts(scope)
+    if reference is not None and not named(scope, reference):
+        notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
+    if not others:
+        notes.append(f"{chosen.group.optimizer} is the only optimizer: there is none to compare it with")
+    notes += [
+        f"{ratio.optimizer}: no batch size that both it and {ratio.reference} reached the target at"
+        for ratio in ratios
+        if not ratio.at
+    ]
+    points = [] if throughput is None else [point for answer in scope for point in plane(answer, throughput)]
+    if throughput is not None:
+        missing = {answer.group.optimizer for answer in scope} - {point.optimizer for point in points}
+        notes += [f"{name}: no batch size that reached the target has a step time" for name in sorted(missing)]
+        notes += sorted({point.assumption for point in points if point.assumption and point.on_frontier})
+    return Comparison(
+        title=title,
+        answers=tuple(scope),
+        reference=chosen.group.optimizer,
+        ratios=tuple(ratios),
+        pairs=tuple(critical_pair(one, two) for one in scope for two in scope if one is not two),
+        points=tuple(points),
+        notes=tuple(notes),
+    )

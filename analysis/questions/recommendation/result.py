@@ -1,0 +1,147 @@
+"""From a folder of results and step times to the batch size to train with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import answers, scopes
+from analysis.questions.recommendation import advise, probabilities_of_best
+from analysis.questions.recommendation.plans import Advice, Wish
+from analysis.questions.scopes import scope_columns, title
+from analysis.read.results import load
+from analysis.read.throughput import Throughput
+from cbs.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The optimizer that is best for an objective.
+
+    Attributes:
+        objective: see :mod:`analysis.questions.recommendation`.
+        optimizer: the best one.
+        probability: that it is, every optimizer at its own recommended batch size; ``None`` without resamples, or
+            with one optimizer.
+    """
+
+    objective: str
+    optimizer: str
+    probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """What to train with, for one sweep, workload and target.
+
+    Attributes:
+        title: what tells it from the others.
+        scope: columns that every table begins with.
+        advice: one per optimizer.
+        winners: one per objective; empty where nothing can be recommended.
+    """
+
+    title: str
+    scope: dict[str, Any]
+    advice: tuple[Advice, ...]
+    winners: tuple[Winner, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return self.scope | {
+            "optimizers": [advice.to_json() for advice in self.advice],
+            "best": [
+                {"objective": best.objective, "optimizer": best.optimizer, "probability": best.probability}
+                for best in self.winners
+            ],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendations:
+    """What :func:`recommend` found.
+
+    Attributes:
+        wish: what was asked for.
+        recommendations: one per sweep, workload and target.
+        config: how the numbers were made.
+        throughput: seconds per step.
+        notes: what was left out, one line each.
+    """
+
+    wish: Wish
+    recommendations: tuple[Recommendation, ...]
+    config: AnalysisConfig
+    throughput: Throughput
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        return {
+            "confidence": self.config.confidence,
+            "devices": self.wish.devices,
+            "price": self.wish.price,
+            "price_ratio": self.wish.price_ratio,
+            "throughput": self.throughput.statement,
+            "recommendations": [recommendation.to_json() for recommendation in self.recommendations],
+            "notes": list(self.notes),
+        }
+
+
+def recommend(
+    path: str | os.PathLike[str],
+    throughput: Throughput,
+    wish: Wish,
+    config: AnalysisConfig | None = None,
+    *,
+    targets: Sequence[float | Target] | None = None,
+) -> Recommendations:
+    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
+
+    Args:
+        path: one sweep, or a folder of sweeps.
+        throughput: seconds per step.
+        wish: devices and prices.
+        config: how the numbers are made.
+        targets: as of :func:`analysis.analyze`.
+
+    Raises:
+        ConfigError: if the target cannot be used.
+        ResultsError: if the results cannot be read.
+    """
+    config = config or AnalysisConfig()
+    results = load(path)
+    found = list(scopes(answers(results, config, targets=targets, noise=False)).values())
+    recommendations = []
+    for scope in found:
+        advice = tuple(advise(answer, throughput, wish) for answer in scope)
+        recommendations.append(
+            Recommendation(
+                title=title(scope, found),
+                scope=scope_columns(scope[0]),
+                advice=advice,
+                winners=_winners(advice, wish, config.seed),
+            )
+        )
+    return Recommendations(
+        wish=wish,
+        recommendations=tuple(recommendations),
+        config=config,
+        throughput=throughput,
+        notes=tuple(results.notes),
+    )
+
+
+def _winners(advice: Sequence[Advice], wish: Wish, seed: int) -> tuple[Winner, ...]:
+    able = [entry for entry in advice if entry.plans]
+    found = []
+    for objective in wish.objectives if able else ():
+        plans = [entry.plans[objective] for entry in able]
+        best = min(range(len(plans)), key=lambda index: plans[index].objective_value)
+        shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
+        probability = None if shares is None else shares[best]
+        found.append(Winner(objective=objective, optimizer=able[best].optimizer, probability=probability))
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""The summary, all definitions and the points of ``cbs analyze``: CSV, LaTeX, terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from analysis import Analysis, analyze, present
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.present import style
+from analysis.present.answers import definitions, points, summary
+from analysis.present.figures import FIGURES
+from analysis.present.latex import latex
+from analysis.present.numbers import number, with_interval
+from tests.analysis.present.test_table import WIDTHS, lacking, text
+from tests.factories import Truth, sweep
+
+QUICK = AnalysisConfig(resamples=200)
+
+
+def printed(found: Analysis, width: int = 100, **options: bool) -> str:
+    console = Console(width=width, file=io.StringIO())
+    present.show(found, console, **options)
+    return console.file.getvalue()
+
+
+def balanced(source: str) -> bool:
+    rows = [line for line in source.splitlines() if line.endswith(r"\\")]
+    return len({row.count(" & ") for row in rows}) == 1
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    root = tmp_path_factory.mktemp("measured")
+    adamw = Truth(noise=0.05, geometry="l1", own_signal=2.0, own_noise=9.0)
+    truth = {"adam_w": adamw, "muon": Truth(noise=0.05, min_steps=80.0, geometry="nuclear"), "sgd": Truth(noise=0.05)}
+    sweep(root, truth, batch_sizes=(2, 8, 32, 128), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.3, moments=True)
+    return analyze(root, QUICK)
+
+
+@pytest.fixture(scope="module")
+def defined(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    root = tmp_path_factory.mktemp("sweep")
+    truth = {"adam_w": Truth(noise=0.05), "muon": Truth(noise=0.05, min_steps=80.0)}
+    sweep(root, truth, batch_sizes=(2, 8, 32, 128), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.5)
+    options = {"overhead": {"reference_batch": 8.0}}
+    return analyze(root, replace(QUICK, definition="overhead", options=options), targets=[2.4, 2.8])
+
+
+def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None:
+    lines = printed(measured, 100).splitlines()
+    head = next(line for line in lines if line.startswith("optimizer"))
+    assert head.split() == ["optimizer", "B_crit", "exponent", "rms", "residual", "verdict"]
+    for answer in measured.answers:
+        (line,) = [line for line in lines if line.startswith(f"{answer.group.optimizer} ")]
+        assert with_interval(answer.critical_batch_size, answer.interval) in line
+        assert with_interval(answer.exponent, answer.exponent_interval) in line
+        assert f"{number(100 * answer.fit.residual_rms, 2)} %" in line
+        assert line.rstrip().endswith(str(answer.verdict))
+        verdict = "" if answer.verdict == "ok" else f"{answer.verdict}: "
+        assert f"{answer.group.optimizer}: {verdict}{answer.advice}".strip(": ") in " ".join(" ".join(lines).split())
+    assert "[95 % interval]" in lines[0]
+
+
+def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measured: Analysis) -> None:
+    shown = " ".join(printed(measured).split())
+    for answer in measured.answers:
+        size = answer.hyperbola.critical_batch_size
+        assert f"if it were a hyperbola: B_crit {with_interval(size.value, size.interval)}" in shown
+    same = [
+        replace(answer, estimate=replace(answer.estimate, hyperbola=replace(answer.hyperbola, critical_batch_size=own)))
+        for answer in measured.answers
+        for own in [replace(answer.estimate.min_steps, value=answer.critical_batch_size, interval=answer.interval)]
+    ]
+    assert "hyperbola" not in " ".join(summary(same).lines)
+
+
+def test_wide_has_every_quantity_in_a_cell_of_its_own(measured: Analysis) -> None:
+    wide = printed(measured, 400, wide=True)
+    head = next(line for line in wide.splitlines() if line.startswith("optimizer"))
+    for heading in ("S_min", "sequences at B_crit", "B_crit (tokens)", "B_simple", "B_simple / B_crit", "geometry"):
+        assert f"  {heading}  " in head
+    assert all(heading not in printed(measured, 400) for heading in ("S_min  ", "B_simple", "tokens"))
+    for answer in measured.answers:
+        for scale in (answer.noise_scale, answer.noise_scale_ratio, answer.matched_noise_scale):
+            assert with_interval(scale.value, scale.interval) in wide
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("wide", [True, False])
+def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, width: int, wide: bool) -> None:
+    for found in (measured, defined):
+        for table in (summary(found.answers), definitions(found.answers), points(found.answers)):
+            assert lacking(table.shown(wide=wide), text(table, width, wide=wide)) == []
+        said = printed(found, width, wide=wide, definitions=True)
+        assert "…" not in said
+        paths = ("in ", "  ")
+        assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
+
+
+def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) -> None:
+    sweep(tmp_path / "none", {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
+    none = analyze(tmp_path / "none", QUICK)
+    sweep(tmp_path / "l2", {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5, moments=True)
+    plain = analyze(tmp_path / "l2", QUICK)
+    for found, simple, matched in ((none, False, False), (plain, True, False), (measured, True, True)):
+        for shown in (printed(found, 300, wide=True), latex(summary(found.answers))):
+            assert ("simple" in shown) == simple
+            assert ("matched" in shown) == matched
+    assert r"$B_{\mathrm{matched}} / B_{\mathrm{crit}}$" in latex(summary(measured.answers))
+    assert list(summary(none.answers).frame()) == list(summary(measured.answers).frame())
+
+
+def test_latex_is_escaped_and_balanced(measured: Analysis, defined: Analysis) -> None:
+    source = latex(summary(measured.answers))
+    assert r"adam\_w" in source
+    assert balanced(source)
+    source = latex(definitions(defined.answers))
+    assert balanced(source)
+    assert len([line for line in source.splitlines() if line.endswith(r"\\")]) == 1 + 4 * len(DEFINITIONS.names())
+    assert all(word in source for word in (r"adam\_w", r"token\_optimal", r"reference\_batch 8"))
+    assert r"\textless{} 2.4" in latex(summary(defined.answers))
+
+
+def test_the_files_hold_the_answers(measured: Analysis) -> None:
+    row = summary(measured.answers).frame().iloc[0]
+    assert row["critical_batch_size_low"] < row["critical_batch_size"] < row["critical_batch_size_high"]
+    assert row["hyperbola_min_examples"] == measured.answers[0].hyperbola.min_examples.value
+    frame = points(measured.answers).frame()
+    assert list(frame)[:5] == ["sweep", "workload", "optimizer", "metric", "target"]
+    wanted = set(measured.to_json()["fits"][0]["points"][0]) - {"steps_per_seed"}
+    assert set(frame) == wanted | {"sweep", "workload", "optimizer", "metric", "target"}
+    assert len(frame) == 3 * 4
+
+
+def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) -> None:
+    files = present.write(defined, tmp_path, figures=False)
+    assert tmp_path / "definitions.tex" in files
+    table = pd.read_csv(tmp_path / "definitions.csv")
+    assert list(table) == [
+        "sweep", "workload", "optimizer", "metric", "target", "direction", "definition", "value", "low", "high",
+        "value_tokens", "example_unit", "tokens_per_example", "confidence", "options", "remark",
+    ]  # fmt: skip
+    assert len(table) == 2 * 2 * len(DEFINITIONS.names())
+    for _, row in table.iterrows():
+        (answer,) = [
+            answer
+            for answer in defined.answers
+            if (answer.group.optimizer, answer.target.value) == (row["optimizer"], row["target"])
+        ]
+        entry = answer.estimate.critical[row["definition"]]
+        assert (row["value"] == pytest.approx(entry.value)) if entry.value else pd.isna(row["value"])
+        assert pd.isna(row["value"]) or row["value_tokens"] == pytest.approx(32 * row["value"])
+        assert json.loads(row["options"]) == entry.options
+    assert table["remark"].str.len().max() > 0
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_the_terminal_says_every_remark_once(defined: Analysis, width: int) -> None:
+    said = printed(defined, width, definitions=True)
+    assert all(name in said for name in DEFINITIONS.names())
+    said = " ".join(said.split())
+    pairs = definitions(defined.answers).frame()[["definition", "remark"]].drop_duplicates()
+    remarks = [
+        remark for remark in pairs["remark"] if remark and sum(remark in other for other in pairs["remark"]) == 1
+    ]
+    assert remarks
+    assert [said.count(remark) for remark in remarks] == [1] * len(remarks)
+
+
+def test_headings_name_the_definition(defined: Analysis) -> None:
+    shown = printed(defined, 120)
+    assert "overhead (overhead 0.2, reference_batch 8)" in " ".join(shown.split())
+    assert "B_overhead" in shown
+    assert "B_crit" not in shown.partition("hyperbola")[0]
+    source = latex(summary(defined.answers))
+    assert r"$B_{\mathrm{overhead}}$" in source
+    assert source.count(r"B_{\mathrm{crit}}") == source.count(r"sequences at $B_{\mathrm{crit}}$") == 1
+
+
+def test_the_figure_has_a_dot_per_value_and_an_arrow_per_open_end(defined: Analysis) -> None:
+    kind = FIGURES["definitions"]
+    table = kind.compute([answer for answer in defined.answers if answer.target.value == 2.4])
+    assert len(table) == 2 * len(DEFINITIONS.names())
+    table.loc[0, ["value", "low", "high"]] = [np.nan, 3.0, np.nan]
+    table.loc[1, ["value", "low", "high"]] = [np.nan, np.nan, 5.0]
+    table.loc[2, ["value", "low", "high"]] = [np.nan, np.nan, np.nan]
+    before = table.copy()
+    (axes,) = [axes for axes in kind.figure(table).axes if axes.get_yticklabels()]
+    markers = [line.get_marker() for line in axes.lines]
+    low, high = table["low"].notna(), table["high"].notna()
+    assert markers.count(">") == (low & ~high).sum()
+    assert markers.count("<") == (high & ~low).sum()
+    assert sum(marker in style.MARKERS for marker in markers) == table["value"].notna().sum()
+    assert len(axes.texts) == (table[["value", "low", "high"]].isna().all(axis=1)).sum()
+    pd.testing.assert_frame_equal(table, before)
+
+
+def test_nothing_reached_is_a_table_of_dashes(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(2, 8), lrs=(1e-3, 2e-3), growth=1.5, max_steps=10)
+    found = analyze(tmp_path, AnalysisConfig(resamples=100))
+    assert definitions(found.answers).frame()[["value", "low", "high"]].isna().all(axis=None)
+    assert "–" in printed(found, definitions=True, wide=True)

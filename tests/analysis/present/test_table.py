@@ -1,0 +1,181 @@
+"""One description of a table: numbers, CSV, LaTeX, and the terminal at every width."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from analysis.present.latex import latex
+from analysis.present.numbers import number, with_interval
+from analysis.present.table import Column, Table, pivot
+from analysis.present.terminal import say, show
+
+WIDTHS = (40, 60, 80, 120, 200)
+
+
+def text(table: Table, width: int, *, wide: bool = False) -> str:
+    console = Console(width=width, file=io.StringIO())
+    show(table, console, wide=wide)
+    return console.file.getvalue()
+
+
+def lacking(table: Table, shown: str) -> list[str]:
+    """The numbers of the description that the rendered text does not have in full: numbers and intervals as they are,
+    of names and sentences, which may be broken between words, every number."""
+    parts = [
+        part
+        for row in table.cells()
+        for column, cell in zip(table.columns, row, strict=True)
+        for part in (re.findall(r"-?\d[\d.,]*\d|\d", cell[0]) if column.left or column.name else cell)
+        if re.search(r"\d", part)
+    ]
+    said = " ".join(shown.split())
+    return [part for part in parts if not re.search(rf"(?<!\d)(?<!\d[.,]){re.escape(part)}(?!\d|[.,]\d)", said)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (42.176, "42.2"),
+        (7381.2, "7,381"),
+        (1234567.0, "1,234,567"),
+        (123456789, "123,456,789"),
+        (1.5e9, "1.5e9"),
+        (0.001234, "0.00123"),
+        (-0.000000331, "-3.31e-7"),
+        (0.00009999, "1e-4"),
+        (50.0, "50"),
+        (0.0, "0"),
+        (None, "–"),
+        (math.nan, "–"),
+        (math.inf, "–"),
+    ],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@given(st.floats(-1e300, 1e300))
+def test_a_number_is_short_and_close(value: float) -> None:
+    shown = number(value)
+    assert len(shown) <= 11
+    assert "000000" not in shown
+    assert float(shown.replace(",", "")) == pytest.approx(value, rel=0.0051)
+
+
+def test_open_ends_are_shown() -> None:
+    assert with_interval(42.0, (38.0, None)) == "42 [38, ∞]"
+    assert with_interval(None, (None, 7.0)) == "– [0, 7]"
+    assert with_interval(42.0, (None, None)) == "42"
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=50)
+VALUES = st.none() | st.floats(1e-12, 1e15) | st.integers(0, 10**12)
+INTERVALS = st.tuples(st.none() | st.floats(1e-12, 1e15), st.none() | st.floats(1e-12, 1e15))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    count = draw(st.integers(1, 8))
+    row = st.fixed_dictionaries(
+        {"name": NAMES, "words": st.lists(NAMES, max_size=4).map(" ".join)}
+        | {f"v{place}": VALUES for place in range(count)}
+        | {f"i{place}": INTERVALS for place in range(count)}
+    )
+    columns = [Column("name", None, "optimizer", name=True)]
+    for place in range(count):
+        heading = draw(st.sampled_from(["B_crit", "critical batch size", "k", "B_simple / B_crit"]))
+        interval = draw(st.sampled_from([None, f"i{place}"]))
+        columns.append(Column(f"v{place}", None, heading, interval, wide=draw(st.booleans())))
+    columns.append(Column("words", None, "verdict", left=True))
+    return Table(columns=tuple(columns), rows=draw(st.lists(row, min_size=1, max_size=4)), title="title")
+
+
+@settings(max_examples=60)
+@given(tables(), st.sampled_from([20, *WIDTHS]), st.booleans())
+def test_every_number_is_there_in_full_at_every_width(table: Table, width: int, wide: bool) -> None:
+    shown = text(table, width, wide=wide)
+    seen = table.shown(wide=wide)
+    kept = [column for column in seen.columns if not (column.left or column.name)]
+    numbers = Table(columns=tuple(kept), rows=table.rows)
+    assert lacking(numbers, shown) == []
+    assert all(word in shown for column in seen.columns[1:] for word in column.heading.split())
+    assert "…" not in shown
+
+
+def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
+    columns = [Column("name", None, "optimizer", name=True)]
+    columns += [Column(f"v{place}", None, f"quantity {place}", f"i{place}") for place in range(5)]
+    values = {f"v{place}": 1234.0 + place for place in range(5)}
+    ends = {f"i{place}": (1000.0, 2000.0) for place in range(5)}
+    table = Table(columns=tuple(columns), rows=[{"name": name} | values | ends for name in ("adamw", "muon")])
+    blocks, row_by_row = text(table, 50), text(table, 24)
+    assert text(table, 200).count("optimizer") == 1
+    assert "1,234 [1,000, 2,000]" in text(table, 200)
+    assert blocks.count("optimizer") == blocks.count("muon") > 1
+    assert row_by_row.count("muon") == 1
+    assert "quantity 4:" in row_by_row
+    for shown, width in ((blocks, 50), (row_by_row, 24)):
+        assert lacking(table, shown) == []
+        assert max(map(len, shown.splitlines())) <= width
+
+
+def test_a_cut_digit_is_noticed() -> None:
+    table = Table(columns=(Column("b", None, "B"),), rows=[{"b": 158.0}])
+    assert lacking(table, "B\n15") == ["158"]
+    assert lacking(table, "B\n1158") == ["158"]
+    assert lacking(table, "B\n158") == []
+
+
+def test_a_command_stays_on_its_line() -> None:
+    console = Console(width=40, file=io.StringIO())
+    command = "  cbs sweep " + " ".join(f"--option-{place} value" for place in range(9))
+    say(command, console)
+    assert console.file.getvalue() == f"{command}\n"
+
+
+def test_files_hold_values_and_ends_of_intervals_under_their_names() -> None:
+    columns = (
+        Column("value", None, "shown", "interval", ends=("low", "high")),
+        Column("cost", interval="around"),
+        Column("", "value", "for people alone"),
+    )
+    rows = [{"value": 1.5, "interval": (1.0, None), "cost": None, "around": None}]
+    frame = Table(columns=columns, rows=rows).frame()
+    assert list(frame) == ["value", "low", "high", "cost", "cost_low", "cost_high"]
+    assert frame.iloc[0, :2].tolist() == [1.5, 1.0]
+    assert list(Table(columns=columns, rows=[]).frame()) == list(frame)
+
+
+def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
+    rows = [
+        {"batch": 4, "optimizer": "muon", "ratio": 1.5, "ends": (1.0, 2.0)},
+        {"batch": 8, "optimizer": "sgd", "ratio": 0.5, "ends": (None, None)},
+    ]
+    found = pivot(rows, Column("", "batch", "batch size"), "optimizer", "ratio", "ends")
+    assert [column.heading for column in found.columns] == ["batch size", "muon", "sgd"]
+    assert found.cells() == [
+        [("4", ""), ("1.5", "[1, 2]"), ("–", "")],
+        [("8", ""), ("–", ""), ("0.5", "")],
+    ]
+
+
+def test_latex_is_escaped_and_balanced() -> None:
+    columns = (Column("name", None, "name_%", name=True), Column("b", None, "B", "ends", latex="$B$"))
+    hostile = r"50% & #1 {x}_y ^z~ \a $ < >"
+    source = latex(Table(columns=columns, rows=[{"name": hostile, "b": None, "ends": (1.0, None)}], title="t"))
+    body = source.splitlines()
+    assert body[0] == "% t"
+    assert body[1] == r"\begin{tabular}{lr}"
+    (row,) = [line for line in body if "50" in line]
+    assert r"50\% \& \#1 \{x\}\_y" in row
+    assert r"\textless{} \textgreater{} & -- [1, $\infty$]" in row
+    assert r"name\_\% & $B$ \\" in source
+    assert re.search(r"(?<!\\)[#<>~^]|(?<!\\)%(?! t)", source) is None
+    assert all(rule in source for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
