@@ -24,8 +24,8 @@ QUICK = AnalysisConfig(resamples=200)
 
 
 def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
-    """Seven learning rates, three seeds, and so large a share of the trials never run; ``known`` says so, otherwise they
-    seem to have failed."""
+    """Seven learning rates, three seeds, and so large a share of the trials never run; ``known`` says so, otherwise
+    they seem to have failed."""
     truth = Truth(min_steps=MIN_STEPS, min_examples=MIN_STEPS * CRITICAL, noise=0.05, lr_power=0.2, curvature=0.5)
     rng = np.random.default_rng([7, seed])
     found = []
@@ -47,8 +47,8 @@ def holds(truth: float, interval: tuple[float | None, float | None]) -> bool:
 
 
 def test_a_sweep_with_holes_says_the_same_as_a_whole_one() -> None:
-    """30 % of the cells of 20 sweeps were never run. At 95 % fewer than 17 hits have probability 0.016. Taken for failed
-    they let learning rates win that happened to be run with every seed: estimates are then off by a factor."""
+    """30 % of the cells of 20 sweeps were never run. At 95 % fewer than 17 hits have probability 0.016. Taken for
+    failed they let learning rates win that happened to be run with every seed: estimates are then off by a factor."""
     found = [estimate(sweep(seed, missing=0.3)) for seed in range(20)]
     assert sum(holds(CRITICAL, each.critical["pareto"].interval) for each in found) >= 17
     assert sum(holds(MIN_STEPS, each.min_steps.interval) for each in found) >= 17
