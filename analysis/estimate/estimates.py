@@ -17,6 +17,7 @@ from analysis.estimate.definitions import Definition, Sample, chosen
 from analysis.estimate.diagnosis import Doubts, Verdict, judge
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
+from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import LeaveOneOut, Misfit, leave_one_out, misfit
 from analysis.estimate.fitting.seeds import FarSeed, far_seeds
 from analysis.estimate.fitting.tables import Table
@@ -25,6 +26,7 @@ from cbs.store import finite_or_none
 
 Interval = tuple[float | None, float | None]
 _OPEN: Interval = (None, None)
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,14 +318,13 @@ def _estimate(
         misfit=misfit(fit, used), left_out=leave_one_out(fit, used), ends=ends, seen=_seen(fit, ends), far_seeds=named
     )
     verdict, advice = judge(points, doubts, not_reached, easier)
-    exponents = interval(fit.resampled.exponent, config.confidence)
     return Estimate(
         studies=tuple(studies),
         points=points,
         fit=fit,
         critical=critical,
         min_steps=_asymptote(fit, fit.estimate, fit.resampled, "min_steps", config.confidence),
-        exponent=Quantity(value=float(fit.estimate.exponent), interval=exponents),
+        exponent=_exponent(fit, config.confidence),
         examples_at_critical=_asymptote(fit, fit.estimate, fit.resampled, "examples_at_critical", config.confidence),
         hyperbola=Hyperbola(
             **{
@@ -404,6 +405,20 @@ def _asymptote(fit: Fit, curve: Curve, resampled: Curve, name: str, confidence: 
     }.get(name, _beyond(critical, ends, fit.batch_sizes, resamples))
     value = float(getattr(curve, name))
     return Quantity(value=None if unseen else value, interval=interval(getattr(resampled, name), confidence))
+
+
+def _exponent(fit: Fit, confidence: float) -> Quantity:
+    """Open where it runs to an end of what is looked for."""
+    value = float(fit.estimate.exponent)
+    low, high = (
+        end if end is not None and _inside(end) else None for end in interval(fit.resampled.exponent, confidence)
+    )
+    return Quantity(value=value if _inside(value) else None, interval=(low, high))
+
+
+def _inside(exponent: float) -> bool:
+    low, high = EXPONENTS
+    return low * (1 + _ROUNDING) < exponent < high * (1 - _ROUNDING)
 
 
 def _seen(fit: Fit, ends: Interval) -> tuple[bool, bool]:

@@ -105,8 +105,8 @@ class LeaveOneOut:
     @property
     def range(self) -> tuple[float | None, float | None]:
         """Lowest and highest; ``None`` for 0 and for infinity."""
-        low, high = float(self.critical.min()), float(self.critical.max())
-        return low if low > 0 else None, high if np.isfinite(high) else None
+        low, high = (float(end) if 0 < end < np.inf else None for end in (self.critical.min(), self.critical.max()))
+        return low, high
 
 
 def leave_one_out(fit: Fit, tables: Sequence[Table]) -> LeaveOneOut | None:
