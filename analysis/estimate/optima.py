@@ -1,8 +1,8 @@
 """The best learning rate of one batch size, between the points of the grid.
 
 It is the vertex of the parabola through the winner (:func:`cbs.lr_choice.best_lr`) and its two neighbours, in seed-mean
-ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that did not reach the target on
-every seed is only known to be worse; then the vertex lies between two ends.
+ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that ran and did not reach the
+target on every seed is only known to be worse; then the vertex lies between two ends.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
     if study.winner is None or not np.isfinite(study.lrs).all():
         return None
     tried = ~np.isin(study.status, NOT_RUN).all(axis=1)
-    logs, steps, bound = np.log(study.lrs[tried]), study.steps[tried], study.bound[tried]
-    seeds = steps.shape[1]
+    seeds = len(study.seeds)
     draws = np.vstack([np.arange(seeds), rng.integers(seeds, size=(_DRAWS if seeds > 1 else 0, seeds))])
-    low, high, step, edge = _vertices(logs, steps[:, draws].swapaxes(0, 1), bound[:, draws].swapaxes(0, 1))
+    drawn = [table[tried][:, draws].swapaxes(0, 1) for table in (study.steps, study.bound, study.ran)]
+    low, high, step, edge = _vertices(np.log(study.lrs[tried]), *drawn)
     middle = (low + high) / 2
     return Optimum(
         batch_size=study.batch_size,
@@ -84,15 +84,15 @@ def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
     )
 
 
-def _vertices(logs: Array, steps: Array, bound: Array) -> tuple[Array, Array, Array, Array]:
+def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, Array, Array]:
     """Ends between which the vertex lies, the grid step around it, and the edge it lies at, shape ``[R]`` each. At an
     edge both ends are the learning rate there. NaN where no seed reached the target.
 
     Args:
         logs: ln of the learning rates, shape ``[L]``.
-        steps, bound: as in :class:`Study`, shape ``[R, L, N]``.
+        steps, bound, ran: as in :class:`Study`, shape ``[R, L, N]``.
     """
-    winner = best_lr_many(steps)
+    winner = best_lr_many(steps, ran)
     rows, last = np.arange(len(steps)), len(logs) - 1
     edge = np.where(winner == last, 1, np.where(winner == 0, -1, 0))
     here = np.log(steps[rows, winner])
@@ -100,12 +100,12 @@ def _vertices(logs: Array, steps: Array, bound: Array) -> tuple[Array, Array, Ar
     for side in (-1, 1):
         beside = np.clip(winner + side, 0, last)
         rise = np.log(steps[rows, beside]) - here
-        exact = (np.isfinite(rise) | ~np.isfinite(here)).all(axis=1)
+        exact = (np.isfinite(rise) | ~np.isfinite(here) | ~ran[rows, beside]).all(axis=1)
         rise = np.where(np.isfinite(rise), rise, np.log(bound[rows, beside]) - here)
         known = np.isfinite(rise)
         mean = np.where(known, rise, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         least.append(np.maximum(mean, 0.0))
-        most.append(np.where(exact, least[-1], np.inf))
+        most.append(np.where(exact & known.any(axis=1), least[-1], np.inf))
         gaps.append(np.abs(logs[beside] - logs[winner]))
     at = np.where(winner < 0, np.nan, logs[winner])
     inside = edge == 0

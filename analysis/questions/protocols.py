@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.optima import NOT_RUN
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
@@ -175,17 +175,15 @@ def _only(study: Study, row: int) -> Study:
 
 
 def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
-    config = answer.config
-    return estimates(
-        [studies],
-        chosen(config),
-        targets=[answer.target.value],
-        not_reached=["no trial with these learning rates reached the target"],
-        easier=[""],
-        confidence=config.confidence,
-        resamples=config.resamples,
-        seed=config.seed,
-    )[0]
+    """With the same belief about the exponent of the curve, so that only the trials differ."""
+    believed = []
+    if answer.fit is not None:
+        exponent = answer.fit.exponent
+        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
+    failed = "no trial with these learning rates reached the target"
+    return estimates([studies], answer.config, targets=[answer.target.value], not_reached=[failed], believed=believed)[
+        0
+    ]
 
 
 def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:
