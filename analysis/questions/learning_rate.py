@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
@@ -35,6 +36,19 @@ class LearningRate:
     factors: tuple[Factor, ...]
     protocols: tuple[Protocol, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        group = self.answer.group
+        return {
+            "sweep": group.sweep,
+            "workload": group.workload,
+            "optimizer": group.optimizer,
+            "target": self.answer.target.to_json(),
+            "law": self.law.to_json(),
+            "factors": [asdict(factor) for factor in self.factors],
+            "protocols": [protocol.to_json() for protocol in self.protocols],
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRates:
@@ -51,6 +65,16 @@ class LearningRates:
     config: AnalysisConfig
     entries: tuple[LearningRate, ...]
     notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        config = self.config
+        return {
+            "confidence": config.confidence,
+            "definition": config.definition,
+            "learning_rates": [entry.to_json() for entry in self.entries],
+            "notes": list(self.notes),
+        }
 
 
 def learning_rates(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,22 @@ class Protocol:
     lrs: dict[int, float]
     answer: Answer = field(repr=False)
     missing: tuple[Missing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        answer = self.answer
+        return {
+            "name": self.name,
+            "reference": self.reference,
+            "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
+            "critical_batch_size": answer.critical_batch_size,
+            "interval": list(answer.interval),
+            "examples_at_critical": answer.examples_at_critical,
+            "examples_at_critical_interval": list(answer.examples_at_critical_interval),
+            "verdict": str(answer.verdict),
+            "advice": answer.advice,
+            "missing": [asdict(cells) for cells in self.missing],
+        }
 
 
 def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, ...]:

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from analysis.arrays import Array
+from analysis.estimate.estimates import Quantity
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
 from analysis.estimate.studies import Study
-
-Value = tuple[float, tuple[float | None, float | None]]
-"""A number and its interval."""
 
 LEAST = 4
 """Optima inside the grid that a law needs; three are its parameters."""
@@ -95,7 +94,7 @@ class Law:
     @property
     def trend(self) -> Trend:
         """Saturation counts as seen where ``B_n`` lies below the largest batch size with this confidence."""
-        if self.slope is None:
+        if not len(self.slopes):
             return Trend.UNKNOWN
         low, high = self._ends(self.slopes)
         if low <= 0:
@@ -104,35 +103,35 @@ class Law:
         return Trend.SATURATES if end is not None and end <= self.inside[-1] else Trend.POWER_LAW
 
     @property
-    def slope(self) -> Value | None:
-        """Of the straight line; ``None`` without a law."""
-        return (float(self.slopes[0]), self._ends(self.slopes)) if len(self.slopes) else None
+    def slope(self) -> Quantity:
+        """Of the straight line; its value is ``None``, as that of ``first_slope``, without a law."""
+        return self._quantity(self.slopes)
 
     @property
-    def first_slope(self) -> Value | None:
-        """Of the law at the smallest batch size; ``None`` without a law."""
-        slopes = self.powers / (1 + np.exp(math.log(self.inside[0]) - self.log_noise)) if len(self.powers) else None
-        return None if slopes is None else (float(slopes[0]), self._ends(slopes))
+    def first_slope(self) -> Quantity:
+        """Of the law at the smallest batch size."""
+        first = self.inside[0] if len(self.powers) else 1
+        return self._quantity(self.powers / (1 + np.exp(math.log(first) - self.log_noise)))
 
     @property
-    def alpha(self) -> Value | None:
-        """``None``, as ``max_lr`` and ``noise_batch_size``, where no saturation was seen."""
-        return (float(self.powers[0]), self._ends(self.powers)) if self.trend is Trend.SATURATES else None
+    def alpha(self) -> Quantity:
+        """Its value is ``None``, as those of ``max_lr`` and ``noise_batch_size``, where no saturation was seen."""
+        return self._quantity(self.powers) if self.trend is Trend.SATURATES else Quantity()
 
     @property
-    def max_lr(self) -> Value | None:
+    def max_lr(self) -> Quantity:
         """``eta_max``."""
         if self.trend is not Trend.SATURATES:
-            return None
+            return Quantity()
         values = np.where(np.isfinite(self.log_noise), np.exp(self.log_max_lr), np.inf)
-        return float(values[0]), interval(values[1:], self.confidence)
+        return Quantity(value=float(values[0]), interval=interval(values[1:], self.confidence))
 
     @property
-    def noise_batch_size(self) -> Value | None:
+    def noise_batch_size(self) -> Quantity:
         """``B_n``, examples."""
         if self.trend is not Trend.SATURATES:
-            return None
-        return math.exp(self.log_noise[0]), interval(self._noise, self.confidence)
+            return Quantity()
+        return Quantity(value=math.exp(self.log_noise[0]), interval=interval(self._noise, self.confidence))
 
     @property
     def _noise(self) -> Array:
@@ -161,6 +160,24 @@ class Law:
             linear=low <= multiple <= high,
             extrapolated=batch_size * multiple > self.inside[-1],
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        names = ("slope", "first_slope", "max_lr", "noise_batch_size", "alpha")
+        optima = [
+            {
+                "batch_size": entry.batch_size,
+                "lr": entry.lr,
+                "interval": list(entry.interval(half)),
+                "at_grid_edge": entry.edge != 0,
+            }
+            for entry, half in zip(self.optima, self.half_widths, strict=True)
+        ]
+        numbers = {name: asdict(getattr(self, name)) for name in names}
+        return {"trend": str(self.trend), "scatter": self.scatter, **numbers, "optima": optima}
+
+    def _quantity(self, values: Array) -> Quantity:
+        return Quantity(value=float(values[0]), interval=self._ends(values)) if len(values) else Quantity()
 
     def _ends(self, values: Array) -> tuple[float, float]:
         low, high = np.quantile(values[1:], [0.5 - self.confidence / 2, 0.5 + self.confidence / 2])

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, Value, learning_rate_law
+from analysis.estimate.estimates import Quantity as Estimated
+from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, learning_rate_law
 from analysis.estimate.studies import Study
 from cbs.lr_choice import censored
 
@@ -65,9 +66,9 @@ def law(
     return learning_rate_law(studies, confidence=0.95, resamples=resamples, seed=seed)
 
 
-def holds(found: Value | None, truth: float) -> bool:
-    assert found is not None
-    low, high = found[1]
+def holds(found: Estimated, truth: float) -> bool:
+    assert found.value is not None
+    low, high = found.interval
     return (low is None or low <= truth) and (high is None or truth <= high)
 
 
@@ -81,8 +82,7 @@ def test_a_known_law_comes_back() -> None:
         (found.alpha, truth.alpha),
         (found.first_slope, truth.slope(SIZES[0])),
     ):
-        assert value is not None
-        assert value[0] == pytest.approx(known, rel=0.03)
+        assert value.value == pytest.approx(known, rel=0.03)
         assert holds(value, known)
     np.testing.assert_allclose(found.log_lrs(SIZES)[0], np.log([truth.best(size) for size in SIZES]), atol=0.01)
     factor = found.factor(16, 4)
@@ -102,7 +102,7 @@ def test_far_below_saturation_it_is_a_power_law_and_one_rule_holds(
 ) -> None:
     found = law(Truth(max_lr=50.0, noise_batch_size=1e6, alpha=alpha, noise=0.03), 3, prune_factor=PRUNE_FACTOR)
     assert found.trend is Trend.POWER_LAW
-    assert found.max_lr is found.noise_batch_size is found.alpha is None
+    assert found.max_lr == found.noise_batch_size == found.alpha == Estimated()
     assert holds(found.slope, alpha)
     factor = found.factor(SIZES[-1], 4)
     assert factor is not None
@@ -114,7 +114,7 @@ def test_a_constant_and_a_falling_best_learning_rate_are_called_so(alpha: float,
     found = law(Truth(max_lr=6e-3, noise_batch_size=1e4, alpha=alpha, noise=0.05), 3, prune_factor=PRUNE_FACTOR)
     assert found.trend is trend
     assert holds(found.slope, alpha)
-    assert found.alpha is None
+    assert found.alpha == Estimated()
 
 
 def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
@@ -134,7 +134,8 @@ def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
     assert found.slope == without.slope
     few = law(truth, sizes=SIZES[: LEAST - 1])
     assert few.trend is Trend.UNKNOWN
-    assert few.factor(8, 2) is few.slope is few.first_slope is few.scatter is None
+    assert few.factor(8, 2) is few.scatter is None
+    assert few.slope == few.first_slope == few.max_lr == Estimated()
     assert np.isnan(few.half_widths).all()
     assert few.optima[0].interval(few.half_widths[0]) == (None, None)
     assert np.isfinite(law(truth, 2, sizes=SIZES[: LEAST - 1]).half_widths).all()
@@ -157,19 +158,21 @@ def draw(index: int) -> tuple[Truth, tuple[int, ...]]:
     return truth, sizes
 
 
-Quantity = Callable[[Law, Truth, tuple[int, ...]], tuple[Value | None, float]]
+Quantity = Callable[[Law, Truth, tuple[int, ...]], tuple[Estimated, float]]
 
 
 def factor_at(place: int) -> Quantity:
-    def read(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Value | None, float]:
+    def read(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
         factor = found.factor(sizes[place], 4)
         assert factor is not None
-        return (factor.value, factor.interval), truth.best(4 * sizes[place]) / truth.best(sizes[place])
+        return Estimated(value=factor.value, interval=factor.interval), truth.best(4 * sizes[place]) / truth.best(
+            sizes[place]
+        )
 
     return read
 
 
-def line(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Value | None, float]:
+def line(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
     return found.slope, float(np.polyfit(np.log(sizes), np.log([truth.best(size) for size in sizes]), 1)[0])
 
 
@@ -194,9 +197,12 @@ def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) 
         truth, sizes = draw(index)
         found = law(truth, seeds, sizes=sizes, prune_factor=PRUNE_FACTOR, resamples=200, seed=index)
         value, known = line(found, truth, sizes)
-        assert value is not None
-        errors.append(value[0] - known)
-        halves.append((value[1][1] - value[1][0]) / 2)  # type: ignore[operator]
+        low, high = value.interval
+        assert value.value is not None
+        assert low is not None
+        assert high is not None
+        errors.append(value.value - known)
+        halves.append((high - low) / 2)
     ratio = np.abs(errors) / np.array(halves)
     assert np.mean(ratio > 1) < 0.12
     # two thirds of normal errors of a calibrated interval exceed a fifth of it
@@ -214,7 +220,7 @@ def test_intervals_hold_the_truth_95_times_in_100(seeds: int) -> None:
         saturates += found.trend is Trend.SATURATES
         for name, read in QUANTITIES.items():
             value, known = read(found, truth, sizes)
-            if value is not None:
+            if value.value is not None:
                 held[name].append(holds(value, known))
     assert saturates > 30
     for name, cases in held.items():
