@@ -188,6 +188,7 @@ def snapped(wanted: float, grid: np.ndarray) -> list[float]:
 def _only(study: Study, row: int) -> Study:
     """One learning rate of a study. It goes without its name: that a grid of one ends there is no finding."""
     part = {name: getattr(study, name)[row : row + 1] for name in ("steps", "status", "bound", "trials")}
+    part["status"] = np.where(np.isin(part["status"], NOT_RUN), "", part["status"])
     return replace(study, lrs=np.full(1, np.nan), **part)
 
 
@@ -197,10 +198,9 @@ def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
     if answer.fit is not None:
         exponent = answer.fit.exponent
         believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
-    failed = "no trial with these learning rates reached the target"
-    return estimates([studies], answer.config, targets=[answer.target.value], not_reached=[failed], believed=believed)[
-        0
-    ]
+    failed = ["no trial with these learning rates reached the target"]
+    target = [answer.target.value]
+    return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]
 
 
 def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:

@@ -193,7 +193,7 @@ CLAIMS = ("max_lr", "noise_batch_size")
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) -> None:
     errors, halves = [], []
-    for index in range(60):
+    for index in range(100):
         truth, sizes = draw(index)
         found = law(truth, seeds, sizes=sizes, prune_factor=PRUNE_FACTOR, resamples=200, seed=index)
         value, known = line(found, truth, sizes)
@@ -205,8 +205,7 @@ def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) 
         halves.append((high - low) / 2)
     ratio = np.abs(errors) / np.array(halves)
     assert np.mean(ratio > 1) < 0.12
-    # two thirds of normal errors of a calibrated interval exceed a fifth of it
-    assert 0.2 < np.median(ratio) < 0.5
+    assert 0.3 < np.mean(ratio) < 0.5  # 0.41 for a normal error and its own interval
 
 
 @pytest.mark.slow
