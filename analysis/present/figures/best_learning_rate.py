@@ -90,7 +90,10 @@ def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Bounds, where there are any."""
-    kinds = (("high", "^", "no lower than the highest that was tried"), ("low", "v", "no higher than the lowest tried"))
+    kinds = (
+        ("high", "^", "at the upper edge of the grid: it lies there or above"),
+        ("low", "v", "at the lower edge of the grid: it lies there or below"),
+    )
     bounds = table[table["kind"] == "bound"]
     return [
         Line2D([], [], marker=shape, linestyle="", color=style.GREY, markerfacecolor="white", label=label)

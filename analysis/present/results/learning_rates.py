@@ -147,12 +147,13 @@ def protocols(found: LearningRates) -> Table:
         Column("batch_sizes_reached", "reached"),
         Column("batch_sizes_run", "run"),
         Column("batch_sizes", "of"),
-        Column("", lambda row: f"{row['reached']} of {row['run']}", "batch sizes reached, of those run"),
+        Column("", lambda row: f"{row['reached']} of {row['run']}", "reached"),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
-    return Table(columns=columns, rows=rows, title=title)
+    lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
 def missing_trials(entries: Sequence[LearningRate]) -> Table:
