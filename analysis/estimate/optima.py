@@ -15,10 +15,6 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
 from cbs.lr_choice import best_lr_many
-from cbs.record import TrialStatus
-
-NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
-"""Status of a cell that says nothing about its learning rate."""
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one
@@ -67,11 +63,10 @@ def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
     ``None`` where no trial reached the target or the trials do not name their learning rate."""
     if study.winner is None or not np.isfinite(study.lrs).all():
         return None
-    tried = ~np.isin(study.status, NOT_RUN).all(axis=1)
     seeds = len(study.seeds)
     draws = np.vstack([np.arange(seeds), rng.integers(seeds, size=(_DRAWS if seeds > 1 else 0, seeds))])
-    drawn = [table[tried][:, draws].swapaxes(0, 1) for table in (study.steps, study.bound, study.ran)]
-    low, high, step, edge = _vertices(np.log(study.lrs[tried]), *drawn)
+    drawn = [table[study.tried][:, draws].swapaxes(0, 1) for table in (study.steps, study.bound, study.ran)]
+    low, high, step, edge = _vertices(np.log(study.lrs[study.tried]), *drawn)
     middle = (low + high) / 2
     return Optimum(
         batch_size=study.batch_size,

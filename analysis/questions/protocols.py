@@ -17,9 +17,8 @@ import numpy as np
 
 from analysis.estimate.estimates import Estimate, estimates
 from analysis.estimate.fitting.exponent import Belief
-from analysis.estimate.optima import NOT_RUN
 from analysis.estimate.result import Answer
-from analysis.estimate.studies import Study
+from analysis.estimate.studies import NOT_RUN, Study
 from analysis.questions.suggest.earlier_command import adding
 from cbs.errors import ConfigError
 
