@@ -63,7 +63,7 @@ class Study:
     @property
     def tried(self) -> np.ndarray:
         """Whether some trial of the learning rate ended as training went, not as a machine did, shape ``[L]``."""
-        return np.isin(self.status, NOT_RUN, invert=True).any(axis=1)
+        return np.asarray(np.isin(self.status, NOT_RUN, invert=True).any(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
