@@ -24,6 +24,9 @@ STOPPED = "STOPPED_AT_OWN_TARGET"
 _RAN = (TrialStatus.BUDGET_EXHAUSTED, TrialStatus.PRUNED, STOPPED)
 _RANK = (*_RAN, TrialStatus.DIVERGED, TrialStatus.OUT_OF_MEMORY, TrialStatus.FAILED)
 
+NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
+"""Status of a trial that says nothing about its learning rate, and that a sweep runs (again)."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -60,7 +63,7 @@ class Study:
     @property
     def tried(self) -> np.ndarray:
         """Whether some trial of the learning rate ended as training went, not as a machine did, shape ``[L]``."""
-        return np.isin(self.status, ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY), invert=True).any(axis=1)
+        return np.asarray(np.isin(self.status, NOT_RUN, invert=True).any(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,11 @@ import numpy as np
 
 from analysis.estimate.diagnosis import Doubts
 from analysis.estimate.result import Answer
-from analysis.estimate.studies import Study
+from analysis.estimate.studies import NOT_RUN, Study
 from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import Group
 from cbs.lr_choice import at_edges
-from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
 
@@ -31,7 +30,6 @@ SEEDS = 3
 
 _LRS_BEYOND = 2
 _WIDE_GAP = 3.0
-_RUN_AGAIN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +286,7 @@ def _done(study: Study | None, seed: int) -> set[float]:
     if study is None or seed not in study.seeds:
         return set()
     column = study.status[:, int(np.flatnonzero(study.seeds == seed)[0])]
-    return {float(lr) for lr, status in zip(study.lrs, column, strict=True) if status not in _RUN_AGAIN}
+    return {float(lr) for lr, status in zip(study.lrs, column, strict=True) if status not in NOT_RUN}
 
 
 def _examples(answer: Answer, cells: Sequence[tuple[int, int]]) -> float:

@@ -1,0 +1,120 @@
+"""The best learning rate of one batch size, between the points of the grid.
+
+It is the vertex of the parabola through the winner (:func:`cbs.lr_choice.best_lr`) and its two neighbours, in seed-mean
+ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that ran and did not reach the
+target on every seed is only known to be worse; then the vertex lies between two ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.studies import Study
+from cbs.lr_choice import best_lr_many
+
+_SHAPE = 1 / (6 * math.sqrt(3))
+"""Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one
+side of the optimum as on the other move the vertex by up to 1/6 of a step; that is uniform on (-1/6, 1/6)."""
+
+_DRAWS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best learning rate at one batch size.
+
+    Attributes:
+        batch_size: examples per step.
+        log_lr: ln of it; at an edge of the grid of the one tried there.
+        edge: -1 where the lowest learning rate wins, 1 where the highest does: only a bound is known. Else 0.
+        step: of the grid around it, in ln lr.
+        seeds: number of seeds.
+        seed_variance: variance of ``log_lr`` with one seed; 0 where there is one.
+        grid_variance: variance that the grid leaves open.
+    """
+
+    batch_size: int
+    log_lr: float
+    edge: int
+    step: float
+    seeds: int
+    seed_variance: float
+    grid_variance: float
+
+    @property
+    def lr(self) -> float:
+        return math.exp(self.log_lr)
+
+    def interval(self, half: float) -> tuple[float | None, float | None]:
+        """``lr`` less and plus ``half`` in ln lr; ``None`` where that is not known. At an edge it is open on the far
+        side and ends half a grid step inside on the other."""
+        if self.edge:
+            end = math.exp(self.log_lr - self.edge * self.step / 2)
+            return (end, None) if self.edge > 0 else (None, end)
+        return (None, None) if math.isnan(half) else (math.exp(self.log_lr - half), math.exp(self.log_lr + half))
+
+
+def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
+    """The optimum of one batch size, with the variance of seeds drawn with replacement, the winner chosen again;
+    ``None`` where no trial reached the target or the trials do not name their learning rate."""
+    if study.winner is None or not np.isfinite(study.lrs).all():
+        return None
+    seeds = len(study.seeds)
+    draws = np.vstack([np.arange(seeds), rng.integers(seeds, size=(_DRAWS if seeds > 1 else 0, seeds))])
+    drawn = [table[study.tried][:, draws].swapaxes(0, 1) for table in (study.steps, study.bound, study.ran)]
+    low, high, step, edge = _vertices(np.log(study.lrs[study.tried]), *drawn)
+    middle = (low + high) / 2
+    return Optimum(
+        batch_size=study.batch_size,
+        log_lr=float(middle[0]),
+        edge=int(edge[0]),
+        step=float(step[0]),
+        seeds=seeds,
+        seed_variance=float(np.nanvar(middle[1:])) * seeds**2 / (seeds - 1) if seeds > 1 else 0.0,
+        grid_variance=float((high[0] - low[0]) ** 2 / 12 + (_SHAPE * step[0]) ** 2),
+    )
+
+
+def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, Array, Array]:
+    """Ends between which the vertex lies, the grid step around it, and the edge it lies at, shape ``[R]`` each. At an
+    edge both ends are the learning rate there. NaN where no seed reached the target.
+
+    Args:
+        logs: ln of the learning rates, shape ``[L]``.
+        steps, bound, ran: as in :class:`Study`, shape ``[R, L, N]``.
+    """
+    winner = best_lr_many(steps, ran)
+    rows, last = np.arange(len(steps)), len(logs) - 1
+    edge = np.where(winner == last, 1, np.where(winner == 0, -1, 0))
+    here = np.log(steps[rows, winner])
+    least, most, gaps = [], [], []
+    for side in (-1, 1):
+        beside = np.clip(winner + side, 0, last)
+        rise = np.log(steps[rows, beside]) - here
+        exact = (np.isfinite(rise) | ~np.isfinite(here) | ~ran[rows, beside]).all(axis=1)
+        rise = np.where(np.isfinite(rise), rise, np.log(bound[rows, beside]) - here)
+        known = np.isfinite(rise)
+        mean = np.where(known, rise, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        least.append(np.maximum(mean, 0.0))
+        most.append(np.where(exact & known.any(axis=1), least[-1], np.inf))
+        gaps.append(np.abs(logs[beside] - logs[winner]))
+    at = np.where(winner < 0, np.nan, logs[winner])
+    inside = edge == 0
+    low = at + np.where(inside, _vertex(least[0], most[1], *gaps, tie=-1), 0.0)
+    high = at + np.where(inside, _vertex(most[0], least[1], *gaps, tie=1), 0.0)
+    return low, high, (gaps[0] + gaps[1]) / np.where(inside, 2, 1), edge
+
+
+def _vertex(left: Array, right: Array, below: Array, above: Array, *, tie: int) -> Array:
+    """Vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at ``above``. Where both are
+    infinite or none rises it may lie anywhere, and the end on the side ``tie`` is taken."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first, second = left / below, right / above
+        found = (above * first - below * second) / (2 * (first + second))
+    found = np.where(np.isinf(first), above / 2, np.where(np.isinf(second), -below / 2, found))
+    anywhere = (np.isinf(first) & np.isinf(second)) | (first + second == 0)
+    return np.asarray(np.where(anywhere, above / 2 if tie > 0 else -below / 2, found))

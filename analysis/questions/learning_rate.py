@@ -1,0 +1,120 @@
+"""How the learning rate follows the batch size, and what the way it is chosen does to the critical batch size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
+from analysis.estimate.result import Answer, answers
+from analysis.questions.protocols import Protocol, protocols
+from analysis.read.results import load
+from cbs.target import Target
+
+MULTIPLES = (2, 4, 8)
+"""How many times larger a batch the factors are for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRate:
+    """One optimizer at one target.
+
+    Attributes:
+        answer: its critical batch size.
+        law: the best learning rate against the batch size.
+        factors: from the critical batch size, where it is known, and from the largest with a known optimum, to each of
+            :data:`MULTIPLES`; empty without a law.
+        protocols: the critical batch size by the way that the learning rate was chosen.
+    """
+
+    answer: Answer
+    law: Law
+    factors: tuple[Factor, ...]
+    protocols: tuple[Protocol, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        group = self.answer.group
+        return {
+            "sweep": group.sweep,
+            "workload": group.workload,
+            "optimizer": group.optimizer,
+            "target": self.answer.target.to_json(),
+            "law": self.law.to_json(),
+            "factors": [asdict(factor) for factor in self.factors],
+            "protocols": [protocol.to_json() for protocol in self.protocols],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRates:
+    """What :func:`learning_rates` found.
+
+    Attributes:
+        path: the results that were read.
+        config: how the numbers were made.
+        entries: one per sweep, optimizer and target.
+        notes: what was left out, one line each.
+    """
+
+    path: Path
+    config: AnalysisConfig
+    entries: tuple[LearningRate, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        config = self.config
+        return {
+            "confidence": config.confidence,
+            "definition": config.definition,
+            "learning_rates": [entry.to_json() for entry in self.entries],
+            "notes": list(self.notes),
+        }
+
+
+def learning_rates(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig | None = None,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    reference: int | None = None,
+) -> LearningRates:
+    """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
+
+    Args:
+        path: one sweep, or a folder of sweeps.
+        config: how the numbers are made.
+        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target.
+        reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
+
+    Raises:
+        ConfigError: if an argument is out of its domain or a target cannot be used.
+        ResultsError: if there are no usable results at ``path``.
+    """
+    config = config or AnalysisConfig()
+    results = load(path)
+    found = answers(results, config, targets=targets, noise=False)
+    return LearningRates(
+        path=Path(path),
+        config=config,
+        entries=tuple(_entry(answer, reference) for answer in found),
+        notes=tuple(results.notes),
+    )
+
+
+def _entry(answer: Answer, reference: int | None) -> LearningRate:
+    config = answer.config
+    law = learning_rate_law(answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed)
+    starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
+    factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
+    return LearningRate(
+        answer=answer,
+        law=law,
+        factors=tuple(factor for factor in factors if factor is not None),
+        protocols=protocols(answer, reference),
+    )

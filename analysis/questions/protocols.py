@@ -1,0 +1,215 @@
+"""What the critical batch size would be had the learning rate not been tuned at every batch size.
+
+From the trials that are there: one learning rate for all batch sizes, or one that follows the batch size by a rule from
+the best one at a reference. The learning rate that a rule wants is the nearest one of the grid, at most half a grid
+step away. A cell that was never run is missing, and named; it never counts as failed. One that ran and did not reach
+the target is a bound, as in every estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.fitting.exponent import Belief
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import NOT_RUN, Study
+from analysis.questions.suggest.earlier_command import adding
+from cbs.errors import ConfigError
+
+RULES = {"square-root rule": 0.5, "linear rule": 1.0}
+"""Exponent of the batch size that the learning rate follows."""
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Cells of a protocol that were never run, at one learning rate.
+
+    Attributes:
+        lr: the learning rate to run.
+        batch_sizes: examples per step, increasing.
+        seeds: at all of these batch sizes.
+        command: for the shell; empty where the sweep was not run by ``cbs sweep``.
+    """
+
+    lr: float
+    batch_sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One way to choose the learning rate, and what it makes of the same trials.
+
+    Attributes:
+        name: of the way.
+        reference: batch size whose best learning rate it starts from; ``None`` where it has none.
+        lrs: learning rate by batch size, where it was run.
+        answer: what these trials alone say.
+        missing: cells to run for the protocol to be complete.
+    """
+
+    name: str
+    reference: int | None
+    lrs: dict[int, float]
+    answer: Answer = field(repr=False)
+    missing: tuple[Missing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        answer = self.answer
+        return {
+            "name": self.name,
+            "reference": self.reference,
+            "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
+            "critical_batch_size": answer.critical_batch_size,
+            "interval": list(answer.interval),
+            "examples_at_critical": answer.examples_at_critical,
+            "examples_at_critical_interval": list(answer.examples_at_critical_interval),
+            "verdict": str(answer.verdict),
+            "advice": answer.advice,
+            "missing": [asdict(cells) for cells in self.missing],
+        }
+
+
+def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, ...]:
+    """The learning rate tuned at every batch size, one for all of them, that of the reference, and by each of
+    :data:`RULES`; the first alone where trials do not name their learning rate or none reached the target.
+
+    Args:
+        answer: of one optimizer at one target.
+        reference: batch size that the rules start from; absent: of those whose best learning rate lies inside the grid
+            (of all that reached the target if there is none) the one nearest the middle, in ln B. From there a rule has
+            the shortest way to both ends, and wants the fewest learning rates that were never run.
+
+    Raises:
+        ConfigError: if no trial at ``reference`` reached the target.
+        ResultsError: if ``sweep.json`` of the group cannot be read.
+    """
+    best = {point.batch_size: point.best_lr for point in answer.points if point.best_lr is not None}
+    tuned = Protocol(name="tuned per batch size", reference=None, lrs=best, answer=answer, missing=())
+    if not best:
+        return (tuned,)
+    if reference is not None and reference not in best:
+        raise ConfigError(
+            f"batch size {reference} of {answer.group.optimizer} has no best learning rate at {answer.target}; "
+            f"there are {', '.join(map(str, best))}"
+        )
+    start = _middle(answer, best) if reference is None else reference
+    wanted: dict[str, tuple[int | None, dict[int, float]]] = {}
+    wanted["one for all batch sizes"] = None, dict.fromkeys(_sizes(answer), _common(answer.studies))
+    for name, power in {f"that of batch size {start}": 0.0, **RULES}.items():
+        wanted[name] = (start, {size: best[start] * (size / start) ** power for size in _sizes(answer)})
+    return (tuned, *(_counterfactual(answer, name, *found) for name, found in wanted.items()))
+
+
+def _sizes(answer: Answer) -> list[int]:
+    return [study.batch_size for study in answer.studies]
+
+
+def _middle(answer: Answer, best: dict[int, float]) -> int:
+    inside = [point.batch_size for point in answer.points if point.batch_size in best and not point.at_grid_edge]
+    sizes = _sizes(answer)
+    middle = math.sqrt(sizes[0] * sizes[-1])
+    return min(inside or best, key=lambda size: abs(math.log(size / middle)))
+
+
+def _common(studies: Sequence[Study]) -> float:
+    """The learning rate that reaches the target at the most batch sizes; among such, with the least excess of its ln
+    steps over those of the best one there, averaged over them."""
+    excess: dict[float, list[float]] = {}
+    for study in studies:
+        if study.winner is None:
+            continue
+        least = _mean_log(study.steps[study.winner])
+        for lr, steps in zip(study.lrs.tolist(), study.steps, strict=True):
+            if np.isfinite(steps).any():
+                excess.setdefault(lr, []).append(_mean_log(steps) - least)
+    return min(excess, key=lambda lr: (-len(excess[lr]), float(np.mean(excess[lr])), lr))
+
+
+def _mean_log(steps: np.ndarray) -> float:
+    return float(np.log(steps[np.isfinite(steps)]).mean())
+
+
+def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: dict[int, float]) -> Protocol:
+    grid = np.unique(np.concatenate([study.lrs for study in answer.studies]))
+    grid = grid[np.isfinite(grid)]
+    lrs: dict[int, float] = {}
+    kept, missing = [], []
+    for study in answer.studies:
+        candidates = snapped(wanted[study.batch_size], grid)
+        rows = {lr: row for row, lr in enumerate(study.lrs.tolist()) if lr in candidates}
+        ran = {lr: ~np.isin(study.status[row], NOT_RUN) for lr, row in rows.items()}
+        lr = next((lr for lr in candidates if lr in ran and ran[lr].any()), None)
+        if lr is None:
+            missing.append((candidates[0], study.batch_size, tuple(study.seeds.tolist())))
+            continue
+        lrs[study.batch_size] = lr
+        kept.append(_only(study, rows[lr]))
+        if not ran[lr].all():
+            missing.append((lr, study.batch_size, tuple(study.seeds[~ran[lr]].tolist())))
+    return Protocol(
+        name=name,
+        reference=reference,
+        lrs=lrs,
+        answer=replace(answer, estimate=_estimate(answer, kept)),
+        missing=_together(answer, missing),
+    )
+
+
+def snapped(wanted: float, grid: np.ndarray) -> list[float]:
+    """Learning rates of the grid that may stand for ``wanted``: those at most half a grid step away in ln lr, the
+    nearest first, the lower first where two are as near. Where there is none, ``wanted`` itself, to four digits.
+
+    Args:
+        wanted: a learning rate.
+        grid: all that were tried, increasing.
+    """
+    logs, at = np.log(grid), math.log(wanted)
+    steps = np.diff(logs)
+    below, above = np.append(steps[:1], steps), np.append(steps, steps[-1:])
+    half = np.where(at < logs, below, above) / 2 if len(steps) else np.zeros(1)
+    distance = np.abs(logs - at)
+    near = np.flatnonzero(distance <= half + _ROUNDING)
+    near = near[np.argsort(np.round(distance[near], 9), kind="stable")]
+    return grid[near].tolist() or [float(f"{wanted:.4g}")]
+
+
+def _only(study: Study, row: int) -> Study:
+    """One learning rate of a study. It goes without its name: that a grid of one ends there is no finding."""
+    part = {name: getattr(study, name)[row : row + 1] for name in ("steps", "status", "bound", "trials")}
+    part["status"] = np.where(np.isin(part["status"], NOT_RUN), "", part["status"])
+    return replace(study, lrs=np.full(1, np.nan), **part)
+
+
+def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
+    """With the same belief about the exponent of the curve, so that only the trials differ."""
+    believed = []
+    if answer.fit is not None:
+        exponent = answer.fit.exponent
+        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
+    failed = ["no trial with these learning rates reached the target"]
+    target = [answer.target.value]
+    return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]
+
+
+def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:
+    """Missing cells, one entry for those that one sweep runs."""
+    groups: dict[tuple[float, tuple[int, ...]], list[int]] = {}
+    for lr, size, seeds in cells:
+        groups.setdefault((lr, seeds), []).append(size)
+    group = answer.group
+    optimizer = group.optimizer.partition("(")[0]
+    return tuple(
+        Missing(lr, tuple(sizes), seeds, adding(group.folder, optimizer, sizes, seeds, [lr]))
+        for (lr, seeds), sizes in groups.items()
+    )

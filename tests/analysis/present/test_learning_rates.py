@@ -1,0 +1,118 @@
+"""What ``cbs lr`` prints, writes and draws."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from analysis import present
+from analysis.config import AnalysisConfig
+from analysis.present.figures.best_learning_rate import BEST_LEARNING_RATE, compute
+from analysis.questions.learning_rate import LearningRates, learning_rates
+from tests.factories import Truth, sweep
+
+SIZES = (2, 8, 32, 128, 512)
+LRS = tuple(5e-4 * 2.0**power for power in range(6))
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """AdamW has its best learning rate at the upper edge at the largest batch size; Muon everywhere in the middle."""
+    folder = tmp_path_factory.mktemp("sweep")
+    optimizers = {"adamw": Truth(lr_at_1=8e-4, lr_power=0.5, lr_max=1.0), "muon": Truth(lr_at_1=2e-3, lr_power=0.0)}
+    sweep(folder, optimizers, batch_sizes=SIZES, lrs=LRS, seeds=2, prune_factor=None, growth=1.3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> LearningRates:
+    return learning_rates(folder, AnalysisConfig(resamples=200))
+
+
+def test_everything_asked_is_printed(found: LearningRates) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    present.show(found, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "Best learning rate, between the points of the grid",
+        "at an edge of the grid only a bound is known",
+        "power law, no saturation seen",
+        "no dependence seen",
+        "learning rate times",
+        "square-root rule",
+        "one for all batch sizes",
+        "not run, and left out of the protocols that want them:",
+        "every interval 95 %",
+    ):
+        assert words in text, words
+
+
+def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path) -> None:
+    files = present.write(found, tmp_path)
+    names = {path.name for path in files}
+    assert {"best_learning_rates.csv", "learning_rate_laws.tex", "protocols.csv", "learning_rates.json"} <= names
+    assert {f"best_learning_rate.{suffix}" for suffix in ("png", "pdf", "csv")} <= names
+    best = pd.read_csv(tmp_path / "best_learning_rates.csv").set_index(["optimizer", "batch_size"])
+    entry = found.entries[0]
+    low, high = entry.law.optima[1].interval(entry.law.half_widths[1])
+    assert best.loc[("adamw", 8), ["lr", "lr_low", "lr_high"]].tolist() == pytest.approx(
+        [entry.law.optima[1].lr, low, high]
+    )
+    assert best["at_grid_edge"].sum() == 1
+    protocols = pd.read_csv(tmp_path / "protocols.csv")
+    assert len(protocols) == 10
+    assert protocols["critical_batch_size"].tolist() == pytest.approx(
+        [each.answer.critical_batch_size for entry in found.entries for each in entry.protocols], nan_ok=True
+    )
+    factors = pd.read_csv(tmp_path / "learning_rate_factors.csv")
+    assert set(factors["multiple"]) == {2, 4, 8}
+    assert factors.loc[factors["optimizer"] == "adamw", "square_root"].all()
+    missing = pd.read_csv(tmp_path / "missing_trials.csv")
+    assert set(missing["protocol"]) == {"linear rule"}
+    assert json.loads((tmp_path / "learning_rates.json").read_text())["learning_rates"][1]["optimizer"] == "muon"
+
+
+def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: LearningRates) -> None:
+    table = compute(found.entries)
+    assert table.groupby(["optimizer", "kind"]).size()[["adamw"]].to_dict() == {
+        ("adamw", "bound"): 1,
+        ("adamw", "law"): 60,
+        ("adamw", "optimum"): 4,
+    }
+    law = table[(table["kind"] == "law") & (table["optimizer"] == "adamw")]
+    assert (law["low"] <= law["lr"]).all()
+    assert (law["lr"] <= law["high"]).all()
+    assert law["batch_size"].max() == 128
+    figure = BEST_LEARNING_RATE.figure(table)
+    (axes,) = figure.axes[:1]
+    triangles = [line for line in axes.lines if line.get_marker() == "^"]
+    assert [line.get_xdata()[0] for line in triangles] == pytest.approx([512], rel=0.05)
+    assert len(axes.collections) >= 2
+    nothing = BEST_LEARNING_RATE.figure(table.iloc[:0])
+    assert "no trial reached the target" in nothing.axes[0].texts[0].get_text()
+    assert np.isfinite(table.loc[table["kind"] != "bound", ["low", "high"]].to_numpy()).all()
+
+
+def test_the_command_prints_json_and_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
+    def cbs(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "cli.py"), "lr", str(folder), "-o", str(tmp_path / "out"), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = cbs("--json", "--no-figures", "--resamples", "100", "--scale-from", "8")
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert {each["reference"] for entry in written["learning_rates"] for each in entry["protocols"]} == {None, 8}
+    assert all(Path(path).is_file() for path in written["files"])
+    refused = cbs("--scale-from", "7")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("cbs: batch size 7 of adamw has no best learning rate")
+    assert len(refused.stderr.strip().splitlines()) == 1
