@@ -76,7 +76,7 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "steps_to_target": best[1] if best else None,
-                "at_grid_edge": bool(best) and any(at_edges(lrs.index(best[0]), [True] * len(lrs))),
+                "at_grid_edge": best is not None and any(at_edges(lrs.index(best[0]), [True] * len(lrs))),
             }
         )
     return {"output": str(folder), "target": str(search.sweep.target), "statuses": dict(statuses), "studies": studies}

@@ -209,12 +209,12 @@ def answers(
     chosen(config)
     steps: dict[Target, np.ndarray] = {}
     wanted = [_targets(group, targets) for group in results.groups]
-    evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
+    trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     curves: list[list[list[Study]]] = []
     for index, own in enumerate(wanted):
         for target in own:
             if target not in steps:
-                steps[target] = target.crossings(*evaluations, len(results.trials))
+                steps[target] = target.crossings(trial, step, value, len(results.trials))
             _check_start(results, index, target, steps[target])
         curves.append([studies(results, index, target, steps[target]) for target in own])
     believed = iter(
