@@ -88,7 +88,7 @@ errors = Console(stderr=True, highlight=False)
 
 
 def console() -> Console:
-    """Standard output; wide enough for every table where it is not a terminal, which would cut them at 80 columns."""
+    """Standard output; where it is not a terminal, wide enough for most tables to stay in one piece."""
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(highlight=False, width=wide)
 

@@ -144,7 +144,8 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
     points = [point for point in found.points if point.held_data is not None and point.optimizer == "adamw"]
     assert [point.data for point in points] == [800_000] * 3
     for point in points:
-        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)  # the exponent is fitted, too
+        # beside its logarithm the exponent of the curve is fitted, too
+        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)
     assert points[0].critical < points[1].critical < points[2].critical
     law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
     assert law.fit is not None
