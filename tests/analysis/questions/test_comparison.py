@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
+from analysis.estimate.fitting.tables import Table
 from analysis.estimate.result import Answer, answers, scopes
 from analysis.questions.comparison import (
     critical_pair,
@@ -176,9 +177,9 @@ def test_the_same_draws_are_not_compared_one_by_one(noisy: dict[str, Answer]) ->
 def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     """An answer drawn from ``truth`` without going through the disk."""
     data = tables(truth, SIZES, seeds, lrs=tuple(1e-4 * 2.0**power for power in range(12)), seed=index)
-    fit = fit_curve(SIZES, data, resamples=300, seed=0)
-    with np.errstate(divide="ignore"):
-        value, resampled = (curve.min_examples / curve.min_steps for curve in (fit.estimate, fit.resampled))
+    measured = [Table(steps, np.full_like(steps, np.nan), np.ones(steps.shape, dtype=bool)) for steps in data]
+    fit = fit_curve(SIZES, measured, resamples=300, seed=0)
+    value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)
     estimate = dataclasses.replace(like.estimate, fit=fit, critical={**like.estimate.critical, "pareto": made})
     return dataclasses.replace(like, estimate=estimate)
@@ -231,7 +232,7 @@ def test_two_fits_together_have_the_degrees_of_freedom_of_both(noisy: dict[str, 
     """Equal variances and n degrees of freedom each make 2 n; one that is all the variance keeps its own."""
     fit = noisy["adamw"].fit
     assert fit is not None
-    freedom = len(SIZES) - 2 + fit.seed_freedom
+    freedom = fit.freedom
     expected = widening(2 * freedom, 0.95) / widening(freedom, 0.95)
     assert narrowing(fit, fit, 0.95) == (pytest.approx(expected), pytest.approx(expected))
     quiet = dataclasses.replace(fit, deviation=fit.deviation * 1e-6)

@@ -185,13 +185,14 @@ def test_intervals_and_probabilities_come_from_the_resamples_of_the_steps(noisy:
     throughput = Assumed(examples_per_second=2000.0, latency=0.05)
     plan = advise(answer, throughput, Wish(devices=4)).plans["time"]
     assert answer.fit is not None
-    steps = answer.fit.resampled.min_steps + answer.fit.resampled.min_examples / plan.batch_size
+    steps = np.exp(answer.fit.resampled.log_steps(np.array([float(plan.batch_size)])))[:, 0]
     seconds = np.sort(steps * (0.05 + plan.batch_size / 8000.0))
     low, high = plan.seconds.interval
     assert (low, high) == (pytest.approx(seconds[25], rel=0.01), pytest.approx(seconds[974], rel=0.01))
     assert 0 < plan.probability_near <= 1
-    best = np.sqrt(answer.fit.resampled.min_examples / answer.fit.resampled.min_steps * 0.05 * 8000.0)
-    ends = np.quantile(best, [0.025, 0.975])
+    sizes = np.arange(SIZES[0], SIZES[-1] + 1.0)
+    each = np.exp(answer.fit.resampled.log_steps(sizes)) * (0.05 + sizes / 8000.0)
+    ends = np.quantile(sizes[each.argmin(axis=1)], [0.025, 0.975])
     assert plan.best_interval == (pytest.approx(ends[0], rel=0.05), pytest.approx(ends[1], rel=0.05))
 
 
