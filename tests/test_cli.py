@@ -27,11 +27,13 @@ from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
 
 COMMANDS = sorted(typer.main.get_command(cli.application()).commands)
-EXPECTED = {
-    "analyze", "compare", "fit", "import", "noise-scale", "optimizers", "recommend", "report", "scale", "sweep",
-    "throughput",
-}  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
+EXPECTED = {
+    path.stem.strip("_").replace("_", "-")
+    for package in ("sweeps", "analysis")
+    for path in (ROOT / package / "commands").glob("*.py")
+    if path.stem != "__init__"
+}
 
 
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")

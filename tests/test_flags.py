@@ -151,6 +151,18 @@ FLAGS = {
             "--add": (["--add"], "add=True"),
         },
     ),
+    "lr": Flags(
+        {"analysis.questions.learning_rate.learning_rates": answer, **PRESENT},
+        cases=RESULTS
+        | OUTPUT
+        | FIGURES
+        | VENUE
+        | JSON
+        | {
+            "--scale-from": (["--scale-from", "16"], "reference=16"),
+            **{flag: CONFIG[flag] for flag in ("--definition", "--confidence", "--resamples")},
+        },
+    ),
     "noise-scale": Flags(
         {
             "sweeps.noise_scale.measure": dict,

@@ -18,13 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from analysis.venues import VENUES
+from analysis.venues import VENUES, venue
 from cbs.registry import listed
 
 if TYPE_CHECKING:
     from analysis.config import AnalysisConfig
     from analysis.present import Result
     from cbs.step_times import StepTime
+
+
+def _known_venue(name: str) -> str:
+    """Refuse a venue that there is not before anything is computed."""
+    with venue(name):
+        return name
+
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[
@@ -56,7 +63,7 @@ Definitions = Annotated[
 ]
 VenueName = Annotated[
     str,
-    typer.Option("--venue", help=f"Width of the figures: {', '.join(VENUES)}."),
+    typer.Option("--venue", callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}."),
 ]
 ExamplesPerSecond = Annotated[
     float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")

@@ -13,8 +13,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
-from scipy.sparse.csgraph import connected_components
+from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.laws import scatter
@@ -75,6 +74,8 @@ class Observations:
         runs alone, and several targets of one run are no further witnesses: then runs less the exponent and one
         constant for all sets that share runs.
         """
+        from scipy.sparse.csgraph import connected_components
+
         runs, run = np.unique(self.runs, return_inverse=True)
         spread = [np.ptp(self.log_x[run == index]) for index in range(len(runs))]
         sets = int(self.sets.max()) + 1
@@ -183,7 +184,7 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
     if found:
         tail = 0.5 + confidence / 2
         mean_square = _mean_square(y, design, covariance)
-        widening = max(1.0, math.sqrt(mean_square) * stats.t.ppf(tail, freedom) / stats.norm.ppf(tail))
+        widening = max(1.0, math.sqrt(mean_square) * stdtrit(freedom, tail) / ndtri(tail))
         drawn = deviations + found.draw(runs, len(deviations), rng)
         total = scatter.plausible(y, design, errors, runs, found, len(deviations), rng)
         new_point = total * rng.standard_normal(len(deviations))

@@ -11,7 +11,6 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
 from analysis.arrays import Array
 
@@ -65,6 +64,8 @@ def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatte
         errors: covariance of the points' own errors, shape ``[n, n]``.
         runs: which runs every point is of, shape ``[n]``.
     """
+    from scipy.optimize import minimize
+
     n, p = design.shape
     residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
     unit = max(float(residual @ residual) / (n - p), FLOOR)

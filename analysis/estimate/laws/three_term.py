@@ -20,9 +20,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import least_squares
-from scipy.special import expit
+from scipy.special import expit, ndtri, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.fitting import interval
@@ -231,6 +229,8 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     Raises:
         ValueError: in words, if the data do not determine a law.
     """
+    from scipy.optimize import least_squares
+
     terms = identifiable(runs)
     reference = float(np.exp(np.log(runs.parameters).mean()))
     rng = np.random.default_rng(seed)
@@ -256,7 +256,7 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     distinct, trial = np.unique(runs.trials, return_inverse=True)
     freedom = max(1, len(distinct) - len(best))
     tail = 0.5 + confidence / 2
-    widening = math.sqrt(len(distinct) / freedom) * stats.t.ppf(tail, freedom) / stats.norm.ppf(tail)
+    widening = math.sqrt(len(distinct) / freedom) * stdtrit(freedom, tail) / ndtri(tail)
     draws = rng.standard_normal((min(resamples, _REFITS), len(distinct)))[:, trial]
     moved = observed - left + widening * draws * left
     refits = _refit(best, moved, root, runs, terms, reference, low, high)
