@@ -61,13 +61,13 @@ class Presentation:
 @functools.singledispatch
 def presentation(result: Any) -> Presentation:
     """What there is to say about ``result``; every file of :mod:`analysis.present.results` registers a type."""
-    before = len(presentation.registry)
     package = importlib.import_module("analysis.present.results")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    if len(presentation.registry) == before:
-        raise TypeError(f"nothing says how to present a {type(result).__name__}")
-    return presentation(result)
+        importlib.import_module(f"{package.__name__}.{module.name}")  # one by one: each brings its question along
+        found = presentation.dispatch(type(result))
+        if found is not presentation.dispatch(object):
+            return found(result)
+    raise TypeError(f"nothing says how to present a {type(result).__name__}")
 
 
 def show(
