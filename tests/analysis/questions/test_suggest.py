@@ -15,8 +15,10 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve
+from analysis.estimate.fitting.tables import Table
 from analysis.estimate.result import Answer, answers
-from analysis.questions.suggest import Suggestion, suggest
+from analysis.estimate.studies import Study
+from analysis.questions.suggest import Suggestion, _beyond, suggest
 from analysis.questions.suggest.design import GOAL, best_per_example, information, variance, width_factor
 from analysis.questions.suggest.earlier_command import adding, parsed
 from analysis.read.results import load
@@ -185,6 +187,16 @@ def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
     assert any("beyond the edge" in reason for reason in found.reasons)
 
 
+def test_a_learning_rate_lost_to_its_machine_is_no_neighbour_of_an_edge() -> None:
+    """The best of what ended lies at the edge, so the one that was lost is asked for again, and those beyond."""
+    steps = np.array([[300.0], [200.0], [math.nan]])
+    status = np.array([["REACHED"], ["REACHED"], ["FAILED"]], dtype=object)
+    lost = Study(8, np.array([1e-3, 2e-3, 4e-3]), np.zeros(1), steps, status, np.full((3, 1), math.nan), steps * 0)
+    assert _beyond(lost, 2e-3)[0] == 4e-3
+    diverged = dataclasses.replace(lost, status=np.where(status == "FAILED", "DIVERGED", status))
+    assert _beyond(diverged, 2e-3) == ()
+
+
 def test_nothing_is_suggested_where_more_of_the_same_would_not_reach_the_target(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=SIZES, max_steps=100, growth=1.3)
     assert suggest(answer(tmp_path)) is None
@@ -240,7 +252,9 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
     """Against the scatter of the resamples themselves; 2000 draws know a standard deviation to 1.6 %, and linearising
     costs a few percent more."""
     sizes = np.array(SIZES)
-    fit = fit_curve(sizes, tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3)), resamples=2000)
+    found = tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3))
+    whole = [Table.of(table) for table in found]
+    fit = fit_curve(sizes, whole, resamples=2000)
     scale = fit.deviation * np.std(fit.draws, axis=0)
     assert scale == pytest.approx(fit.deviation / np.sqrt(fit.weights), rel=0.08)
     measured = np.std(np.log(fit.resampled.min_examples / fit.resampled.min_steps))
@@ -251,7 +265,7 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
 
 def test_twice_the_seeds_halve_the_variance_and_the_choice_meets_its_goal() -> None:
     sizes = np.array(SIZES)
-    fit = fit_curve(sizes, tables(Truth(noise=0.05), sizes, 3))
+    fit = fit_curve(sizes, [Table.of(table) for table in tables(Truth(noise=0.05), sizes, 3)])
     assert variance(fit, SIZES, [3] * 5) == pytest.approx(variance(fit) / 2)
     factor = width_factor(fit, SIZES, [3] * 5, 0.95)
     assert factor is not None
