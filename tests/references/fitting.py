@@ -117,16 +117,16 @@ def pooled_by_grid(
     """Mean and standard deviation of the log exponent of curve ``index`` before it is looked at, by adding up a grid
     over the common mean and the spread between curves: for each pair a density by how well it explains all curves,
     times what the others say of the mean."""
-    means = np.linspace(-5 * spread, 5 * spread, 2001)
+    means = np.linspace(-5 * spread, 5 * spread, 1001)
     weights, firsts, seconds = [], [], []
-    for omega in np.linspace(0.0, 3.0 * unlike, 13):
+    for omega in np.linspace(0.0, 10.0 * unlike, 1001)[1:]:
         every, others = norm.pdf(means / spread), norm.pdf(means / spread)
         for curve, (value, variance) in enumerate(zip(log_exponents, variances, strict=True)):
             density = norm.pdf(value, means, math.sqrt(variance + omega**2))
             every = every * density
             others = others if curve == index else others * density
         others = others / others.sum()
-        weights.append(every.sum() * math.exp(-0.5 * (omega / unlike) ** 2))
+        weights.append(every.sum() * 1.0 / (1.0 + (omega / unlike) ** 2))
         firsts.append(others @ means)
         seconds.append(others @ means**2 + omega**2)
     shares = np.array(weights) / np.sum(weights)

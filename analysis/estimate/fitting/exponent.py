@@ -7,7 +7,7 @@ of ordinary noise then draw the exponent towards 1 by as much as they leave open
 that, the belief gives way: its variance is at least the squared distance of the exponent of the free fit.
 
 Curves of one sweep at one target share what they have in common (partial pooling): :math:`\ln a_i \sim N(\mu,
-\omega^2)`, :math:`\mu \sim N(0,` :data:`SPREAD` :math:`^2)`, :math:`\omega` half normal with scale :data:`UNLIKE`. For
+\omega^2)`, :math:`\mu \sim N(0,` :data:`SPREAD` :math:`^2)`, :math:`\omega` half Cauchy with scale :data:`UNLIKE`. For
 each curve the others leave a mixture of normals over :math:`\omega`, weighed by how well it explains all of them
 (Gelman et al., "Bayesian Data Analysis", section 5.4).
 """
@@ -29,7 +29,9 @@ SPREAD = 0.15
 UNLIKE = 0.05
 """Scale of the standard deviation of the log exponent between curves of one sweep at one target."""
 
-_OMEGAS = np.linspace(0.0, 3.0 * UNLIKE, 13)
+_FARTHEST = 10.0
+_OMEGAS = UNLIKE * np.tan(math.atan(_FARTHEST) * (np.arange(20) + 0.5) / 20)
+"""Even in the half-Cauchy distribution, cut off at :data:`_FARTHEST` times its scale."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,6 @@ def pooled(curves: Sequence[Free | None]) -> list[Belief]:
 
 def _belief(values: Array, errors: Array, others: np.ndarray) -> Belief:
     likelihood = np.array([_log_likelihood(values, errors + omega**2) for omega in _OMEGAS])
-    likelihood -= 0.5 * (_OMEGAS / UNLIKE) ** 2
     shares = np.exp(likelihood - likelihood.max())
     weights = 1.0 / (errors[others] + _OMEGAS[:, None] ** 2)
     precision = weights.sum(axis=1) + SPREAD**-2

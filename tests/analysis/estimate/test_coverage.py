@@ -208,7 +208,6 @@ def test_curves_of_one_sweep_help_each_other_and_still_hold_the_truth() -> None:
     assert sum(shared.holds() for shared, _ in pairs) >= 50
 
 
-@pytest.mark.xfail(reason="64 of 75 hold: what is shared draws the outer exponents too far", strict=False)
 def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None:
     """0.8, 1 and 1.2 beside each other, 25 sweeps: at 95 % fewer than 20 of 25 have probability 0.001 for each; fewer
     than 65 of 75, 0.001."""
