@@ -57,8 +57,8 @@ def test_unlike_exponents_widen_it() -> None:
 
 
 def test_others_that_know_nothing_leave_what_is_believed_of_any_curve() -> None:
-    """To SPREAD the spread between curves of one sweep adds, half Cauchy with scale UNLIKE and cut off at 10 of it: the mean
-    of its square is (10 / atan 10 - 1) UNLIKE^2."""
+    """To SPREAD the spread between curves of one sweep adds, half Cauchy with scale UNLIKE and cut off at 10 of it: the
+    mean of its square is (10 / atan 10 - 1) UNLIKE^2."""
     whole = pooled(alike(0.4, 1e6, 3))[0].whole
     assert whole.log_mean == pytest.approx(0.0, abs=1e-5)
     assert float(whole.variance) == pytest.approx(SPREAD**2 + (10 / math.atan(10) - 1) * UNLIKE**2, rel=0.1)

@@ -250,8 +250,8 @@ def test_other_commands_are_not_taken_for_a_sweep() -> None:
 
 
 def test_the_design_predicts_the_variance_of_the_fit() -> None:
-    """Against the scatter of the resamples themselves, which Student's t widens; 2000 draws know a standard deviation to
-    1.6 %, and linearising costs a few percent more."""
+    """Against the scatter of the resamples themselves, which Student's t widens; 2000 draws know a standard deviation
+    to 1.6 %, and linearising costs a few percent more."""
     sizes = np.array(SIZES)
     found = tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3))
     fit = fit_curve(sizes, [Table.of(table) for table in found], resamples=2000)
