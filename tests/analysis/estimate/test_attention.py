@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import analyze
+from analysis.config import AnalysisConfig
 from analysis.estimate import attention
 from analysis.estimate.attention import POINTS
 from analysis.estimate.result import Answer
@@ -21,6 +22,8 @@ from analysis.present.figures import FIGURES
 from cbs.errors import ResultsError
 from cbs.store import read_steps
 from tests.factories import Truth, attention_logit, sweep
+
+FAST = AnalysisConfig(resamples=200)
 
 FIGURE = FIGURES["max_attention_logit"]
 LAYERS = Truth(noise=0.05, layers=3)
@@ -81,7 +84,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def answers_of(root: Path) -> tuple[Answer, ...]:
-    return analyze(root, figures=False, resamples=100).answers
+    return analyze(root, figures=False, config=FAST).answers
 
 
 def test_first_and_last_layer_at_the_smallest_and_largest_shared_batch_size(tmp_path: Path) -> None:
@@ -149,10 +152,10 @@ def test_drawn_where_a_trial_has_the_columns_and_left_out_otherwise(
     truth = {"adamw": dataclasses.replace(LAYERS, layers=layers)}
     sweep(tmp_path, truth, batch_sizes=(4, 64), lrs=LRS[:2], growth=1.5, moments=True)
     monkeypatch.setattr(figures, "FIGURES", {"max_attention_logit": FIGURE})
-    written = figures.write_all(answers_of(tmp_path), tmp_path)
+    written = figures.write_all(analyze(tmp_path, FAST, figures=False), tmp_path)
     names = [f"figures/max_attention_logit.{suffix}" for suffix in ("pdf", "png", "csv")]
     assert written == (names if layers else [])
-    assert sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir()) == sorted(written)
+    assert sorted(f"figures/{path.name}" for path in (tmp_path / "figures").glob("*")) == sorted(written)
     if layers:
         drawn = pd.read_csv(tmp_path / names[-1])
         assert drawn["panel"].unique().tolist() == ["layer 1, batch size 4", "layer 1, batch size 64"]
