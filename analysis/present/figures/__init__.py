@@ -33,7 +33,7 @@ class FigureKind:
 
     Attributes:
         of: the class of the results it is drawn of.
-        name: of its files, where that is not the name of its module.
+        name: of its files, where that is not the one it is registered under.
         compute: a part of such a result, see :func:`parts`, -> the tidy table that is drawn; empty where there is
             nothing to draw. Of an analysis, a part is the answers of one sweep, workload and target.
         draw: draws a table on axes.
@@ -83,17 +83,10 @@ class FigureKind:
 
 FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures")
 
-Draw = Callable[["Axes", pd.DataFrame], None]
 
-
-def figure(**kind: Any) -> Callable[[Draw], Draw]:
-    """Register what draws a figure under the name of its module; ``kind`` is all else about a :class:`FigureKind`."""
-
-    def register(draw: Draw) -> Draw:
-        FIGURES.register(draw.__module__.rpartition(".")[2])(FigureKind(draw=draw, **kind))
-        return draw
-
-    return register
+def figure(**about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:
+    """Makes a :class:`FigureKind` of the function that draws it and of all else ``about`` it."""
+    return lambda draw: FigureKind(draw=draw, **about)
 
 
 @dataclass(frozen=True)

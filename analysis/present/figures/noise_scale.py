@@ -13,7 +13,7 @@ from analysis.estimate.definitions import math_symbol
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import FIGURES, about, figure, tidy
 from analysis.present.figures.noise_scale_run import SYMBOLS
 from analysis.questions.analyze import Analysis
 
@@ -44,6 +44,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)] if several else []
 
 
+@FIGURES.register("noise_scale")
 @figure(
     of=Analysis,
     compute=compute,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import FIGURES, about, figure, tidy
 from analysis.present.figures.steps import fitted
 from analysis.questions.analyze import Analysis
 
@@ -46,6 +46,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
         yield {"kind": "critical", "batch_size": critical, "steps": 2 * answer.min_steps}
 
 
+@FIGURES.register("pareto")
 @figure(
     of=Analysis,
     compute=compute,

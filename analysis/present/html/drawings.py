@@ -65,9 +65,7 @@ def drawings(found: Sequence[Answer]) -> list[tuple[Scope, list[Drawn]]]:
                     name=shown.name,
                     title=kind.title,
                     caption=kind.said(table),
-                    drawing=picture(
-                        figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title
-                    ),
+                    drawing=element,
                     wide=figure.get_size_inches()[0] > 4,
                     table=of_frame(table.head(LONGEST_TABLE)),
                     rows=len(table),
