@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,12 +19,8 @@ from analysis.files import in_one_piece
 from analysis.present.table import Table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
-    from analysis.present.figures import FigureKind
-
-    Drawn = tuple[str, FigureKind, pd.DataFrame]
 
 SCHEMA_VERSION = 2
 """Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
@@ -46,7 +42,6 @@ class Presentation:
         tables: what is written, by the name of the file without its suffix.
         latex: names of the tables that are also written as LaTeX.
         json: name of the file of the whole result.
-        drawn: makes name, kind and table of every figure; imports what it needs.
         drawn_in: folder of the figures; empty for beside the tables.
     """
 
@@ -54,7 +49,6 @@ class Presentation:
     tables: Mapping[str, Table] = field(default_factory=dict)
     latex: Sequence[str] = ()
     json: str = ""
-    drawn: Callable[[], Iterable[Drawn]] | None = None
     drawn_in: str = "figures"
 
 
@@ -130,15 +124,13 @@ def write(
 
                 (draft / f"{name}.tex").write_text(latex(table))
                 names.append(f"{name}.tex")
-        if figures and found.drawn:
-            from analysis.present.figures import write_one
+        if figures:
+            from analysis.present.figures import write_all
             from analysis.venues import venue as drawn_for
 
             place = draft / found.drawn_in
-            place.mkdir(exist_ok=True)
             with drawn_for(venue):
-                written = [file for name, kind, table in found.drawn() for file in write_one(kind, table, place, name)]
-            names += [str((place / file).relative_to(draft)) for file in written]
+                names += [str((place / file).relative_to(draft)) for file in write_all(result, place)]
         files = tuple(folder / name for name in dict.fromkeys((*names, found.json)))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)
         (draft / found.json).write_text(text + "\n")

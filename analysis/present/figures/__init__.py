@@ -1,80 +1,148 @@
-"""Figures: one file each, found by name; every one computes a table first and draws it second.
+"""Figures: one file each, found by name; every one computes a tidy table first and draws it second.
 
-A drawn figure is saved as PDF and PNG, and the table behind it as CSV of the same name.
+A drawn figure is saved as PDF and PNG, and the table behind it as CSV of the same name. A figure whose table is empty
+is not made.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
-from analysis.present import style
+from analysis.questions.analyze import Analysis
 from cbs.registry import Registry
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class FigureKind:
-    """A figure of the answers of one sweep, workload and target.
+    """A figure of one type of result.
 
     Attributes:
-        compute: what is shown -> the tidy table that is drawn; in :data:`FIGURES` it takes the answers of one scope,
-            and its column ``optimizer`` names the answer of a row.
+        of: the class of the results it is drawn of.
+        name: of its files, where that is not the one it is registered under.
+        compute: a part of such a result, see :func:`parts`, -> the tidy table that is drawn; empty where there is
+            nothing to draw. Of an analysis, a part is the answers of one sweep, workload and target.
         draw: draws a table on axes.
-        panels: whether every optimizer has its own axes, ``draw`` then sees one optimizer at a time.
-        by: with panels, the column that has the title of a row's panel.
+        title: a few words.
+        caption: what is seen, with names of columns in braces where the table's first row is to be quoted; ``percent``
+            is its confidence.
+        panel: the column that has the title of a row's panel; ``draw`` then sees one panel at a time.
         columns: most panels side by side.
         marks: table -> labelled artists that say, below the panels, what the marks mean.
-        title: of the figure, a few words.
-        caption: table -> what is seen, in which units.
-        optional: whether to leave the figure out where its table is empty, because nobody asked for its data.
     """
 
-    compute: Callable[..., pd.DataFrame]
+    of: type
+    compute: Callable[[Any], pd.DataFrame]
     draw: Callable[[Axes, pd.DataFrame], None]
-    panels: bool = False
-    by: str = "optimizer"
+    title: str
+    caption: str
+    name: str = ""
+    panel: str = ""
     columns: int = 3
     marks: Callable[[pd.DataFrame], list[Line2D]] | None = None
-    title: str = ""
-    caption: Callable[[pd.DataFrame], str] | None = None
-    optional: bool = False
 
     def figure(self, table: pd.DataFrame) -> Figure:
         """The whole figure of ``table``."""
+        from analysis.present import style
+
         with style.style():
-            parts = [part for _, part in table.groupby(self.by, sort=False)] if self.panels and len(table) else [table]
-            figure, axes = style.grid(len(parts), columns=self.columns)
-            for place, part in zip(axes, parts, strict=True):
+            panels = [part for _, part in table.groupby(self.panel, sort=False)] if self.panel else [table]
+            figure, axes = style.grid(len(panels), columns=self.columns)
+            for place, part in zip(axes, panels, strict=True):
                 self.draw(place, part)
-                if self.panels and len(part):
-                    style.panel_title(place, str(part[self.by].iloc[0]))
+                if self.panel:
+                    style.panel_title(place, str(part[self.panel].iloc[0]))
                 cell = place.get_subplotspec()
-                if cell and not cell.is_first_col():
+                if cell and not cell.is_first_col() and place.get_ylabel() == axes[0].get_ylabel():
                     place.set_ylabel("")
             marks = self.marks(table) if self.marks else []
             if marks:
-                style.symbols(figure, marks)
+                style.below(figure, marks)
         return figure
+
+    def said(self, table: pd.DataFrame) -> str:
+        """The caption of the figure of ``table``."""
+        row = table.iloc[0].to_dict()
+        percent = f"{100 * row.get('confidence', 0.95):g} %"
+        return self.caption.format(**row | {"target": row.get("target", "").replace("_", " "), "percent": percent})
 
 
 FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures")
 
 
+def figure(**about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:
+    """Makes a :class:`FigureKind` of the function that draws it and of all else ``about`` it."""
+    return lambda draw: FigureKind(draw=draw, **about)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: the name of its files, what kind it is, and the table it is drawn of."""
+
+    name: str
+    kind: FigureKind
+    table: pd.DataFrame
+
+    def write(self, folder: Path) -> list[str]:
+        """Draw into ``folder`` as ``name.pdf`` and ``name.png``, and save the table as ``name.csv``; returns the
+        names."""
+        from analysis.present import style
+
+        self.table.to_csv(folder / f"{self.name}.csv", index=False)
+        with style.style():
+            return [*style.save(self.kind.figure(self.table), folder, self.name), f"{self.name}.csv"]
+
+
+def figures_of(result: Any) -> Iterator[Picture]:
+    """Every figure there is something to draw of."""
+    for suffix, part in parts(result):
+        yield from pictures(type(result), part, suffix)
+
+
+def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
+    """Those of one part of a result of this class; ``suffix`` ends their names."""
+    for name in FIGURES:
+        kind = FIGURES[name]
+        if kind.of is of and len(table := kind.compute(part)):
+            yield Picture(f"{kind.name or name}{suffix}", kind, table)
+
+
+def write_all(result: Any, folder: Path) -> list[str]:
+    """Draw every figure of a result into ``folder``, which is made if there is any; returns the names."""
+    names = []
+    for picture in figures_of(result):
+        folder.mkdir(parents=True, exist_ok=True)
+        names += picture.write(folder)
+    return names
+
+
+@singledispatch
+def parts(result: Any) -> Iterable[tuple[str, Any]]:
+    """What figures are drawn of, each with what its file names end in: the whole result, unless its type says
+    otherwise."""
+    return [("", result)]
+
+
 @dataclass(frozen=True)
 class Scope:
-    """What one figure of each kind is drawn of.
+    """Answers that stand side by side in a figure: those of one sweep, workload and target.
 
     Attributes:
-        sweep, workload, target: which the answers share.
+        sweep, workload, target: which they share.
         suffix: what tells its files from those of the other scopes; empty where there is one.
         answers: at least one.
     """
@@ -85,14 +153,6 @@ class Scope:
     suffix: str
     answers: tuple[Answer, ...]
 
-    def tables(self) -> Iterator[tuple[str, FigureKind, pd.DataFrame]]:
-        """Name, kind and table of every figure there is something to draw of."""
-        for name in FIGURES:
-            kind = FIGURES[name]
-            table = kind.compute(self.answers)
-            if not (kind.optional and table.empty):
-                yield name, kind, table
-
 
 def scopes(answers: Sequence[Answer]) -> list[Scope]:
     """The answers of every (sweep, workload, target), in their order."""
@@ -100,32 +160,43 @@ def scopes(answers: Sequence[Answer]) -> list[Scope]:
     return [Scope(*scope, _suffix(scope, list(members)), tuple(found)) for scope, found in members.items()]
 
 
-def write_all(answers: Sequence[Answer], folder: Path) -> list[str]:
-    """Draw every figure of every (sweep, workload, target) into ``folder/figures``; returns the names relative to
-    ``folder``."""
-    place = folder / "figures"
-    place.mkdir(parents=True, exist_ok=True)
-    return [
-        f"figures/{file}"
-        for scope in scopes(answers)
-        for name, kind, table in scope.tables()
-        for file in write_one(kind, table, place, f"{name}{scope.suffix}")
-    ]
-
-
-def write_one(kind: FigureKind, table: pd.DataFrame, folder: Path, name: str) -> list[str]:
-    """Draw ``table`` into ``folder`` as ``name.pdf`` and ``name.png``, and save it as ``name.csv``; returns the
-    names."""
-    table.to_csv(folder / f"{name}.csv", index=False)
-    with style.style():
-        return [*style.save(kind.figure(table), folder, name), f"{name}.csv"]
+@parts.register(Analysis)
+def _(result: Analysis) -> Iterable[tuple[str, Any]]:
+    return [(scope.suffix, scope.answers) for scope in scopes(result.answers)]
 
 
 def _suffix(scope: tuple[str, str, str], scopes: Sequence[tuple[str, str, str]]) -> str:
     """What tells the files of one scope from those of the others; empty when there is one."""
-    parts = [part for index, part in enumerate(scope) if len({other[index] for other in scopes}) > 1]
-    words = [part.replace("<", "below").replace(">", "above") for part in parts]
-    return "".join("-" + re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") for word in words)
+    told = [part for index, part in enumerate(scope) if len({other[index] for other in scopes}) > 1]
+    return "".join(f"-{in_file_name(part.replace('<', 'below').replace('>', 'above'))}" for part in told)
 
 
-__all__ = ["FIGURES", "FigureKind", "Scope", "scopes", "write_all", "write_one"]
+def in_file_name(words: str) -> str:
+    """``words`` with nothing but letters, digits and dots."""
+    return re.sub(r"[^A-Za-z0-9.]+", "_", words).strip("_")
+
+
+def about(answer: Answer) -> dict[str, Any]:
+    """Columns that tell whose a row is, in which units, and what stands beside the curve of its optimizer."""
+    low, high = answer.interval
+    return {
+        "optimizer": answer.group.optimizer,
+        "definition": answer.definition,
+        "definition_in_words": in_words(answer.definition, answer.critical.options),
+        "critical_batch_size": answer.critical_batch_size,
+        "critical_low": low,
+        "critical_high": high,
+        "exponent": answer.exponent,
+        "exponent_low": answer.exponent_interval[0],
+        "exponent_high": answer.exponent_interval[1],
+        "confidence": answer.confidence,
+        "example_unit": answer.group.example_unit,
+        "tokens_per_example": answer.group.tokens_per_example,
+        "target": str(answer.target),
+    }
+
+
+def tidy(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """A table with these columns first, then the others of the rows; NaN where a row has none."""
+    table = pd.DataFrame(rows, columns=list(dict.fromkeys([*columns, *(name for row in rows for name in row)])))
+    return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,80 +12,36 @@ from matplotlib.lines import Line2D
 
 from analysis.estimate.laws.learning_rate import Trend
 from analysis.present import style
-from analysis.present.figures import FigureKind
-
-if TYPE_CHECKING:
-    from analysis.questions.learning_rate import LearningRate
+from analysis.present.figures import FIGURES, figure, tidy
+from analysis.questions.learning_rate import LearningRate, LearningRates
 
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "example_unit", "tokens_per_example"]
 _ALONG = 60
 
 
-def compute(entries: Sequence[LearningRate]) -> pd.DataFrame:
+def compute(found: LearningRates) -> pd.DataFrame:
     """Rows of three kinds, see column ``kind``: ``optimum`` with its interval, ``bound`` at an edge of the grid, with
     the open end missing, ``law`` along the law with its band."""
-    rows: list[dict[str, Any]] = []
-    for entry in entries:
-        answer, law = entry.answer, entry.law
-        about = {
-            "panel": f"{answer.group.sweep}, {answer.group.workload}, {style.words(str(answer.target))}",
-            "optimizer": answer.group.optimizer,
-            "example_unit": answer.group.example_unit,
-            "tokens_per_example": answer.group.tokens_per_example,
-        }
-        for at, half in zip(law.optima, law.half_widths, strict=True):
-            low, high = at.interval(half)
-            kind = "bound" if at.edge else "optimum"
-            rows.append(about | {"kind": kind, "batch_size": at.batch_size, "lr": at.lr, "low": low, "high": high})
-        if law.trend is not Trend.UNKNOWN:
-            sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
-            lrs = np.exp(law.log_lrs(sizes))
-            tail = 0.5 - law.confidence / 2
-            for size, lr, low, high in zip(sizes, lrs[0], *np.quantile(lrs[1:], [tail, 1 - tail], axis=0), strict=True):
-                rows.append(about | {"kind": "law", "batch_size": size, "lr": lr, "low": low, "high": high})
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return tidy([row for entry in found.entries for row in _rows(entry)], _COLUMNS)
 
 
-def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; optima with intervals, bounds as open triangles that point to where the optimum lies, laws as bands."""
-    if table.empty:
-        style.empty(axes, "no trial reached the target\nat a known learning rate")
-        return
-    table = table.astype(dict.fromkeys(("batch_size", "lr", "low", "high"), float))
-    points = table[table["kind"] != "law"]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*style.log_limits(points["batch_size"]))
-    axes.set_ylim(*style.log_limits(table[["lr", "low", "high"]].to_numpy().ravel()))
-    looks = style.looks(list(dict.fromkeys(table["optimizer"])))
-    key = [
-        _draw_optimizer(axes, table[table["optimizer"] == name], name, look, place - (len(looks) - 1) / 2)
-        for place, (name, look) in enumerate(looks.items())
-    ]
-    style.key(axes, key, table["batch_size"], table[["lr", "high"]].max(axis=1))
-    style.log_axis(axes.xaxis, points["batch_size"])
-    style.log_axis(axes.yaxis)
-    style.token_axis(axes, table["tokens_per_example"])
-    axes.set_xlabel(f"batch size ({table['example_unit'].iloc[0]}s)")
-    style.axis_label(axes, "y", "best learning rate")
-
-
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, str], place: float) -> Line2D:
-    """``place`` moves the points aside a little, so that the intervals of several optimizers stay apart."""
-    colour, marker = look
-    law, inside, bounds = (part[part["kind"] == kind] for kind in ("law", "optimum", "bound"))
-    axes.plot(law["batch_size"], law["lr"], color=colour, zorder=3)
-    axes.fill_between(law["batch_size"], law["low"], law["high"], color=colour, alpha=0.18, linewidth=0)
-    lr = inside["lr"].to_numpy()
-    low, high = (inside[end].fillna(inside["lr"]).to_numpy() for end in ("low", "high"))
-    aside = 1.06**place
-    axes.errorbar(
-        inside["batch_size"] * aside, lr, yerr=[lr - low, high - lr], fmt=marker, color=colour, elinewidth=0.8, zorder=4
-    )
-    for row in bounds.itertuples():
-        shape = "^" if np.isnan(row.high) else "v"
-        axes.plot(row.batch_size * aside, row.lr, shape, color=colour, markerfacecolor="white", zorder=4)
-    return axes.plot([], [], marker=marker, linestyle="-" if len(law) else "", color=colour, label=name)[0]
+def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
+    group, law = entry.answer.group, entry.law
+    about = {
+        "panel": f"{group.sweep}, {group.workload}, {style.words(str(entry.answer.target))}",
+        "optimizer": group.optimizer,
+        "example_unit": group.example_unit,
+        "tokens_per_example": group.tokens_per_example,
+        "confidence": law.confidence,
+    }
+    for at, half in zip(law.optima, law.half_widths, strict=True):
+        ends = dict(zip(("low", "high"), at.interval(half), strict=True))
+        yield about | {"kind": "bound" if at.edge else "optimum", "batch_size": at.batch_size, "lr": at.lr} | ends
+    if law.trend is not Trend.UNKNOWN:
+        sizes, tail = np.geomspace(law.inside[0], law.inside[-1], _ALONG), 0.5 - law.confidence / 2
+        lrs = np.exp(law.log_lrs(sizes))
+        for size, lr, low, high in zip(sizes, lrs[0], *np.quantile(lrs[1:], [tail, 1 - tail], axis=0), strict=True):
+            yield about | {"kind": "law", "batch_size": size, "lr": lr, "low": low, "high": high}
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -102,4 +58,32 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-BEST_LEARNING_RATE = FigureKind(compute, draw, panels=True, by="panel", marks=marks)
+@FIGURES.register("best_learning_rate")
+@figure(
+    of=LearningRates,
+    compute=compute,
+    panel="panel",
+    marks=marks,
+    title="Best learning rate against batch size",
+    caption="Best learning rate, between the points of the grid, against the batch size in {example_unit}s; both axes "
+    "are logarithmic. Bars are {percent} intervals, lines the law lr_max / (1 + B_n/B)^alpha, bands its {percent} "
+    "interval. Open triangles lie at an edge of the grid and point to where the optimum may be.",
+)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """Log-log; optima with intervals, bounds as open triangles that point to where the optimum lies, laws as bands.
+
+    Points of several optimizers stand a little aside, so that their intervals stay apart.
+    """
+    points, key = table[table["kind"] != "law"], []
+    style.log_axes(axes, points["batch_size"], table[["lr", "low", "high"]])
+    middle = (table["optimizer"].nunique() - 1) / 2
+    for place, (name, look, (law, inside, bounds)) in enumerate(style.each(table, "law", "optimum", "bound")):
+        aside = 1.06 ** (place - middle)
+        style.curve(axes, law, "batch_size", "lr", look)
+        style.points(axes, inside, "batch_size", "lr", look, aside=aside)
+        for row in bounds.itertuples():
+            shape = "^" if np.isnan(row.high) else "v"
+            axes.plot(row.batch_size * aside, row.lr, shape, color=look.colour, markerfacecolor="white", zorder=4)
+        key.append(style.handle(name, look, line=len(law) > 0))
+    style.key(axes, key, table["batch_size"], table[["lr", "high"]].max(axis=1))
+    style.batch_axes(axes, table, "best learning rate", ticks=points["batch_size"])

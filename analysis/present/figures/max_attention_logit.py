@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.estimate.attention import COLUMNS
+from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, FigureKind
-
-if TYPE_CHECKING:
-    from analysis.estimate.result import Answer
+from analysis.present.figures import FIGURES, figure, tidy
+from analysis.questions.analyze import Analysis
 
 _COLUMNS = ["panel", "optimizer", "batch_size", "lr", *COLUMNS, "example_unit"]
 
@@ -38,40 +37,51 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     sizes = [[size for size, table in answer.attention_logits.items() if len(table)] for answer in answers]
     counts = Counter(size for own in sizes for size in own)
     if not counts:
-        return pd.DataFrame(columns=_COLUMNS)
+        return tidy([], _COLUMNS)
     most = max(counts.values())
     shared = [size for size in counts if counts[size] == most]
     batch_sizes = sorted({min(shared), max(shared)} if most == sum(map(bool, sizes)) else {min(shared)})
     depth = max(table["layer"].max() for answer in answers for table in answer.attention_logits.values() if len(table))
-    tables = [
-        _curve(answer, layer, batch_size)
+    rows = [
+        row
         for layer in sorted({1, int(depth)})
         for batch_size in batch_sizes
         for answer in answers
+        for row in _rows(answer, layer, batch_size)
     ]
-    return pd.concat(tables, ignore_index=True).reindex(columns=_COLUMNS)
+    return tidy(rows, _COLUMNS)
 
 
-def _curve(answer: Answer, layer: int, batch_size: int) -> pd.DataFrame:
+def _rows(answer: Answer, layer: int, batch_size: int) -> list[dict[str, Any]]:
     table = answer.attention_logits.get(batch_size, pd.DataFrame(columns=COLUMNS))
-    own = table[table["layer"] == layer].astype(float)
     lrs = [point.best_lr for point in answer.points if point.batch_size == batch_size]
-    return (own if len(own) else pd.DataFrame([{"layer": float(layer)}])).assign(
-        panel=f"layer {layer}, batch size {batch_size}",
-        optimizer=answer.group.optimizer,
-        batch_size=batch_size,
-        lr=lrs[0] if lrs else None,
-        example_unit=answer.group.example_unit,
-    )
+    about = {
+        "panel": f"layer {layer}, batch size {batch_size}",
+        "optimizer": answer.group.optimizer,
+        "batch_size": batch_size,
+        "lr": lrs[0] if lrs else None,
+        "example_unit": answer.group.example_unit,
+    }
+    own = table[table["layer"] == layer].astype(float).to_dict("records")
+    return [about | row for row in own or [{"layer": float(layer)}]]
 
 
+@FIGURES.register("max_attention_logit")
+@figure(
+    of=Analysis,
+    compute=compute,
+    panel="panel",
+    columns=2,
+    title="Largest attention logit",
+    caption="Largest attention logit (q.k times the scale of the attention; no unit) over the examples of a step, "
+    "the heads and the unmasked pairs of positions, against the data seen in {example_unit}s, at the best "
+    "learning rate. Panels: first and last layer at the smallest and the largest batch size that the optimizers "
+    "share. Lines are medians over seeds, bands their range.",
+)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Logit against examples, which are on a log axis; the line of an optimizer is the median over seeds and its band
     their range. The logits are on a log axis where they span a factor of ten."""
     curves = table[table["max_attention_logit"].notna()]
-    if curves.empty:
-        style.empty(axes, "no attention logit was recorded\non the way to the target")
-        return
     axes.set_xscale("log")
     axes.set_xlim(*style.log_limits(curves["examples"]))
     low, high = curves["low"].min(), curves["high"].max()
@@ -79,48 +89,23 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.set_yscale("log")
         axes.set_ylim(*style.log_limits([low, high]))
         style.log_axis(axes.yaxis)
-    else:
+    elif len(curves):
         margin = 0.06 * (high - low) or 0.5
         axes.set_ylim(low - margin, high + margin)
     ends = []
-    dashes = style.dashes(table["optimizer"])
-    for name, (colour, marker) in style.looks(table["optimizer"]).items():
+    for name, look in style.looks(table["optimizer"]).items():
         part = curves[curves["optimizer"] == name]
         if part.empty:
             continue
         axes.plot(
-            part["examples"], part["max_attention_logit"], color=colour, linestyle=dashes[name], zorder=3,
-            marker=marker, markersize=3, markevery=max(1, len(part) // 6),
+            part["examples"], part["max_attention_logit"], color=look.colour, linestyle=look.dashes, zorder=3,
+            marker=look.marker, markersize=3, markevery=max(1, len(part) // 6),
         )  # fmt: skip
         if part["seeds"].max() > 1:
-            axes.fill_between(part["examples"], part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
-        ends.append((part["examples"].iloc[-1], part["max_attention_logit"].iloc[-1], style.literal(name), colour))
+            style.band(axes, part, "examples", look.colour)
+        end = part.iloc[-1]
+        ends.append((end["examples"], end["max_attention_logit"], style.literal(name), look.colour))
     style.label_ends(axes, ends)
     style.log_axis(axes.xaxis, most=style.most_ticks(axes))
     axes.set_xlabel(f"data ({table['example_unit'].iloc[0]}s)")
     axes.set_ylabel("largest attention logit\n(unmasked pairs)")
-
-
-def caption(table: pd.DataFrame) -> str:
-    """What is seen, in words."""
-    return (
-        "Largest attention logit (q.k times the scale of the attention; no unit) over the examples of a step, "
-        "the heads and the unmasked pairs of positions, against the data seen in "
-        f"{table['example_unit'].iloc[0]}s, at the best learning rate. Panels: first and last layer at the "
-        "smallest and the largest batch size that the optimizers share. Lines are medians over seeds, bands "
-        "their range."
-    )
-
-
-FIGURES.register("max_attention_logit")(
-    FigureKind(
-        compute,
-        draw,
-        panels=True,
-        by="panel",
-        columns=2,
-        optional=True,
-        title="Largest attention logit",
-        caption=caption,
-    )
-)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.present import style
-from analysis.present.figures import FigureKind
+from analysis.present.figures import FIGURES, figure
 from analysis.present.results.noise_scale_run import scales
+from analysis.questions.noise_scale_run import MeasuredRun
 
 SYMBOLS = {
     "l2": r"$B_{\mathrm{simple}}$",
@@ -23,42 +22,48 @@ SYMBOLS = {
 }
 
 
-def compute(run: dict[str, Any]) -> pd.DataFrame:
-    """One row per phase and geometry.
+def compute(found: MeasuredRun) -> pd.DataFrame:
+    """One row per phase and geometry; none where every estimate is undefined.
 
     The columns are those of :func:`analysis.present.results.noise_scale_run.scales`; ``noise_scale`` is NaN where
     undefined, ``low`` and ``high`` are NaN where the interval is open.
-
-    Args:
-        run: :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json`.
     """
     numbers = ["noise_scale", "low", "high", "signal", "noise"]
-    return scales(run).frame().astype(dict.fromkeys(numbers, float))
+    table = scales(found.values).frame().astype(dict.fromkeys(numbers, float))
+    return table if _measured(table).any() else table.iloc[:0]
 
 
+def _measured(table: pd.DataFrame) -> pd.Series:
+    """Rows that are drawn: of a scale and its corrected one, the latter."""
+    better = [name.removesuffix("_corrected") for name in set(table["geometry"]) if "_" in name]
+    return ~table["geometry"].isin(better) & (table["noise_scale"] > 0)
+
+
+@FIGURES.register("noise_scale_run")
+@figure(
+    of=MeasuredRun,
+    name="noise_scale",
+    compute=compute,
+    title="Noise scale along a run",
+    caption="Gradient noise scale in {example_unit}s against the {example_unit}s seen, in every geometry that was "
+    "measured; both axes are logarithmic. Bars are intervals, an open end runs off the axes, a hollow marker has none.",
+)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Noise scales against examples seen, corrected ones in place of what they correct, both on log axes, with
     intervals as bars: an open end runs off the axes, and a hollow marker has no interval."""
-    better = table["geometry"].isin([name.removesuffix("_corrected") for name in set(table["geometry"]) if "_" in name])
-    table = table[~better]
-    measured = table[table["noise_scale"].notna() & (table["noise_scale"] > 0)]
-    if measured.empty:
-        style.empty(axes, "every estimate is undefined:\nthe run is too short for its noise")
-        return
+    measured = table[_measured(table)]
     axes.set_xscale("log")
     axes.set_yscale("log")
     values = [*measured["noise_scale"], *measured["low"], *measured["high"]]
     middle = float(np.exp(np.log(measured["noise_scale"]).mean()))
     axes.set_ylim(*style.log_limits([value for value in values if middle / 1e3 < value < 1e3 * middle]))
     bottom, top = axes.get_ylim()
-    geometries = list(dict.fromkeys(table["geometry"]))
+    geometries = list(dict.fromkeys(measured["geometry"]))
     looks = style.looks(geometries)
     ends = []
     for place, geometry in enumerate(geometries):
         part = measured[measured["geometry"] == geometry]
-        if part.empty:
-            continue
-        colour, marker = looks[geometry]
+        colour, marker, _ = looks[geometry]
         # Side by side, so that the bars of one phase do not lie on each other.
         x = part["examples"] * 1.05 ** (place - len(geometries) / 2)
         known = part["low"].notna() | part["high"].notna()
@@ -79,6 +84,3 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     unit = table["example_unit"].iloc[0]
     axes.set_xlabel(f"{unit}s seen")
     axes.set_ylabel(f"noise scale ({unit}s)")
-
-
-NOISE_SCALE_RUN = FigureKind(compute, draw)

@@ -2,121 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.estimate.result import Answer
 from analysis.phrases import plural, time_unit
 from analysis.present import style
-from analysis.present.figures import FigureKind
+from analysis.present.figures import FIGURES, about, figure, tidy
 from analysis.questions.recommendation import course
-
-if TYPE_CHECKING:
-    from analysis.questions.recommendation.plans import Plan
-    from analysis.questions.recommendation.result import Recommendation
-    from analysis.read.throughput import Throughput
+from analysis.questions.recommendation.plans import Plan
+from analysis.questions.recommendation.result import Recommendations
+from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]
-_ABOUT = ["near_low", "near_high", "confidence", "example_unit", "tokens_per_example", "statement"]
-_SHOWN = ("time", "cost")
+_STAR: dict[str, Any] = {"markersize": 11, "markeredgecolor": "white"}
 
 
-def compute(recommendations: Sequence[Recommendation], throughput: Throughput) -> pd.DataFrame:
-    """Rows of two kinds per panel and optimizer, see column ``kind``: ``curve`` along the batch sizes that may be
-    recommended, on the devices of the recommendation, with its interval; ``best`` at the recommendation, with the range
-    of batch sizes within 5 % of it. A panel without any has one row with a ``statement``.
+def compute(found: Recommendations) -> pd.DataFrame:
+    """Rows of three kinds per panel and optimizer, see column ``kind``: ``curve`` along the batch sizes that may be
+    recommended, on the devices of the recommendation, with its interval; ``point`` at every measured batch size with
+    the range over seeds; ``best`` at the recommendation, with the range of batch sizes within 5 % of it.
 
     ``value`` is in seconds in a panel of time; in a panel of cost in ``unit``.
     """
-    rows: list[dict[str, Any]] = []
-    for recommendation in recommendations:
-        for objective in _SHOWN:
-            prices = {plan.price for plan in _plans(recommendation, objective)}
-            unit = "s" if objective == "time" else "device-hours" if prices <= {None} else "currency"
-            panel = f"{recommendation.title}: least {objective}{'' if objective == 'time' else f' ({unit})'}"
-            found = []
-            for advice in recommendation.advice:
-                plan = advice.plans.get(objective)
-                if plan is not None:
-                    group = advice.answer.group
-                    about = {
-                        "panel": panel,
-                        "objective": objective,
-                        "optimizer": advice.optimizer,
-                        "devices": plan.devices,
-                        "unit": unit,
-                        "confidence": advice.answer.confidence,
-                        "example_unit": group.example_unit,
-                        "tokens_per_example": group.tokens_per_example,
-                    }
-                    found += [about | row for row in _rows(advice.answer, throughput, plan)]
-            nothing = "nothing can be recommended:\nno batch size has both a fit and a step time"
-            rows += found or [{"panel": panel, "objective": objective, "statement": nothing}]
-    return pd.DataFrame(rows, columns=[*_COLUMNS, *_ABOUT])
+    rows = []
+    for recommendation in found.recommendations:
+        for objective in ("time", "cost"):
+            plans = [(advice, advice.plans[objective]) for advice in recommendation.advice if advice.plans]
+            unit = (
+                "s" if objective == "time" else "currency" if any(plan.price for _, plan in plans) else "device-hours"
+            )
+            counts = {plan.devices for _, plan in plans}
+            devices = f" on {plural(max(counts), 'device')}" if len(counts) == 1 else ""
+            panel = f"{recommendation.title}: least {objective}{devices}"
+            for advice, plan in plans:
+                own = {"panel": panel, "objective": objective, "devices": plan.devices, "unit": unit}
+                own |= about(advice.answer)
+                rows += [own | row for row in _rows(advice.answer, found.throughput, plan)]
+    return tidy(rows, _COLUMNS)
 
 
-def _plans(recommendation: Recommendation, objective: str) -> list[Plan]:
-    return [advice.plans[objective] for advice in recommendation.advice if objective in advice.plans]
-
-
-def _rows(answer: Any, throughput: Throughput, plan: Plan) -> list[dict[str, Any]]:
-    entry = course(answer.fit, throughput, answer.group.optimizer, plan.devices)
+def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[str, Any]]:
+    optimizer, fit = answer.group.optimizer, answer.fit
+    assert fit is not None
+    entry = course(fit, step_times, optimizer, plan.devices)
     assert entry is not None
-    each = entry.seconds
-    if plan.objective == "cost":
-        each = each * plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
-    low = high = np.full(len(each), np.nan)
+    price = 1.0 if plan.objective == "time" else plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
+    each, low, high = price * entry.seconds, *np.full((2, len(entry.seconds)), np.nan)
     if len(entry.resampled):
         tail = 0.5 - answer.confidence / 2
         low, high = np.quantile(entry.resampled, [tail, 1 - tail], axis=0) * each
-    table = {"batch_size": entry.batch_sizes, "value": entry.steps * each, "low": low, "high": high}
-    curve = [{"kind": "curve"} | row for row in pd.DataFrame(table).to_dict("records")]
-    at = int(np.flatnonzero(entry.batch_sizes == plan.batch_size)[0])
-    best = dict(curve[at]) | {"kind": "best", "near_low": plan.near[0], "near_high": plan.near[1]}
-    return [*curve, best]
+    for size, value, *ends in zip(entry.batch_sizes, entry.steps * each, low, high, strict=True):
+        row = {"batch_size": size, "value": value, "low": ends[0], "high": ends[1]}
+        yield {"kind": "curve"} | row
+        if size == plan.batch_size:
+            yield {"kind": "best", "near_low": plan.near[0], "near_high": plan.near[1]} | row
+    for point in answer.points:
+        if point.reached and entry.batch_sizes[0] <= point.batch_size <= entry.batch_sizes[-1]:
+            seconds = step_times.seconds_per_step(optimizer, np.array([point.batch_size]), plan.devices)[0]
+            steps = (point.steps_to_target, min(point.steps_per_seed), max(point.steps_per_seed))
+            values = dict(zip(("value", "low", "high"), (price * seconds * step for step in steps), strict=True))
+            yield {"kind": "point", "batch_size": point.batch_size} | values
 
 
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """All but the optimizers, which are named at their lines."""
+    shown: dict[str, dict[str, Any]] = {
+        "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
+        "at most 5 % more than that": {"linewidth": 5, "alpha": 0.45},
+        "measured steps, range over seeds": {"marker": "o", "linestyle": ""},
+        f"fit and its {100 * table['confidence'].iloc[0]:g} % interval": {"linewidth": 1.2},
+    }
+    return [Line2D([], [], color=style.GREY, label=label, **look) for label, look in shown.items()]
+
+
+@FIGURES.register("recommendation")
+@figure(
+    of=Recommendations,
+    compute=compute,
+    panel="panel",
+    columns=2,
+    marks=marks,
+    title="Time and cost against batch size",
+    caption="Time and cost to {target} against the batch size in {example_unit}s, on the devices of the "
+    "recommendation; both axes are logarithmic. Points are measured steps times the time of a step, bars their "
+    "range over seeds; lines are the fitted curve, bands its {percent} interval, in which the time of a step "
+    "counts as known. A star is the recommended batch size B, the thick line what takes at most 5 % more.",
+)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; a star at the recommended batch size, a thick line over the batch sizes within 5 % of it."""
-    drawn = table[table["statement"].isna()]
-    if drawn.empty:
-        style.empty(axes, table["statement"].iloc[0])
-        return
-    unit, length = drawn["unit"].iloc[0], 1.0
+    """Log-log; a star at the recommended batch size, a thick line over the batch sizes within 5 % of it; every line is
+    named at its end."""
+    unit, length = table["unit"].iloc[0], 1.0
     if unit == "s":
-        unit, length = time_unit(drawn["value"])
-    drawn = drawn.assign(**{name: drawn[name].astype(float) / length for name in ("value", "low", "high")})
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*style.log_limits(drawn["batch_size"]))
-    axes.set_ylim(*style.log_limits(drawn[["value", "low", "high"]].to_numpy().ravel()))
-    looks = style.looks(drawn["optimizer"])
-    key = [_draw_optimizer(axes, drawn[drawn["optimizer"] == name], name, looks[name][0]) for name in looks]
-    style.key(axes, key, drawn["batch_size"], drawn[["value", "high"]].max(axis=1), title="thick: within 5 % of ★")
-    style.log_axis(axes.xaxis)
-    style.log_axis(axes.yaxis)
-    style.token_axis(axes, drawn["tokens_per_example"])
-    axes.set_xlabel(f"batch size ({drawn['example_unit'].iloc[0]}s)")
-    axes.set_ylabel(f"{'time' if drawn['objective'].iloc[0] == 'time' else 'cost'} to target ({unit})")
-
-
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, colour: str) -> Line2D:
-    curve, best = part[part["kind"] == "curve"], part[part["kind"] == "best"].iloc[0]
-    axes.plot(curve["batch_size"], curve["value"], color=colour, zorder=3)
-    if curve["low"].notna().all():
-        axes.fill_between(curve["batch_size"], curve["low"], curve["high"], color=colour, alpha=0.18, linewidth=0)
-    near = curve[curve["batch_size"].between(best["near_low"], best["near_high"])]
-    axes.plot(near["batch_size"], near["value"], color=colour, linewidth=3.5, solid_capstyle="butt", zorder=3)
-    axes.plot(
-        best["batch_size"], best["value"], "*", color=colour, markersize=12, markeredgecolor="white", clip_on=False,
-        zorder=5,
-    )  # fmt: skip
-    label = f"{name}, {plural(int(best['devices']), 'device')}, B={best['batch_size']:g}"
-    return axes.plot([], [], color=colour, label=label)[0]
-
-
-RECOMMENDATION = FigureKind(compute, draw, panels=True, by="panel", columns=2)
+        unit, length = time_unit(table["value"])
+    table = table.assign(**{name: table[name].astype(float) / length for name in ("value", "low", "high")})
+    style.log_axes(axes, table["batch_size"], table[["value", "low", "high"]])
+    ends = []
+    for name, look, (curve, points, best) in style.each(table, "curve", "point", "best"):
+        style.curve(axes, curve, "batch_size", "value", look)
+        style.points(axes, points, "batch_size", "value", look)
+        star, last = best.iloc[0], curve.iloc[-1]
+        near = curve[curve["batch_size"].between(star["near_low"], star["near_high"])]
+        axes.plot(
+            near["batch_size"],
+            near["value"],
+            color=look.colour,
+            linewidth=5,
+            alpha=0.45,
+            solid_capstyle="butt",
+            zorder=2,
+        )
+        axes.plot(star["batch_size"], star["value"], "*", color=look.colour, clip_on=False, zorder=5, **_STAR)
+        devices = f", {plural(int(star['devices']), 'device')}" if table["devices"].nunique() > 1 else ""
+        text = f"{name}: B={star['batch_size']:g}{devices}"
+        ends.append((last["batch_size"], last["value"], style.literal(text), look.colour))
+    style.label_ends(axes, ends)
+    style.batch_axes(axes, table, f"{table['objective'].iloc[0]} to target ({unit})")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,85 +12,84 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.present import style
-from analysis.present.figures import FigureKind
+from analysis.present.figures import FIGURES, figure, in_file_name, parts, tidy
 from analysis.present.numbers import with_interval
+from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law, held, option
-
-if TYPE_CHECKING:
-    from analysis.questions.scaling import Scaling
-    from analysis.questions.scaling.points import ScalingPoint
+from analysis.questions.scaling.points import ScalingPoint
 
 _RESOLUTION = 60
 _COLUMNS = ["optimizer", "kind", "set", "x", "critical_batch_size", "low", "high", "x_low", "x_high", "label"]
+_WORDS = {"loss": "target loss", "parameters": "parameters N", "data": "data D", "compute": "compute C = 6 N D"}
 
 
-def compute(scaling: Scaling, axis: str, held_data: float | None = None) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Against:
+    """What one figure is drawn of: the critical batch sizes against ``axis``; where ``held_data`` is given, compared at
+    these data instead of at equal loss."""
+
+    scaling: Scaling
+    axis: str
+    held_data: float | None = None
+
+
+@parts.register(Scaling)
+def _(result: Scaling) -> Iterable[tuple[str, Against]]:
+    found: dict[tuple[str, float | None], None] = dict.fromkeys(
+        (law.axis, None) for law in result.laws if len(law.points) > 1
+    )
+    found |= dict.fromkeys((law.axis, result.points[law.points[0]].held_data) for law in result.comparisons)
+    for axis, data in found:
+        yield f"-{in_file_name(axis)}" + (f"-data_{data:g}" if data else ""), Against(result, axis, data)
+
+
+def compute(part: Against) -> pd.DataFrame:
     """Rows of three kinds, see column ``kind``.
 
     ``point``: a critical batch size with its interval; ``set`` names what it has in common with the points it is joined
     to. ``law``: the law within the data, ``extrapolation``: beyond them, both with the interval of a new point; where
-    ``axis`` is an option of the workload there is a law only through a single set. ``label`` holds the exponent, of the
-    law or of all sets together. Columns on every row: ``axis, axis_unit, held_data, unit, definition, confidence``.
-
-    Args:
-        scaling: the laws.
-        axis: one with a law or a comparison.
-        held_data: ``None``, or the data at which the points are compared instead of at equal loss.
+    the axis is an option of the workload there is a law only through a single set. ``label`` holds the exponent, of the
+    law or of all sets together.
     """
+    scaling, axis, held_data = part.scaling, part.axis, part.held_data
     own = [law for law in scaling.laws if law.axis == axis and law.points and held_data is None]
     related = [
         law for law in scaling.comparisons if law.axis == axis and scaling.points[law.points[0]].held_data == held_data
     ]
     compared = [law for law in related if law.kind == "set"]
     shown = own or [law for law in compared if law.fit] if own or len(compared) == 1 else []
-    members = dict.fromkeys(index for law in (own or compared) for index in law.points)
     rows: list[dict[str, Any]] = []
-    for index in members:
+    for index in dict.fromkeys(index for law in (own or compared) for index in law.points):
         point = scaling.points[index]
-        low, high = point.data_interval if axis == "data" else (None, None)
-        rows.append(
-            {
-                "optimizer": point.optimizer,
-                "kind": "point",
-                "set": held(point, axis),
-                "x": option(point, axis),
-                "critical_batch_size": point.critical,
-                "low": point.interval[0],
-                "high": point.interval[1],
-                "x_low": low,
-                "x_high": high,
-                "label": _label([*own, *related], point),
-            }
-        )
+        x_low, x_high = point.data_interval if axis == "data" else (None, None)
+        values = (held(point, axis), option(point, axis), point.critical, *point.interval, x_low, x_high)
+        row = dict(zip(_COLUMNS[2:], (*values, _label([*own, *related], point)), strict=True))
+        rows.append({"optimizer": point.optimizer, "kind": "point"} | row)
     for law in shown:
-        rows += _curve(law, "law", float(law.x.min()), float(law.x.max()))
-        asked = [prediction.x for prediction in law.predictions]
-        first, last = float(law.x.min()), float(law.x.max())
-        if min(asked, default=first) < first:
-            rows += _curve(law, "extrapolation", min(asked), first)
-        if max(asked, default=last) > last:
-            rows += _curve(law, "extrapolation", last, max(asked))
+        rows += _curves(law)
     known = (own or compared)[0]
-    return pd.DataFrame(rows, columns=_COLUMNS).assign(
-        axis=axis,
-        axis_unit=known.unit,
-        held_data=held_data,
-        unit=scaling.points[known.points[0]].unit,
-        definition=scaling.config.definition,
-        confidence=scaling.config.confidence,
-    )
+    columns = {
+        "axis": axis,
+        "axis_unit": known.unit,
+        "held_data": held_data,
+        "unit": scaling.points[known.points[0]].unit,
+        "confidence": scaling.config.confidence,
+        "definition": scaling.config.definition,
+    }
+    return tidy([row | columns for row in rows], _COLUMNS)
 
 
-def _curve(law: Law, kind: str, first: float, last: float) -> list[dict[str, Any]]:
+def _curves(law: Law) -> Iterator[dict[str, Any]]:
+    """The law within the data and from there to everything that was asked for."""
     if law.fit is None:
-        return []
-    grid = np.geomspace(first, last, _RESOLUTION)
-    low, high = law.fit.prediction(grid)
-    columns = zip(grid, law.fit.at(grid), low, high, strict=True)
-    return [
-        {"optimizer": law.optimizer, "kind": kind, "x": x, "critical_batch_size": y, "low": a, "high": b}
-        for x, y, a, b in columns
-    ]
+        return
+    first, last, asked = float(law.x.min()), float(law.x.max()), [prediction.x for prediction in law.predictions]
+    pieces = (("law", first, last), ("extrapolation", min(asked, default=first), first))
+    for kind, start, stop in (*pieces, ("extrapolation", last, max(asked, default=last))):
+        if start < stop or kind == "law":
+            grid = np.geomspace(start, stop, _RESOLUTION)
+            for values in zip(grid, law.fit.at(grid), *law.fit.prediction(grid), strict=True):
+                yield {"optimizer": law.optimizer, "kind": kind} | dict(zip(_COLUMNS[3:7], values, strict=True))
 
 
 def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
@@ -102,29 +102,44 @@ def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
     return f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
 
 
+@FIGURES.register("scaling")
+@figure(
+    of=Scaling,
+    compute=compute,
+    title="Critical batch size against scale",
+    caption="Critical batch size by definition {definition} in {unit}s against {axis}; both axes are logarithmic. "
+    "Bars are {percent} intervals; thin lines join points that have all else in common. Lines are power laws, thin "
+    "beyond the data, bands the {percent} interval of a new point.",
+)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; one colour and marker per optimizer, points of one set joined by thin lines, laws solid within the data
-    and dashed beyond."""
-    points = table[table["kind"] == "point"]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    first, last = float(table["x"].min()), float(table["x"].max())
-    margin = (last / first) ** 0.08
-    axes.set_xlim(first / margin, last * margin)
-    axes.set_ylim(*style.log_limits(_within(table)))
-    looks = style.looks(table["optimizer"])
-    handles = [_draw_optimizer(axes, table[table["optimizer"] == name], name, look) for name, look in looks.items()]
-    about = table.iloc[0]
+    """Log-log; one look per optimizer, points of one set joined by thin lines, laws thick within the data and thin
+    beyond."""
+    points, about = table[table["kind"] == "point"], table.iloc[0]
+    style.log_axes(axes, table["x"], _within(table))
+    handles = [
+        _draw_optimizer(axes, table[table["optimizer"] == name], name, look)
+        for name, look in style.looks(table["optimizer"]).items()
+    ]
     if (table["kind"] == "extrapolation").any():
-        handles.append(axes.plot([], [], "--", color=style.GREY, label="beyond the data")[0])
-    _key(axes, handles, table, f"$B_{{crit}} \\propto x^k$ [{100 * about['confidence']:g} % interval]")
+        handles.append(Line2D([], [], color=style.GREY, linewidth=0.6, label="beyond the data"))
+    title = f"$B_{{crit}} \\propto x^k$ [{100 * about['confidence']:g} % interval]"
+    style.key(
+        axes,
+        handles,
+        table["x"],
+        table[["critical_batch_size", "high"]]
+        .max(axis=1)
+        .where(table["kind"] == "point", table["critical_batch_size"]),
+        title=title,
+    )
     values = sorted(set(points["x"]))
     style.log_axis(axes.xaxis, values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None)
     style.log_axis(axes.yaxis)
+    label, unit = _WORDS.get(about["axis"], style.words(about["axis"])), about["axis_unit"]
     equal_data = f", at data {style.plain(about['held_data'])}" if pd.notna(about["held_data"]) else ""
-    axes.set_xlabel(_axis_label(about["axis"], about["axis_unit"]) + equal_data)
+    axes.set_xlabel((f"{label} ({unit})" if unit and unit != about["axis"] else label) + equal_data)
     definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
-    axes.set_ylabel(f"critical batch size{definition} ({about['unit']}s)")
+    style.axis_label(axes, "y", f"critical batch size{definition} ({about['unit']}s)")
 
 
 def _within(table: pd.DataFrame) -> np.ndarray:
@@ -134,72 +149,16 @@ def _within(table: pd.DataFrame) -> np.ndarray:
     return np.concatenate([lines, ends[(ends > lines.min() / 10) & (ends < lines.max() * 10)]])
 
 
-def _axis_label(axis: str, unit: str) -> str:
-    words = {"loss": "target loss", "parameters": "parameters N", "data": "data D", "compute": "compute C = 6 N D"}
-    label = words.get(axis, style.words(axis))
-    return f"{label} ({unit})" if unit and unit != axis else label
-
-
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, str]) -> Line2D:
+def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look) -> Line2D:
     """Returns the handle for the key, labelled with the exponent."""
-    colour, marker = look
-    points = part[part["kind"] == "point"]
+    points, laws = part[part["kind"] == "point"], part[part["kind"] != "point"]
     for _, members in points.groupby("set", sort=False):
         members = members.sort_values("x")
-        axes.plot(members["x"], members["critical_batch_size"], color=colour, linewidth=0.5, alpha=0.6, zorder=2)
-    axes.errorbar(
-        points["x"],
-        points["critical_batch_size"],
-        xerr=_lengths(points["x"], points["x_low"], points["x_high"]),
-        yerr=_lengths(points["critical_batch_size"], points["low"], points["high"]),
-        fmt=marker,
-        color=colour,
-        elinewidth=0.6,
-        zorder=4,
-    )
-    beyond = part[part["kind"] == "extrapolation"]
-    pieces = [(part[part["kind"] == "law"], "-")]
-    pieces += [(beyond.iloc[start : start + _RESOLUTION], "--") for start in range(0, len(beyond), _RESOLUTION)]
-    for piece, line in pieces:
-        if len(piece):
-            axes.plot(piece["x"], piece["critical_batch_size"], line, color=colour, zorder=3)
-            shade = 0.16 if line == "-" else 0.08
-            axes.fill_between(piece["x"], piece["low"], piece["high"], color=colour, alpha=shade, linewidth=0)
-    drawn = "-" if len(pieces[0][0]) else ""
-    label = f"{name}  {points['label'].iloc[0]}".strip()
-    return axes.plot([], [], marker=marker, linestyle=drawn, color=colour, label=label)[0]
-
-
-def _lengths(at: pd.Series, low: pd.Series, high: pd.Series) -> np.ndarray:
-    """Of error bars down and up, shape ``[2, n]``; 0 where there is no interval."""
-    lengths = np.array([at - low.astype(float), high.astype(float) - at], dtype=float)
-    return np.where(lengths > 0, lengths, 0.0)
-
-
-def _key(axes: Axes, handles: list[Line2D], table: pd.DataFrame, title: str) -> None:
-    """In the upper corner away from the law; the y limit is raised to make room for it."""
-    if len(handles) > style.MOST_INSIDE:
-        style.key(axes, handles, table["x"], table["critical_batch_size"], title=title)
-        return
-    slope = np.polyfit(np.log(table["x"]), np.log(table["critical_batch_size"]), 1)[0] if len(table) > 1 else 0.0
-    share = min(0.6, ((len(handles) + 1) * style.SMALL * 1.4 + 10) / 72 / (style.PANEL_HEIGHT * 0.75))
-    bottom, top = np.log(axes.get_ylim())
-    # lines and error bars, not bands, keep clear of the key, which may be as wide as the axes
-    highest = np.log(np.nanmax(table.loc[table["kind"] == "point", ["critical_batch_size", "high"]].to_numpy(float)))
-    left, right = np.log(axes.get_xlim())
-    width = 0.62 * (right - left)
-    near = np.log(table["x"]) < left + width if slope > 0 else np.log(table["x"]) > right - width
-    if near.any():
-        shown = table.loc[near, ["critical_batch_size", "high"]].to_numpy(float)
-        highest = min(highest, float(np.log(np.nanmax(shown))))
-        top = max(top, bottom + (highest - bottom) / (1.0 - share))
-    axes.set_ylim(np.exp(bottom), np.exp(top))
-    axes.legend(
-        handles=handles, title=title, title_fontsize=style.SMALL, alignment="left",
-        loc="upper left" if slope > 0 else "upper right", frameon=False,
-        labelcolor=[handle.get_color() for handle in handles], handlelength=1.4, handletextpad=0.5, borderaxespad=0.3,
-        borderpad=0.0, labelspacing=0.35,
-    )  # fmt: skip
-
-
-SCALING = FigureKind(compute, draw)
+        axes.plot(members["x"], members["critical_batch_size"], color=look.colour, linewidth=0.5, alpha=0.6, zorder=2)
+    style.points(axes, points, "x", "critical_batch_size", look)
+    for start in range(0, len(laws), _RESOLUTION):
+        piece = laws.iloc[start : start + _RESOLUTION]
+        style.curve(
+            axes, piece, "x", "critical_batch_size", look, linewidth=1.2 if piece["kind"].iloc[0] == "law" else 0.6
+        )
+    return style.handle(f"{name}  {points['label'].iloc[0]}".strip(), look, line=len(laws) > 0)

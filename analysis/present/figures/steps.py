@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.arrays import Array
 from analysis.estimate.curves import perfect_scaling
-from analysis.estimate.definitions import in_words, math_symbol
+from analysis.estimate.definitions import math_symbol
+from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, FigureKind
+from analysis.present.figures import FIGURES, about, figure, tidy
 from analysis.present.numbers import number, with_interval
-
-if TYPE_CHECKING:
-    from analysis.estimate.result import Answer
+from analysis.questions.analyze import Analysis
 
 _RESOLUTION = 100
+_VISIBLE = 0.05
+"""Difference in ln steps, about the width of a line."""
+
+_PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
+_CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
+_EXPONENT = ("exponent", "exponent_low", "exponent_high")
+_COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
@@ -27,168 +34,116 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
     where the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that
-    reached the target. Columns on every row: ``optimizer, definition, definition_in_words, critical_batch_size`` with
-    its interval, ``confidence, example_unit, tokens_per_example, target``.
+    reached the target; ``hyperbola``: the same with exponent 1, where that looks different. On every row the critical
+    batch size and the exponent with their intervals.
     """
-    tables = []
-    for answer in answers:
-        rows = [
-            {
-                "kind": "point",
-                "batch_size": p.batch_size,
-                "steps": p.steps_to_target,
-                "low": min(p.steps_per_seed),
-                "high": max(p.steps_per_seed),
-            }
-            if p.reached
-            else {"kind": "censored", "batch_size": p.batch_size, "steps": p.steps_lower_bound}
-            for p in answer.points
-        ]
-        table = pd.concat([pd.DataFrame(rows), _fit(answer)], ignore_index=True) if answer.fit else pd.DataFrame(rows)
-        low, high = answer.interval
-        tables.append(
-            table.assign(
-                optimizer=answer.group.optimizer,
-                definition=answer.definition,
-                definition_in_words=in_words(answer.definition, answer.critical.options),
-                critical_batch_size=np.nan if answer.critical_batch_size is None else answer.critical_batch_size,
-                critical_low=np.nan if low is None else low,
-                critical_high=np.nan if high is None else high,
-                confidence=answer.confidence,
-                example_unit=answer.group.example_unit,
-                tokens_per_example=answer.group.tokens_per_example,
-                target=str(answer.target),
-            )
-        )
-    return pd.concat(tables, ignore_index=True).reindex(columns=[*_COLUMNS, *tables[0].columns.difference(_COLUMNS)])
+    return tidy([row | about(answer) for answer in answers for row in _rows(answer)], _COLUMNS)
 
 
-_COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
+def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    for point in answer.points:
+        if point.reached:
+            seeds = point.steps_per_seed
+            row = {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target}
+            yield row | {"low": min(seeds), "high": max(seeds)}
+        elif point.steps_lower_bound is not None:
+            yield {"kind": "censored", "batch_size": point.batch_size, "steps": point.steps_lower_bound}
+    if answer.fit is not None:
+        ends = [answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]]
+        if answer.critical_batch_size is not None:
+            ends.append(np.clip(answer.critical_batch_size, answer.points[0].batch_size, answer.points[-1].batch_size))
+        yield from fitted(answer, np.geomspace(min(ends), max(ends), _RESOLUTION))
 
 
-def _fit(answer: Answer) -> pd.DataFrame:
-    fit, confidence = answer.fit, answer.confidence
+def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
+    """The fitted curve at batch sizes, with its interval band where there is one, and the hyperbola beside it."""
+    fit = answer.fit
     assert fit is not None
-    ends = [fit.batch_sizes[0], fit.batch_sizes[-1]]
-    if answer.critical_batch_size is not None:
-        ends.append(np.clip(answer.critical_batch_size, answer.points[0].batch_size, answer.points[-1].batch_size))
-    grid = np.geomspace(min(ends), max(ends), _RESOLUTION)
-    table = {"kind": "fit", "batch_size": grid, "steps": np.exp(fit.estimate.log_steps(grid))}
+    log_steps, if_one = fit.estimate.log_steps(batch_sizes), fit.hyperbola.log_steps(batch_sizes)
+    band = np.full((2, len(batch_sizes)), np.nan)
     if len(fit.resampled_log_steps):
-        band = np.quantile(fit.resampled.log_steps(grid), [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0)
-        table |= {"low": np.exp(band[0]), "high": np.exp(band[1])}
-    return pd.DataFrame(table)
+        tail = 0.5 - answer.confidence / 2
+        band = np.exp(np.quantile(fit.resampled.log_steps(batch_sizes), [tail, 1 - tail], axis=0))
+    for size, steps, low, high in zip(batch_sizes, np.exp(log_steps), *band, strict=True):
+        yield {"kind": "fit", "batch_size": size, "steps": steps, "low": low, "high": high}
+    if answer.hyperbola is not None and np.abs(if_one - log_steps).max() > _VISIBLE:
+        for size, steps in zip(batch_sizes, np.exp(if_one), strict=True):
+            yield {"kind": "hyperbola", "batch_size": size, "steps": steps}
 
 
+@FIGURES.register("steps")
+@figure(
+    of=Analysis,
+    compute=compute,
+    title="Steps against batch size",
+    caption="Optimizer steps to {target} against the batch size in {example_unit}s, each batch size at its best "
+    "learning rate; both axes are logarithmic. Points are geometric means over seeds, bars their range; lines are "
+    "the fitted curve S = S_min (1 + (B_crit/B)^a), bands its {percent} interval; thin ones the same with a = 1 "
+    "where that looks different. Dotted lines mark the critical batch size by definition {definition_in_words}, "
+    "the pale grey one what perfect scaling would do. Open triangles: the target was not reached in the steps that "
+    "were run, so the true value is higher.",
+)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; one colour and marker per optimizer, open triangles for lower bounds, a dotted line at every critical
-    batch size."""
-    unit = table["example_unit"].iloc[0]
-    drawn = table[table["steps"].notna()]
-    if drawn.empty:
-        style.empty(axes, "no trial got far enough to draw")
-        return
-    sizes = table.loc[table["kind"] != "fit", "batch_size"]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*style.log_limits(sizes))
-    axes.set_ylim(*style.log_limits(drawn[["steps", "low", "high"]].to_numpy().ravel()))
-    names, dashes = style.looks(table["optimizer"]), style.dashes(table["optimizer"])
+    """Log-log; one look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size."""
+    sizes = table.loc[table["kind"].isin(["point", "censored"]), "batch_size"]
+    style.log_axes(axes, sizes, table[["steps", "low", "high"]])
+    looks = style.looks(table["optimizer"])
     key = [
-        _draw_optimizer(
-            axes, drawn[drawn["optimizer"] == name], name, (*look, dashes[name]), 4 + 2 * (len(names) - index)
-        )
-        for index, (name, look) in enumerate(names.items())
-        if (drawn["optimizer"] == name).any()
+        _draw_optimizer(axes, table[table["optimizer"] == name], name, look, 4 + 2 * (len(looks) - index))
+        for index, (name, look) in enumerate(looks.items())
     ]
-    if (drawn["kind"] == "point").any():
-        key.append(_draw_perfect_scaling(axes, drawn))
-    if (drawn["kind"] == "censored").any():
-        key.append(
-            axes.plot([], [], "^", markerfacecolor="white", color=style.GREY, label="not reached in the steps run")[0]
-        )
-    title = (
-        f"{math_symbol(table['definition'].iloc[0])} [{100 * table['confidence'].iloc[0]:g} % interval]"
-        if table["critical_low"].notna().any()
-        else ""
-    )
-    style.key(axes, key, drawn["batch_size"], drawn[["steps", "high"]].max(axis=1), title=title)
-    style.log_axis(axes.xaxis, sizes)
-    style.log_axis(axes.yaxis)
-    style.token_axis(axes, table["tokens_per_example"])
-    axes.set_xlabel(f"batch size ({unit}s)")
-    style.axis_label(axes, "y", f"steps to {style.words(table['target'].iloc[0])}")
+    points = table[table["kind"] == "point"]
+    if len(points):
+        slowest, limits = points.loc[points["steps"].idxmax()], axes.get_ylim()
+        steps = perfect_scaling(np.array(axes.get_xlim()), slowest["batch_size"], slowest["steps"])
+        line = axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)[0]
+        axes.set_ylim(*limits)
+        key.append(line)
+    if (table["kind"] == "censored").any():
+        triangle = style.Look(style.GREY, "^", "")
+        key.append(style.handle("not reached in the steps run", triangle, line=False, markerfacecolor="white"))
+    if (table["kind"] == "hyperbola").any():
+        key.append(Line2D([], [], color=style.GREY, linewidth=0.5, label="if the exponent were 1 (thin)"))
+    title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{100 * table['confidence'].iloc[0]:g} % interval]"
+    known = table["critical_low"].notna().any()
+    style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
+    style.batch_axes(axes, table, f"steps to {style.words(table['target'].iloc[0])}", ticks=sizes)
 
 
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: tuple[str, str, Any], triangle: float) -> Line2D:
-    """Returns the handle for the key, labelled with the critical batch size.
+def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look, triangle: float) -> Line2D:
+    """Returns the handle for the key, labelled with the critical batch size and the exponent.
 
     Triangles of several optimizers at one place are told apart by their size.
     """
-    colour, marker, dashes = look
-    points, fit, censored = (part[part["kind"] == kind] for kind in ("point", "fit", "censored"))
-    if len(fit):
-        axes.plot(fit["batch_size"], fit["steps"], color=colour, linestyle=dashes, zorder=3)
-        if fit["low"].notna().all():
-            axes.fill_between(fit["batch_size"], fit["low"], fit["high"], color=colour, alpha=0.18, linewidth=0)
-    if len(points):
-        over_seeds = np.maximum(0.0, [points["steps"] - points["low"], points["high"] - points["steps"]])
-        axes.errorbar(
-            points["batch_size"], points["steps"], yerr=over_seeds, fmt=marker, color=colour, elinewidth=0.6, zorder=4
-        )
-    if len(censored):
-        axes.plot(
-            censored["batch_size"],
-            censored["steps"],
-            "^",
-            markerfacecolor="none",
-            markersize=triangle,
-            color=colour,
-            zorder=4,
-        )
-    critical = float(part["critical_batch_size"].iloc[0])
-    if len(fit) and axes.get_xlim()[0] <= critical <= axes.get_xlim()[1]:
-        at = np.exp(np.interp(np.log(critical), np.log(fit["batch_size"]), np.log(fit["steps"])))
-        axes.plot([critical, critical], [axes.get_ylim()[0], at], ":", color=colour, linewidth=0.9, zorder=2)
-    label = f"{name}  {_value(critical, part['critical_low'].iloc[0], part['critical_high'].iloc[0])}".strip()
-    line, marker = (dashes if len(fit) else ""), (marker if len(points) else "^")
-    fill = colour if len(points) else "white"
-    return axes.plot([], [], marker, linestyle=line, color=colour, markerfacecolor=fill, label=style.literal(label))[0]
-
-
-def _value(critical: float, low: float, high: float) -> str:
-    """The critical batch size in words short enough for a key."""
-    ends = (None if np.isnan(low) else float(low), None if np.isnan(high) else float(high))
-    if not np.isnan(critical):
-        return with_interval(critical, ends)
-    if ends[0] is not None:
-        return f"> {number(ends[0])}"
-    return "" if ends[1] is None else f"< {number(ends[1])}"
-
-
-def _draw_perfect_scaling(axes: Axes, table: pd.DataFrame) -> Line2D:
-    """One dashed line of slope -1 through the first point of the slowest optimizer."""
-    points = table[table["kind"] == "point"]
-    first = points.loc[points["steps"].idxmax()]
-    sizes, limits = np.array(axes.get_xlim()), axes.get_ylim()
-    steps = perfect_scaling(sizes, first["batch_size"], first["steps"])
-    line = axes.plot(sizes, steps, "--", color=style.GREY, linewidth=0.8, zorder=1, label="perfect scaling")[0]
-    axes.set_ylim(*limits)
-    return line
-
-
-def caption(table: pd.DataFrame) -> str:
-    """What is seen, in words."""
-    percent = f"{100 * table['confidence'].iloc[0]:g} %"
-    return (
-        f"Optimizer steps to {style.words(table['target'].iloc[0])} against the batch size in "
-        f"{table['example_unit'].iloc[0]}s, each batch size at its best learning rate; both axes are logarithmic. "
-        "Points are geometric means over seeds, bars their range; lines are the fitted curve S = S_min + E_min / "
-        f"B, bands its {percent} interval. Dotted lines mark the critical batch size by definition "
-        f"{table['definition_in_words'].iloc[0]}, the dashed one what perfect scaling would do. Open triangles: the "
-        "target was not reached in the steps that were run, so the true "
-        "value is higher."
+    points, fit, hyperbola, censored = (
+        part[part["kind"] == kind] for kind in ("point", "fit", "hyperbola", "censored")
+    )
+    style.curve(axes, fit, "batch_size", "steps", look)
+    axes.plot(hyperbola["batch_size"], hyperbola["steps"], color=look.colour, linewidth=0.5, zorder=2)
+    style.points(axes, points, "batch_size", "steps", look)
+    axes.plot(
+        censored["batch_size"], censored["steps"], "^", markerfacecolor="none", markersize=triangle, color=look.colour,
+        zorder=4,
+    )  # fmt: skip
+    critical, exponent = ([_known(part[name].iloc[0]) for name in names] for names in (_CRITICAL, _EXPONENT))
+    if len(fit) and critical[0] is not None and axes.get_xlim()[0] <= critical[0] <= axes.get_xlim()[1]:
+        at = np.exp(np.interp(np.log(critical[0]), np.log(fit["batch_size"]), np.log(fit["steps"])))
+        axes.plot([critical[0]] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
+    shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
+    words = [_value(*critical), "" if exponent[0] is None else f"a = {_value(*exponent)}"]
+    return style.handle(
+        f"{name}  {', '.join(filter(None, words))}".strip(), shown, line=len(fit) > 0, markerfacecolor=fill
     )
 
 
-FIGURES.register("steps")(FigureKind(compute, draw, title="Steps against batch size", caption=caption))
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _value(value: float | None, low: float | None, high: float | None) -> str:
+    """A number with its interval, in words short enough for a key."""
+    if value is not None:
+        return with_interval(value, (low, high))
+    if low is not None:
+        return f"> {number(low)}"
+    return "" if high is None else f"< {number(high)}"

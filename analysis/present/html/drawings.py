@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-import pandas as pd
 from markupsafe import Markup
 
 from analysis.estimate.result import Answer
-from analysis.present.figures import FigureKind, Scope, scopes
-from analysis.present.html.content import of_frame, plain
+from analysis.present.figures import Scope, pictures, scopes
+from analysis.present.html.content import of_frame
 from analysis.present.html.vector import picture
 from analysis.present.table import Table
+from analysis.questions.analyze import Analysis
 
 LONGEST_TABLE = 60
 """Rows of the table behind a figure that are shown; the download has all."""
@@ -56,17 +55,17 @@ def drawings(found: Sequence[Answer]) -> list[tuple[Scope, list[Drawn]]]:
     for scope in scopes(found):
         drawn: list[Drawn] = []
         pages.append((scope, drawn))
-        for name, kind, table in sorted(scope.tables(), key=lambda entry: _order(entry[0])):
+        for shown in sorted(pictures(Analysis, scope.answers, scope.suffix), key=lambda shown: _order(shown.name)):
             number += 1
-            figure = kind.figure(table)
-            title = kind.title or name.replace("_", " ").capitalize()
+            kind, table, figure = shown.kind, shown.table, shown.kind.figure(shown.table)
+            element = picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title)
             drawn.append(
                 Drawn(
                     number=number,
-                    name=f"{name}{scope.suffix}",
-                    title=title,
-                    caption=_caption(kind, table),
-                    drawing=picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=title),
+                    name=shown.name,
+                    title=kind.title,
+                    caption=kind.said(table),
+                    drawing=element,
                     wide=figure.get_size_inches()[0] > 4,
                     table=of_frame(table.head(LONGEST_TABLE)),
                     rows=len(table),
@@ -77,11 +76,5 @@ def drawings(found: Sequence[Answer]) -> list[tuple[Scope, list[Drawn]]]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return (FIRST.index(name) if name in FIRST else len(FIRST), name)
-
-
-def _caption(kind: FigureKind, table: pd.DataFrame) -> str:
-    """That of the figure, else what its module says about itself."""
-    if kind.caption and len(table):
-        return kind.caption(table)
-    return plain((sys.modules[kind.compute.__module__].__doc__ or "").strip().partition("\n\n")[0])
+    kind = name.partition("-")[0]
+    return (FIRST.index(kind) if kind in FIRST else len(FIRST), name)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.present.numbers import number
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import Suggestion
-
-if TYPE_CHECKING:
-    from analysis.present import Drawn
 
 
 @presentation.register
@@ -21,18 +17,11 @@ def _(found: Analysis) -> Presentation:
     tables["definitions"] = definitions(found.answers)
     suggested = [] if found.suggestions is None else in_words(found.suggestions)
 
-    def drawn() -> Iterator[Drawn]:
-        from analysis.present.figures import scopes
-
-        for scope in scopes(found.answers):
-            yield from ((f"{name}{scope.suffix}", kind, table) for name, kind, table in scope.tables())
-
     return Presentation(
         shown=[tables["summary"], tables["definitions"], *suggested, *found.notes],
         tables=tables,
         latex=("summary", "definitions"),
         json="report.json",
-        drawn=drawn,
     )
 
 

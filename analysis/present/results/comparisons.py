@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from analysis.phrases import share, time_unit
 from analysis.present import Presentation, presentation
@@ -12,9 +11,6 @@ from analysis.present.numbers import DASH, number, percent
 from analysis.present.table import Column, Table, pivot
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparison, Comparisons
-
-if TYPE_CHECKING:
-    from analysis.present import Drawn
 
 _SCOPE = tuple(Column(name) for name in ("sweep", "workload", "metric", "target"))
 
@@ -30,14 +26,7 @@ def _(found: Comparisons) -> Presentation:
     if found.throughput:
         tables["compute_time"] = plane(found.comparisons)
 
-    def drawn() -> Iterator[Drawn]:
-        from analysis.present.figures import compute_time, token_ratio
-
-        yield "token_ratio", token_ratio.TOKEN_RATIO, token_ratio.compute(found.comparisons)
-        if found.throughput:
-            yield "compute_time", compute_time.COMPUTE_TIME, compute_time.compute(found.comparisons)
-
-    return Presentation(shown=shown, tables=tables, json="comparison.json", drawn=drawn)
+    return Presentation(shown=shown, tables=tables, json="comparison.json")
 
 
 def _shown(comparison: Comparison, said: str) -> list[Table]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
-
-if TYPE_CHECKING:
-    from analysis.present import Drawn
 
 
 @presentation.register
@@ -26,18 +23,12 @@ def _(found: LearningRates) -> Presentation:
     }
     missing = tables["missing_trials"] = missing_trials(found.entries)
 
-    def drawn() -> Iterator[Drawn]:
-        from analysis.present.figures import best_learning_rate
-
-        yield "best_learning_rate", best_learning_rate.BEST_LEARNING_RATE, best_learning_rate.compute(found.entries)
-
     said = f"every interval {percent(found.config.confidence)} %"
     return Presentation(
         shown=[*(table for table in tables.values() if table is not missing), *_to_run(missing), said, *found.notes],
         tables=tables,
         latex=("learning_rate_laws", "protocols"),
         json="learning_rates.json",
-        drawn=drawn,
     )
 
 

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table, pivot
 from analysis.questions.noise_scale_run import MeasuredRun
 
-if TYPE_CHECKING:
-    from analysis.present import Drawn
-
 
 @presentation.register
 def _(found: MeasuredRun) -> Presentation:
     run = found.values
     unit, phases = run["example_unit"], run["phases"]
-
-    def drawn() -> list[Drawn]:
-        from analysis.present.figures.noise_scale_run import NOISE_SCALE_RUN, compute
-
-        return [("noise_scale", NOISE_SCALE_RUN, compute(run))]
 
     confidence = next(iter(phases[0]["noise_scales"].values()))["confidence"]
     said, config = f"in {unit}s [{percent(confidence)} % interval]", run["config"]
@@ -48,7 +40,6 @@ def _(found: MeasuredRun) -> Presentation:
         ],
         tables={"noise_scale": table},
         json="noise_scale.json",
-        drawn=drawn,
         drawn_in="",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.phrases import plural, share, time_unit
 from analysis.present import Presentation, presentation
@@ -12,9 +12,6 @@ from analysis.present.numbers import number, percent, with_interval
 from analysis.present.table import Column, Table
 from analysis.questions.recommendation.plans import Doubling, Plan
 from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner
-
-if TYPE_CHECKING:
-    from analysis.present import Drawn
 
 
 @presentation.register
@@ -26,13 +23,8 @@ def _(found: Recommendations) -> Presentation:
         shown.append(plans([entry], title, sentences(entry)))
     shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
 
-    def drawn() -> list[Drawn]:
-        from analysis.present.figures.recommendation import RECOMMENDATION, compute
-
-        return [("recommendation", RECOMMENDATION, compute(found.recommendations, found.throughput))]
-
     tables = {"recommendations": plans(found.recommendations)}
-    return Presentation(shown=shown, tables=tables, json="recommendation.json", drawn=drawn)
+    return Presentation(shown=shown, tables=tables, json="recommendation.json")
 
 
 def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Sequence[str] = ()) -> Table:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import DASH, number, percent, with_interval
 from analysis.present.table import Column, Table
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law
-
-if TYPE_CHECKING:
-    from analysis.present import Drawn
 
 _NAMES = ("E", "N_c", "alpha_N", "S_c", "alpha_S", "B_star", "alpha_B")
 
@@ -37,19 +33,8 @@ def _(found: Scaling) -> Presentation:
     further = {"predictions": predictions(found), "three_term": three_term(found, list(found.three_term))}
     tables |= {name: table for name, table in further.items() if table.rows}
 
-    def drawn() -> Iterator[Drawn]:
-        from analysis.present.figures.scaling import SCALING, compute
-
-        wanted: dict[tuple[str, float | None], None] = dict.fromkeys(
-            (law.axis, None) for law in found.laws if len(law.points) > 1
-        )
-        wanted |= dict.fromkeys((law.axis, found.points[law.points[0]].held_data) for law in found.comparisons)
-        for axis, data in wanted:
-            name = "scaling-" + re.sub(r"[^A-Za-z0-9]+", "_", axis) + (f"-data_{data:g}" if data else "")
-            yield name, SCALING, compute(found, axis, data)
-
     return Presentation(
-        shown=[*shown, *found.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn=drawn, drawn_in=""
+        shown=[*shown, *found.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import analyze
+from analysis.config import AnalysisConfig
 from analysis.estimate import attention
 from analysis.estimate.attention import POINTS
 from analysis.estimate.result import Answer
@@ -22,6 +23,7 @@ from cbs.errors import ResultsError
 from cbs.store import read_steps
 from tests.factories import Truth, attention_logit, sweep
 
+FAST = AnalysisConfig(resamples=200)
 FIGURE = FIGURES["max_attention_logit"]
 LAYERS = Truth(noise=0.05, layers=3)
 LRS = (1e-3, 2e-3, 4e-3)
@@ -81,7 +83,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def answers_of(root: Path) -> tuple[Answer, ...]:
-    return analyze(root, figures=False, resamples=100).answers
+    return analyze(root, FAST).answers
 
 
 def test_first_and_last_layer_at_the_smallest_and_largest_shared_batch_size(tmp_path: Path) -> None:
@@ -149,10 +151,10 @@ def test_drawn_where_a_trial_has_the_columns_and_left_out_otherwise(
     truth = {"adamw": dataclasses.replace(LAYERS, layers=layers)}
     sweep(tmp_path, truth, batch_sizes=(4, 64), lrs=LRS[:2], growth=1.5, moments=True)
     monkeypatch.setattr(figures, "FIGURES", {"max_attention_logit": FIGURE})
-    written = figures.write_all(answers_of(tmp_path), tmp_path)
-    names = [f"figures/max_attention_logit.{suffix}" for suffix in ("pdf", "png", "csv")]
+    written = figures.write_all(analyze(tmp_path, FAST), tmp_path / "figures")
+    names = [f"max_attention_logit.{suffix}" for suffix in ("pdf", "png", "csv")]
     assert written == (names if layers else [])
-    assert sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir()) == sorted(written)
+    assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == sorted(written)
     if layers:
-        drawn = pd.read_csv(tmp_path / names[-1])
+        drawn = pd.read_csv(tmp_path / "figures" / names[-1])
         assert drawn["panel"].unique().tolist() == ["layer 1, batch size 4", "layer 1, batch size 64"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, scopes, write_one
+from analysis.present.figures import FIGURES, Picture, figures_of, pictures, write_all
 from analysis.present.figures.noise_scale_run import SYMBOLS
+from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
+from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, current
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -70,11 +74,17 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return analyze(root, QUICK).answers
 
 
-@pytest.mark.parametrize("name", FIGURES.names())
+OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
+
+
+@pytest.mark.parametrize("name", OF_ANSWERS)
 def test_computes_a_table_then_draws_it(name: str, answers: Sequence[Answer]) -> None:
     kind = FIGURES[name]
     table = kind.compute(answers)
     assert isinstance(table, pd.DataFrame)
+    if table.empty:
+        assert name not in [picture.name for picture in pictures(Analysis, answers)]
+        return
     before = table.copy()
     figure = kind.figure(table)
     pd.testing.assert_frame_equal(table, before)
@@ -126,7 +136,7 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
     written = set(present.write(analyze(tmp_path, QUICK), tmp_path / "analysis"))
-    for name in FIGURES.names():
+    for name in OF_ANSWERS:
         pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
         assert {pdf, png, csv} <= written
         content = pdf.read_bytes()
@@ -166,12 +176,7 @@ def test_tick_labels_are_plain() -> None:
     ]
 
 
-def test_twenty_optimizers_look_different():
-    looks = style.looks([f"optimizer {index}" for index in range(20)])
-    assert len(set(looks.values())) == 20
-
-
-def test_a_long_key_stands_beside_the_axes() -> None:
+def test_a_long_key_stands_below_the_axes() -> None:
     from matplotlib.lines import Line2D
 
     with style.style():
@@ -180,7 +185,7 @@ def test_a_long_key_stands_beside_the_axes() -> None:
         axes.set_yscale("log")
         axes.set_xlim(1, 10)
         axes.set_ylim(1, 10)
-        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(style.MOST_INSIDE + 1)]
+        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(MOST_INSIDE + 1)]
         style.key(axes, handles, pd.Series([1.0, 9.0]), pd.Series([2.0, 3.0]))
         figure.draw_without_rendering()
     (legend,) = figure.legends
@@ -226,8 +231,7 @@ def test_colours_are_told_apart_by_colour_blind_eyes(sight: str) -> None:
 
 def test_without_colour_twenty_optimizers_differ_in_marker_or_dashes() -> None:
     names = [f"optimizer {index}" for index in range(20)]
-    looks, dashes = style.looks(names), style.dashes(names)
-    assert len({(looks[name][1], str(dashes[name])) for name in names}) == 20
+    assert len({(look.marker, str(look.dashes)) for look in style.looks(names).values()}) == 20
 
 
 def test_batch_sizes_grow_darker() -> None:
@@ -266,11 +270,11 @@ def test_names_are_drawn_as_they_stand() -> None:
 def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     page = VENUES[name]
     assert 0 < page.column <= page.text
-    kind = FIGURES["steps"]
-    table = pd.DataFrame({"steps": [np.nan], "example_unit": ["sequence"]})
+    table = pd.DataFrame({"panel": ["a"], "examples": [1.0], "max_attention_logit": [2.0], "low": [1.0], "high": [2.0]})
+    table = table.assign(optimizer="adamw", seeds=1, example_unit="sequence")
     before = current()
     with style.venue(name):
-        write_one(kind, table, tmp_path, "steps")
+        Picture("steps", FIGURES["max_attention_logit"], table).write(tmp_path)
         for panels in (2, 3, 7):
             assert style.grid(panels)[0].get_size_inches()[0] == page.text
     assert current() is before
@@ -294,25 +298,80 @@ def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
 
 
 def test_labels_of_batch_sizes_cover_no_point(answers: Sequence[Answer]) -> None:
-    (scope,) = scopes(answers)
     kind = FIGURES["pareto"]
-    table = kind.compute(scope.answers)
+    table = kind.compute(answers)
+    if table.empty:
+        return
     figure = kind.figure(table)
     figure.canvas.draw()
     axes = figure.axes[0]
-    marks = table[table["kind"] != "fit"]
-    if not len(marks):
-        return
+    marks = table[table["kind"].isin(["point", "critical"])]
     points = axes.transData.transform(marks[["steps", "examples"]].to_numpy(dtype=float))
     for text in axes.texts:
         box = Text.get_window_extent(text)
         assert not any(box.contains(x, y) for x, y in points), text.get_text()
+    points = table[table["kind"] == "point"]
+    ends = points.groupby("optimizer")["batch_size"].agg(["min", "max"]).to_numpy().ravel()
+    assert {f"{size:g}" for size in ends} <= {text.get_text() for text in axes.texts}
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "max_attention_logit", "noise_scale", "pareto", "steps"])
+@pytest.mark.parametrize("name", OF_ANSWERS)
 def test_captions_say_the_units(name: str, answers: Sequence[Answer]) -> None:
     kind = FIGURES[name]
     table = kind.compute(answers)
-    if kind.caption and len(table):
-        assert "sequences" in kind.caption(table)
+    if len(table):
+        assert "sequences" in kind.said(table)
     assert kind.title
+
+
+def test_what_was_not_measured_has_no_panel_and_no_figure(tmp_path: Path) -> None:
+    options = {"batch_sizes": (8, 32), "lrs": (1e-3, 2e-3), "growth": 1.5}
+    sweep(tmp_path / "measured", {"adamw": NOISY}, moments=True, **options)
+    sweep(tmp_path / "plain", {"sgd": NOISY}, **options)
+    found = {name: analyze(tmp_path / name, QUICK).answers for name in ("measured", "plain")}
+    kind = FIGURES["noise_scale"]
+    assert len(kind.figure(kind.compute([*found["measured"], *found["plain"]])).axes) == 1
+    assert kind.compute(found["plain"]).empty
+    (answer,) = found["measured"]
+    unknown = {"simple_noise_scale": np.nan, "matched_noise_scale": np.nan}
+    noise = {
+        size: dataclasses.replace(entry, trajectory=entry.trajectory.assign(**unknown))
+        for size, entry in answer.noise.items()
+    }
+    assert kind.compute([dataclasses.replace(answer, noise=noise)]).empty
+    assert "noise_scale" not in [picture.name for picture in pictures(Analysis, found["plain"])]
+    assert "noise_scale" in [picture.name for picture in pictures(Analysis, found["measured"])]
+
+
+def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_its_exponent(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 8, 32, 128, 512), lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
+    (answer,) = analyze(tmp_path, QUICK).answers
+    assert answer.fit is not None
+    bent = dataclasses.replace(answer.fit.estimate, exponent=np.float64(0.6))
+    fit = dataclasses.replace(answer.fit, estimate=bent)
+    drawn = {}
+    for name, shown in {"bent": fit, "straight": dataclasses.replace(fit, estimate=fit.hyperbola)}.items():
+        estimate = dataclasses.replace(answer.estimate, fit=shown)
+        table = FIGURES["steps"].compute([dataclasses.replace(answer, estimate=estimate)])
+        drawn[name] = (table["kind"] == "hyperbola").any()
+        legend = next(iter(FIGURES["steps"].figure(table).legends))
+        assert any(f"a = {answer.exponent:.2f}" in text.get_text() for text in legend.get_texts())
+        curve = table[table["kind"] == "fit"]
+        np.testing.assert_allclose(np.log(curve["steps"]), shown.estimate.log_steps(curve["batch_size"].to_numpy()))
+    assert drawn == {"bent": True, "straight": False}
+
+
+def test_figures_are_found_by_the_type_of_the_result(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
+    report = analyze(tmp_path, QUICK, targets=[2.4, 2.8])
+    names = [picture.name for picture in figures_of(report)]
+    assert {name.partition("-")[0] for name in names} <= set(OF_ANSWERS)
+    assert len(set(names)) == len(names)
+    assert list(figures_of(object())) == []
+    assert write_all(object(), tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_matplotlib_is_imported_when_a_figure_is_drawn_and_not_before() -> None:
+    code = "import sys, analysis.present.figures; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

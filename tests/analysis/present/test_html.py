@@ -22,10 +22,11 @@ from matplotlib.image import imread
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.present.answers import definitions, points, summary
-from analysis.present.figures import scopes
+from analysis.present.figures import pictures, scopes
 from analysis.present.html import Page, content, report, vector
 from analysis.present.numbers import number
 from analysis.present.style.lettering import luminance
+from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
 from cbs.errors import ResultsError
 from tests.factories import Truth, sweep
@@ -238,7 +239,8 @@ def test_suggested_trials_are_there_with_their_command(document: Document, page:
 
 def test_the_data_behind_a_figure_is_its_whole_table(document: Document, page: Page) -> None:
     links = [attributes for attributes in document.all("a") if attributes.get("download")]
-    tables = {f"{name}{scope.suffix}.csv": table for scope in scopes(page.answers) for name, _, table in scope.tables()}
+    drawn = [pictures(Analysis, scope.answers, scope.suffix) for scope in scopes(page.answers)]
+    tables = {f"{picture.name}.csv": picture.table for found in drawn for picture in found}
     assert {link["download"] for link in links} == set(tables)
     for link in links:
         start, _, data = link["href"].partition(",")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.present.figures.best_learning_rate import BEST_LEARNING_RATE, compute
+from analysis.present.figures import FIGURES
 from analysis.questions.learning_rate import LearningRates, learning_rates
 from tests.factories import Truth, sweep
 
@@ -82,7 +83,8 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
 
 
 def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: LearningRates) -> None:
-    table = compute(found.entries)
+    kind = FIGURES["best_learning_rate"]
+    table = kind.compute(found)
     assert table.groupby(["optimizer", "kind"]).size()[["adamw"]].to_dict() == {
         ("adamw", "bound"): 1,
         ("adamw", "law"): 60,
@@ -92,13 +94,12 @@ def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: Learnin
     assert (law["low"] <= law["lr"]).all()
     assert (law["lr"] <= law["high"]).all()
     assert law["batch_size"].max() == 128
-    figure = BEST_LEARNING_RATE.figure(table)
+    figure = kind.figure(table)
     (axes,) = figure.axes[:1]
     triangles = [line for line in axes.lines if line.get_marker() == "^"]
     assert [line.get_xdata()[0] for line in triangles] == pytest.approx([512], rel=0.05)
     assert len(axes.collections) >= 2
-    nothing = BEST_LEARNING_RATE.figure(table.iloc[:0])
-    assert "no trial reached the target" in nothing.axes[0].texts[0].get_text()
+    assert kind.compute(dataclasses.replace(found, entries=())).empty
     assert np.isfinite(table.loc[table["kind"] != "bound", ["low", "high"]].to_numpy()).all()
 
 

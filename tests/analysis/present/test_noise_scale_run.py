@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 
 from analysis import present
-from analysis.present import style
-from analysis.present.figures import noise_scale_run
+from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.noise_scale_run import MeasuredRun
 from cbs.errors import ResultsError
 from tests.analysis.present.test_table import WIDTHS, lacking, text
@@ -59,7 +58,7 @@ def printed(width: int = 100, *, layers: bool = False) -> str:
 
 
 def test_one_row_per_phase_and_geometry() -> None:
-    table = noise_scale_run.compute(RUN)
+    table = FIGURES["noise_scale_run"].compute(MeasuredRun(RUN))
     assert len(table) == 6
     assert table["matched"].tolist() == [False, True, False] * 2
     assert math.isnan(table["noise_scale"][0])
@@ -97,15 +96,13 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
 
 
-def test_a_run_of_undefined_estimates_says_so_in_the_figure() -> None:
+def test_a_run_of_undefined_estimates_has_no_figure() -> None:
     run = copy.deepcopy(RUN)
     for phase in run["phases"]:
         for entry in phase["noise_scales"].values():
             entry["value"] = None
-    with style.style():
-        _, (axes,) = style.grid(1)
-        noise_scale_run.draw(axes, noise_scale_run.compute(run))
-    assert "undefined" in axes.texts[0].get_text()
+    assert [picture.name for picture in figures_of(MeasuredRun(RUN))] == ["noise_scale"]
+    assert list(figures_of(MeasuredRun(run))) == []
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

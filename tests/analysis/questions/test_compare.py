@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.files import in_one_piece
-from analysis.present import style
-from analysis.present.figures import compute_time, recommendation, token_ratio
+from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.comparison.result import compare
 from analysis.questions.recommendation.plans import Wish
 from analysis.questions.recommendation.result import recommend
@@ -76,13 +76,13 @@ def test_every_situation_is_compared_drawn_and_written_as_strict_json(situation:
     text = (tmp_path / "out" / "comparison.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == present.to_json(report, files=files)
     assert {path.name for path in files} == {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    for kind, table in (
-        (token_ratio.TOKEN_RATIO, token_ratio.compute(report.comparisons)),
-        (compute_time.COMPUTE_TIME, compute_time.compute(report.comparisons)),
-    ):
-        fits_on_the_page(table, kind)
-    stated = token_ratio.compute(report.comparisons)["statement"].notna()
-    assert stated.all() == (name in ("one optimizer", "nothing reached"))
+    drawn = {picture.name: picture for picture in figures_of(report)}
+    for picture in drawn.values():
+        fits_on_the_page(picture.table, picture.kind)
+        assert "{" not in picture.kind.said(picture.table)
+    absent = {"one optimizer": {"token_ratio"}, "nothing reached": {"token_ratio", "compute_time"}}
+    absent["one batch size"] = {"compute_time"}
+    assert set(drawn) == {"token_ratio", "compute_time"} - absent.get(name, set())
     for file in ("token_ratios.csv", "critical_batch_sizes.csv", "compute_time.csv"):
         assert {"sweep", "target"} <= set(pd.read_csv(tmp_path / "out" / file))
 
@@ -93,9 +93,11 @@ def test_every_situation_is_advised_drawn_and_written_as_strict_json(situation: 
     files = present.write(report, tmp_path / "out")
     text = (tmp_path / "out" / "recommendation.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == present.to_json(report, files=files)
-    fits_on_the_page(recommendation.compute(report.recommendations, ASSUMED), recommendation.RECOMMENDATION)
-    (only,) = report.recommendations
     able = name not in ("nothing reached", "one batch size")
+    assert [picture.name for picture in figures_of(report)] == ["recommendation"] * able
+    for picture in figures_of(report):
+        fits_on_the_page(picture.table, picture.kind)
+    (only,) = report.recommendations
     assert bool(only.winners) == able
     assert any(advice.plans for advice in only.advice) == able
     for advice in only.advice:
@@ -108,12 +110,9 @@ def test_every_situation_is_advised_drawn_and_written_as_strict_json(situation: 
 def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
     report = compare(two, FAST, throughput=ASSUMED, targets=[2.4, 2.8])
     panels = ["validation loss < 2.4", "validation loss < 2.8"]
-    for kind, table in (
-        (token_ratio.TOKEN_RATIO, token_ratio.compute(report.comparisons)),
-        (compute_time.COMPUTE_TIME, compute_time.compute(report.comparisons)),
-    ):
-        assert table["panel"].unique().tolist() == panels
-        fits_on_the_page(table, kind)
+    for picture in figures_of(report):
+        assert picture.table["panel"].unique().tolist() == panels
+        fits_on_the_page(picture.table, picture.kind)
 
 
 def test_a_second_run_gives_the_same_bytes(two: Path, tmp_path: Path) -> None:
@@ -256,12 +255,36 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
 def test_the_key_of_the_plane_has_the_batch_sizes_of_the_frontier(two: Path, tmp_path: Path) -> None:
     throughput = read_throughput(two / "throughput.csv")
     report = compare(two, FAST, throughput=throughput)
-    table = compute_time.compute(report.comparisons)
-    with style.style():
-        axes = compute_time.COMPUTE_TIME.figure(table).axes[0]
+    kind = FIGURES["compute_time"]
+    table = kind.compute(report)
+    axes = kind.figure(table).axes[0]
     legend = axes.get_legend()
     assert legend is not None
     front = table[table["on_frontier"] & (table["optimizer"] == "adamw")]
     ends = f"B={front['batch_size'].min():g}–{front['batch_size'].max():g}"
     assert f"adamw, {ends}" in [text.get_text() for text in legend.get_texts()]
     assert sorted(front["devices"]) == [1, 4]
+
+
+def test_the_recommendation_is_told_without_colour_and_shows_its_data(two: Path) -> None:
+    report = recommend(two, ASSUMED, Wish(devices=4), FAST)
+    (picture,) = figures_of(report)
+    figure = picture.kind.figure(picture.table)
+    for advice, axes in zip([report.recommendations[0].advice] * 2, figure.axes, strict=False):
+        assert len(axes.texts) == len(advice)
+        named = " ".join(text.get_text() for text in axes.texts)
+        assert all(entry.optimizer in named for entry in advice)
+        lines = {str(line._unscaled_dash_pattern) for line in axes.lines if len(line.get_xdata()) > 20}
+        assert len(lines) == len(advice)
+        points = picture.table[(picture.table["kind"] == "point") & (picture.table["panel"] == axes.get_title())]
+        measured = {point.batch_size for entry in advice for point in entry.answer.points if point.reached}
+        assert set(points["batch_size"]) <= measured
+        stars = [line for line in axes.lines if line.get_marker() == "*"]
+        best = picture.table[(picture.table["kind"] == "best") & (picture.table["panel"] == axes.get_title())]
+        assert [line.get_xdata()[0] for line in stars] == best["batch_size"].tolist()
+    cheap = picture.table[(picture.table["objective"] == "time") & (picture.table["kind"] == "point")]
+    adamw = report.recommendations[0].advice[0]
+    for row in cheap[cheap["optimizer"] == adamw.optimizer].itertuples():
+        (point,) = [entry for entry in adamw.answer.points if entry.batch_size == row.batch_size]
+        seconds = ASSUMED.seconds_per_step("adamw", np.array([float(point.batch_size)]), int(row.devices))[0]
+        assert row.value == pytest.approx(point.steps_to_target * seconds)

@@ -16,7 +16,8 @@ import cli
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import answers
-from analysis.present.figures.scaling import SCALING, compute
+from analysis.present.figures import FIGURES, figures_of
+from analysis.present.figures.scaling import Against
 from analysis.questions.scaling import Scaling, scale
 from analysis.read.results import load
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -260,12 +261,18 @@ def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path)
 
 def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
     for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 800_000, 6)):
-        table = compute(found, axis, data)
+        table = FIGURES["scaling"].compute(Against(found, axis, data))
         assert set(table["optimizer"]) == {"adamw", "muon"}
         assert (table["kind"] == "point").sum() == points
-        axes = SCALING.figure(table).axes[0]
+        axes = FIGURES["scaling"].figure(table).axes[0]
         assert axes.get_xscale() == axes.get_yscale() == "log"
         assert "sequences" in axes.get_ylabel()
+
+
+def test_there_is_a_figure_per_axis(found: Scaling) -> None:
+    names = [picture.name for picture in figures_of(found)]
+    assert len(names) == len(set(names))
+    assert {"scaling-data", "scaling-width", "scaling-width-data_800000"} <= set(names)
 
 
 @pytest.mark.parametrize("width", SCREENS)

@@ -1,0 +1,175 @@
+"""Words beside marks and lines, never on top of one another: keys, labels at the ends of lines and at points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from scipy.optimize import isotonic_regression
+
+from analysis.present.style.lettering import ink, width, wrapped
+from analysis.present.style.scales import size
+
+SMALL = 7
+LINE = 1.25
+"""Height of a line over the font size."""
+
+MOST_INSIDE = 6
+"""Labels of a key within the axes."""
+
+_KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
+_ANGLES = np.pi / 4 * np.arange(8)
+_DIRECTIONS = np.round(np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1), 3)
+_REACHES = (4.0, 11.0, 18.0)
+"""Points between a mark and its label; beyond the first they are joined."""
+
+
+def spread(positions: Sequence[float], gap: float) -> np.ndarray:
+    """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is
+    kept."""
+    count = len(positions)
+    gap = min(gap, 1.0 / max(1, count - 1))
+    order = np.argsort(positions, kind="stable")
+    shift = gap * np.arange(count)
+    moved = isotonic_regression(np.asarray(positions, dtype=float)[order] - shift).x
+    placed = np.empty(count)
+    placed[order] = np.clip(moved, 0.0, 1.0 - gap * (count - 1)) + shift
+    return placed
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Labels in a column right of the axes, joined to the ends of their lines.
+
+    Limits and scales of the axes must be final. Long labels are broken where there is room, else cut in the middle.
+
+    Args:
+        axes: where.
+        ends: x and y (data), text and colour of each.
+    """
+    across, height = size(axes)
+    to_axes = (axes.transData + axes.transAxes.inverted()).transform
+    line = SMALL * LINE / 72 / height
+    most = int(np.clip(1.0 / (line * max(1, len(ends))), 1, 3))
+    texts = [wrapped(text, 0.45 * across, SMALL, lines=most) for _, _, text, _ in ends]
+    gap = line * max((text.count("\n") + 1 for text in texts), default=1)
+    places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], gap)
+    for (x, y, _, colour), text, place in zip(ends, texts, places, strict=True):
+        joint = {"arrowstyle": "-", "linewidth": 0.4, "color": colour, "alpha": 0.6, "relpos": (0, 0.5)}
+        axes.annotate(
+            text, (x, y), (1.04, place), textcoords="axes fraction", va="center", fontsize=SMALL, color=ink(colour),
+            annotation_clip=False, arrowprops=joint | {"shrinkA": 1, "shrinkB": 2},
+        )  # fmt: skip
+
+
+def label_points(
+    axes: Axes, labels: Sequence[tuple[float, float, str, Any]], marks: np.ndarray, lines: np.ndarray
+) -> None:
+    """Labels beside their points, each where it covers no mark, no other label and least of the lines; those farther
+    off are joined to their points, and one without any free place is left out. The first have the choice.
+
+    All else about the figure must be final.
+
+    Args:
+        axes: where.
+        labels: x and y (data), text and colour of each.
+        marks: to be kept free, data, shape ``[n, 2]``.
+        lines: points along what should be kept free, data, shape ``[n, 2]``.
+    """
+    figure = cast(Figure, axes.figure)
+    figure.draw_without_rendering()
+
+    def place(rows: Any) -> np.ndarray:
+        return np.asarray(axes.transData.transform(np.asarray(rows, dtype=float).reshape(-1, 2))) * 72 / figure.dpi
+
+    frame = axes.get_window_extent().get_points() * 72 / figure.dpi
+    marks, lines = place(marks), place(lines)
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    for x, y, text, colour in labels:
+        box, at = np.array([72 * width(text, SMALL - 1), SMALL - 1.0]), place((x, y))[0]
+        free = []
+        for turn, (reach, direction) in enumerate((r, d) for r in _REACHES for d in _DIRECTIONS):
+            middle = at + direction * (reach + box / 2)
+            low, high = middle - box / 2 - 1, middle + box / 2 + 1
+            covered = any((low < end).all() and (start < high).all() for start, end in taken)
+            if covered or _inside(marks, low - 2, high + 2) or (low < frame[0]).any() or (high > frame[1]).any():
+                continue
+            free.append((reach / 3 + _inside(lines, low, high), turn, reach, middle, low, high))
+        if not free:
+            continue
+        _, _, reach, middle, low, high = min(free, key=lambda entry: entry[:2])
+        taken.append((low, high))
+        joint = {"arrowstyle": "-", "linewidth": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2}
+        axes.annotate(
+            text, (x, y), tuple(middle - at), textcoords="offset points", ha="center", va="center", zorder=5,
+            fontsize=SMALL - 1, color=ink(colour), arrowprops=joint if reach > _REACHES[0] else None,
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],
+        )  # fmt: skip
+
+
+def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
+    """How many points lie in a box."""
+    return int(((points > low) & (points < high)).all(axis=1).sum())
+
+
+def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "") -> None:
+    """A key in the upper corner that has more room; the y limit is raised where the data would run into it.
+
+    Limits and scales (log) of the axes must be final but for the upper y limit. More than :data:`MOST_INSIDE` labels,
+    or longer ones than the axes are wide, go below the figure.
+
+    Args:
+        axes: where.
+        handles: labelled artists.
+        x: of the data, same length as ``y``.
+        y: of the data; not finite where there is none.
+        title: what the labels hold beside the names.
+    """
+    across, height = size(axes)
+    longest = max(width(line, SMALL) for line in (title, *(str(handle.get_label()) for handle in handles)))
+    if len(handles) > MOST_INSIDE or longest > 0.8 * across:
+        below(cast(Figure, axes.figure), handles, title=title)
+        return
+    share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
+    (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())
+    taken = min(1.0, (longest + 0.45) / across)
+    place, up = (np.log(np.asarray(x, dtype=float)) - left) / (right - left), np.log(np.asarray(y, dtype=float))
+    tops = {}
+    for side, beside in (("right", place > 1.0 - taken), ("left", place < taken)):
+        highest = up[beside & np.isfinite(up)].max(initial=bottom)
+        tops[side] = max(top, bottom + (highest - bottom) / (1.0 - share))
+    side = min(tops, key=lambda name: tops[name])
+    axes.set_ylim(np.exp(bottom), np.exp(tops[side]))
+    axes.legend(
+        handles=list(handles), title=title or None, title_fontsize=SMALL, alignment=side, labelspacing=0.35,
+        loc=cast(Any, f"upper {side}"), borderaxespad=0.4, labelcolor=[ink(line.get_color()) for line in handles],
+        **_KEY,
+    )  # fmt: skip
+
+
+def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None:
+    """What the marks of all panels mean, in rows below them; what is said there already is not said again."""
+    across = figure.get_size_inches()[0]
+    known: list[Line2D] = getattr(figure, "_said_below", [])
+    said = {str(handle.get_label()) for handle in known}
+    new = [handle for handle in handles if str(handle.get_label()) not in said]
+    for handle in new:
+        handle.set_label(wrapped(str(handle.get_label()), across - 0.6, SMALL, lines=3))
+    for legend in list(figure.legends):
+        title = legend.get_title().get_text() or title
+        legend.remove()
+    handles = [*known, *new]
+    figure._said_below = handles  # type: ignore[attr-defined]
+    labels = [str(handle.get_label()) for handle in new]
+    longest = max(width(line, SMALL) for handle in handles for line in str(handle.get_label()).split("\n")) + 0.6
+    columns = max(1, min(len(handles), int(across / longest)))
+    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns) + (bool(title) and not known)
+    figure.set_size_inches(across, figure.get_size_inches()[1] + (rows * SMALL * 1.4 + (0 if known else 6)) / 72)
+    figure.legend(
+        handles=handles, title=title or None, title_fontsize=SMALL, loc="outside lower center", ncols=columns,
+        labelspacing=0.35, columnspacing=1.5, **_KEY,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Marks and lines: an optimizer keeps colour, marker and dashes in every panel; none is told by its colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.present.style.lettering import literal
+
+GREY, ALERT = "#7f7f7f", "#d00000"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito (2008), told apart with every common colour blindness; their yellow is too pale for lines."""
+
+MARKERS = ("o", "s", "D", "v", "P", "X", "p")
+
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
+
+
+class Look(NamedTuple):
+    """How the marks of one optimizer are told from those of the others."""
+
+    colour: str
+    marker: str
+    dashes: Any
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The look of every name, in their order; no two share marker and dashes up to 35."""
+    return {
+        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+        for index, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def each(table: pd.DataFrame, *kinds: str) -> Iterator[tuple[str, Look, list[pd.DataFrame]]]:
+    """Every optimizer of a table, its look, and its rows of every kind."""
+    for name, look in looks(table["optimizer"]).items():
+        own = table[table["optimizer"] == name]
+        yield name, look, [own[own["kind"] == kind] for kind in kinds]
+
+
+def shades(values: Sequence[float]) -> dict[float, Any]:
+    """One colour of a sequential map per distinct value, light to dark without the palest part."""
+    distinct = sorted(set(values))
+    positions = np.linspace(0.0, 0.75, len(distinct)) if len(distinct) > 1 else [0.35]
+    colours = matplotlib.colormaps["viridis"]
+    return {value: colours(0.75 - position) for value, position in zip(distinct, positions, strict=True)}
+
+
+def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, **line: Any) -> None:
+    """A line with the band from ``low`` to ``high`` where every row has both."""
+    axes.plot(rows[x], rows[y], **{"color": look.colour, "linestyle": look.dashes, "zorder": 3} | line)
+    if len(rows) and rows[["low", "high"]].notna().all(axis=None):
+        band(axes, rows, x, look.colour)
+
+
+def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str = "x") -> None:
+    """From ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
+    fill = axes.fill_between if axis == "x" else axes.fill_betweenx
+    fill(rows[along], rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.18, linewidth=0)
+
+
+def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, *, aside: float = 1.0) -> None:
+    """Marks with bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` where there are such; an unknown end has no
+    bar. ``aside`` is a factor on ``x``."""
+    across = _lengths(rows, x, "x_low", "x_high") if "x_low" in rows else None
+    axes.errorbar(
+        rows[x] * aside, rows[y], yerr=_lengths(rows, y, "low", "high"), xerr=across, fmt=look.marker,
+        color=look.colour, elinewidth=0.7, zorder=4,
+    )  # fmt: skip
+
+
+def _lengths(rows: pd.DataFrame, at: str, low: str, high: str) -> np.ndarray:
+    """Of bars down and up, shape ``[2, n]``."""
+    lengths = np.array([rows[at] - rows[low].astype(float), rows[high].astype(float) - rows[at]], dtype=float)
+    return np.where(lengths > 0, lengths, 0.0)
+
+
+def handle(label: str, look: Look, *, line: bool = True, marker: bool = True, **marks: Any) -> Line2D:
+    """What stands in a key before a label."""
+    return Line2D(
+        [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker if marker else "",
+        label=literal(label), **marks,
+    )  # fmt: skip
