@@ -109,6 +109,8 @@ class Picture:
 
 def figures_of(result: Any) -> Iterator[Picture]:
     """Every figure there is something to draw of."""
+    for name in FIGURES:
+        FIGURES[name]  # a figure's file says in which parts its results come
     for suffix, part in parts(result):
         yield from pictures(type(result), part, suffix)
 

@@ -375,3 +375,16 @@ def test_figures_are_found_by_the_type_of_the_result(tmp_path: Path) -> None:
 def test_matplotlib_is_imported_when_a_figure_is_drawn_and_not_before() -> None:
     code = "import sys, analysis.present.figures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_parts_of_a_result_are_known_in_a_fresh_process() -> None:
+    """A result that is drawn in parts says so in a figure's own file, which nothing has imported yet."""
+    code = (
+        "from analysis.present.figures import figures_of\n"
+        "from analysis.config import AnalysisConfig\n"
+        "from analysis.questions.scaling import Scaling\n"
+        "names = [name for name in Scaling.__dataclass_fields__]\n"
+        "empty = Scaling(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
+        "assert list(figures_of(empty)) == []\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
