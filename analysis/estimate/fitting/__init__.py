@@ -93,7 +93,7 @@ def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Table], *, conf
     data, measured = gather(batch_sizes, tables)
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
-    _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
+    _, _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
     return _free(data.unbounded(), _Seeds(*found), confidence)
 
 
@@ -111,7 +111,7 @@ def fit_curve(
     Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
     winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
 
-    1. centred, then rescaled to one standard deviation per batch size: the seed variance (pooled over batch sizes,
+    1. centred, then rescaled to a standard deviation per batch size: the seed variance (pooled over batch sizes,
        inflated by n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is
        larger, as it also holds what seeds cannot show (the spacing of the learning-rate grid, a
        curve of another form);
@@ -135,7 +135,7 @@ def fit_curve(
     here = data.reached
     count = int(here.sum())
     rng = np.random.default_rng(seed)
-    deviations, *found = seed_deviations(measured, data.weights[here], resamples, rng)
+    deviations, shares, *found = seed_deviations(measured, data.weights[here], resamples, rng)
     seeds = _Seeds(*found)
     alone = data.unbounded()
     if count >= FEWEST_FREE:
@@ -166,7 +166,7 @@ def fit_curve(
     if count < 3:
         return fit
     draws = np.zeros((resamples, len(fitted)))
-    draws[:, here] = rescaled(deviations, deviation / np.sqrt(data.weights[here]), rng) / max(deviation, _TINY)
+    draws[:, here] = rescaled(deviations, deviation * np.sqrt(shares / data.weights[here]), rng) / max(deviation, _TINY)
     believed = belief.draws(resamples, rng)
     latent = rng.standard_normal((resamples, len(data.bounds)))
     scale = widening(freedom, confidence) * deviation

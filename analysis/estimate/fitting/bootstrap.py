@@ -12,11 +12,13 @@ from analysis.estimate.fitting.tables import Table, stacked, winners
 from cbs.lr_choice import best_lr_many
 
 _FEW_SEEDS = 5
+_ALIKE = 4.0
+"""Degrees of freedom that the pooled variance counts for at every batch size: noise may grow or fall with it."""
 
 
 def seed_deviations(
     tables: Sequence[Table], reached: Array, resamples: int, rng: np.random.Generator
-) -> tuple[Array, float, int]:
+) -> tuple[Array, Array, float, int]:
     """How the winner's mean log steps scatter when seeds are drawn with replacement.
 
     Args:
@@ -26,11 +28,12 @@ def seed_deviations(
         rng: random numbers.
 
     Returns:
-        Centred deviations ``[R, M]``; the variance of one seed's log steps, pooled over batch sizes, with what the
+        Centred deviations ``[R, M]``; the variance of one seed's log steps at every batch size over the pooled one,
+        drawn towards 1 as by :data:`_ALIKE` further degrees of freedom, shape ``[M]``; the pooled one, with what the
         choice of the learning rate adds to it; its degrees of freedom.
     """
     deviations = np.zeros((resamples, len(tables)))
-    total, freedom = 0.0, 0
+    own, known = np.zeros(len(tables)), np.zeros(len(tables))
     draws: dict[int, np.ndarray] = {}
     several = [index for index, table in enumerate(tables) if table.steps.shape[1] > 1]
     for seeds, run in groupby(several, key=lambda index: tables[index].steps.shape[1]):
@@ -48,9 +51,12 @@ def seed_deviations(
         if run_there < 2:
             continue
         # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one seed
-        total += reached[index] * seeds * variances[index]
-        freedom += run_there - 1
-    return deviations, total / freedom if freedom else 0.0, freedom
+        known[index] = run_there - 1
+        own[index] = reached[index] * seeds * variances[index] / known[index]
+    freedom = int(known.sum())
+    pooled = float(own @ known) / freedom if freedom else 0.0
+    shares = (_ALIKE * pooled + known * own) / (_ALIKE + known)
+    return deviations, shares / pooled if pooled > 0 else np.ones(len(tables)), pooled, freedom
 
 
 def _alike(draws: Mapping[int, np.ndarray]) -> list[list[int]]:
