@@ -27,7 +27,7 @@ def _(found: Scaling) -> Presentation:
         bias = ", ".join(f"{number(size)}: {number(100 * value, 2)} %" for size, value in terms.bias.items())
         fitted = f"residual of ln S {number(terms.residual_rms)} rms over {terms.points} points; mean by size {bias}"
         title = f"L = E + (N_c/N)^alpha_N + (S_c/S_min)^alpha_S, {name} {said}"
-        shown.append(three_term(found, [name], title, [fitted, *terms.terms.remarks]))
+        shown.append(three_term(found, [name], title, [fitted, *terms.remarks]))
     every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
     tables = {"points": points(found), "scaling": every}
     further = {"predictions": predictions(found), "three_term": three_term(found, list(found.three_term))}

@@ -202,11 +202,11 @@ def _three_term(law: ThreeTermLaw) -> dict[str, Any]:
     return {
         "values": law.values,
         "intervals": {name: list(ends) for name, ends in law.intervals.items()},
-        "remarks": list(law.terms.remarks),
+        "remarks": list(law.remarks),
         "residual_rms": law.residual_rms,
         "bias": [{"parameters": size, "log_steps": value} for size, value in law.bias.items()],
         "points": law.points,
-        "independent_points": law.trials,
+        "independent_points": law.independent_points,
     }
 
 

@@ -190,7 +190,7 @@ def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
 
 def test_the_law_in_three_terms_on_request_drops_terms(three: Path, tmp_path: Path) -> None:
     found = scale([three / "w32"], QUICK, targets=TARGETS, three_terms=True)
-    assert "size term is dropped" in found.three_term["synthetic, adamw"].terms.remarks[0]
+    assert "size term is dropped" in found.three_term["synthetic, adamw"].remarks[0]
 
 
 def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
