@@ -17,7 +17,8 @@ Solved for the steps it is a regression of one number on three:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -25,6 +26,7 @@ from scipy.special import expit
 from analysis.arrays import Array
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.fitting.levenberg_marquardt import minimized
+from analysis.plain import shown
 
 _STARTS = 12
 _SMALLEST_GAP = 1e-4
@@ -34,7 +36,7 @@ _ALPHA_S, _ALPHA_N = (0.02, 20.0), (1e-3, 5.0)
 """Where the exponents are looked for; an estimate at an end is not determined."""
 
 _AT_BOUND = 1e-3
-_STEPS, _REFIT_STEPS = 400, 30
+_STEPS = 400
 _REFITS = 500
 
 _NOTHING = -1e3
@@ -87,6 +89,11 @@ class ThreeTermLaw:
     points: int
     independent_points: int
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        bias = [{"parameters": size, "log_steps": value} for size, value in self.bias.items()]
+        return shown(self) | {"bias": bias}
+
 
 def _box(runs: Runs) -> tuple[Array, tuple[str, ...]]:
     """Where the coordinates of :func:`log_steps` are looked for, shape ``[2, 7]``, those of terms that the data cannot
@@ -138,9 +145,10 @@ def log_steps(coordinates: Array, runs: Runs, reference: float) -> tuple[Array, 
     inside = gap > smallest
     log_gap = np.where(inside, np.log(np.where(inside, gap, 1.0)), np.log(smallest) + gap / smallest - 1.0)
     by_floor = slope / np.where(inside, gap, smallest)
+    by_size = by_floor * size
     ratio = part[2] - part[3] * np.log(loss) - np.log(runs.batch_size)
     past = expit(ratio)
-    columns = [1.0, -slope * log_gap, past, -past * np.log(loss), by_floor * size, -by_floor * size * log_size, by_floor]
+    columns = [1.0, -slope * log_gap, past, -past * np.log(loss), by_size, -by_size * log_size, by_floor]
     value = part[0] - slope * log_gap + np.logaddexp(0.0, ratio)
     return value, np.stack(np.broadcast_arrays(*columns, value)[:-1], axis=-1)
 
@@ -192,17 +200,16 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     rng = np.random.default_rng(seed)
     observed, weights = np.log(runs.steps), runs.seeds / runs.seeds.mean()
 
-    def fitted(logs: Array, start: Array, steps: int) -> tuple[Array, Array]:
+    def fitted(logs: Array, start: Array) -> tuple[Array, Array]:
         def normal(at: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
             value, slopes = log_steps(at, runs, reference)
             left, weighted = logs[rows] - value, (weights[:, None] * slopes).swapaxes(1, 2)
             return left**2 @ weights, -(weighted @ left[..., None])[..., 0], weighted @ slopes
 
         with np.errstate(over="ignore", invalid="ignore"):
-            return minimized(normal, start, box, steps=steps)
+            return minimized(normal, start, box, steps=_STEPS)
 
-    starts = _starts(runs, box, rng)
-    found, cost = fitted(np.tile(observed, (_STARTS, 1)), starts, _STEPS)
+    found, cost = fitted(np.tile(observed, (_STARTS, 1)), _starts(runs, box, rng))
     best = found[np.nanargmin(cost)]
     left = observed - log_steps(best, runs, reference)[0]
     distinct, trial = np.unique(runs.trials, return_inverse=True)
@@ -210,7 +217,7 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     scale = math.sqrt(len(distinct) / freedom) * widening(freedom, confidence)
     draws = rng.standard_normal((min(resamples, _REFITS), len(distinct)))[:, trial]
     moved = observed - left + scale * draws * left
-    refits, _ = fitted(moved, np.tile(best, (len(moved), 1)), _REFIT_STEPS)
+    refits, _ = fitted(moved, np.tile(best, (len(moved), 1)))
     named = _named(np.vstack([best, refits]), box, reference)
     bias = {size: runs.parameters == size for size in np.unique(runs.parameters).tolist()}
     return ThreeTermLaw(
