@@ -11,8 +11,6 @@ from analysis.present.table import Column, Table
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law
 
-_NAMES = ("E", "N_c", "alpha_N", "S_c", "alpha_S", "B_star", "alpha_B")
-
 
 @presentation.register
 def _(found: Scaling) -> Presentation:
@@ -120,11 +118,10 @@ def predictions(found: Scaling) -> Table:
 def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per parameter of the law in three terms of the workloads and optimizers called ``names``."""
     rows = [
-        {"of": name, "parameter": key, "value": law.values[key], "interval": law.intervals[key]}
+        {"of": name, "parameter": key, "value": value, "interval": law.intervals[key]}
         | {"residual_rms": law.residual_rms, "points": law.points}
-        for name in names
-        for key, law in ((key, found.three_term[name]) for key in _NAMES)
-        if key in law.values
+        for name, law in ((name, found.three_term[name]) for name in names)
+        for key, value in law.values.items()
     ]
     columns = (
         Column("workload_and_optimizer", "of"),
