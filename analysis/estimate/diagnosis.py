@@ -133,9 +133,13 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
 def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
     text = f"the points lie {100 * misfit.excess_rms:.2g} % (rms) off the curve, beyond what seeds explain"
     text += f" (p = {misfit.probability:.1g})"
-    rest = np.nan if doubts.left_out is None else np.nanmax(doubts.left_out.misfit)
-    if doubts.left_out is not None and rest > ON_THE_CURVE:
-        size = doubts.left_out.batch_sizes[np.nanargmax(doubts.left_out.misfit)]
+    if doubts.left_out is None:
+        return text
+    # without a residual left after a refit its misfit is not defined
+    probabilities = np.nan_to_num(doubts.left_out.misfit)
+    best = int(probabilities.argmax())
+    size, rest = doubts.left_out.batch_sizes[best], probabilities[best]
+    if rest > ON_THE_CURVE:
         text += f", but not without batch size {size:g} (p = {rest:.1g}): look at its trials"
     return text
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
 from analysis.estimate.result import Answer, answers
+from analysis.plain import plain, shown
 from analysis.questions.protocols import Protocol, protocols
 from analysis.read.results import load
 from cbs.target import Target
@@ -31,23 +32,16 @@ class LearningRate:
         protocols: the critical batch size by the way that the learning rate was chosen.
     """
 
-    answer: Answer
+    answer: Answer = field(repr=False)
     law: Law
     factors: tuple[Factor, ...]
     protocols: tuple[Protocol, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        group = self.answer.group
-        return {
-            "sweep": group.sweep,
-            "workload": group.workload,
-            "optimizer": group.optimizer,
-            "target": self.answer.target.to_json(),
-            "law": self.law.to_json(),
-            "factors": [asdict(factor) for factor in self.factors],
-            "protocols": [protocol.to_json() for protocol in self.protocols],
-        }
+        group, target = self.answer.group, self.answer.target
+        about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
+        return about | {"target": target.to_json()} | shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +62,10 @@ class LearningRates:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        config = self.config
         return {
-            "confidence": config.confidence,
-            "definition": config.definition,
-            "learning_rates": [entry.to_json() for entry in self.entries],
+            "confidence": self.config.confidence,
+            "definition": self.config.definition,
+            "learning_rates": plain(self.entries),
             "notes": list(self.notes),
         }
 

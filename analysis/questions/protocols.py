@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from analysis.estimate.estimates import Estimate, estimates
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
+from analysis.plain import shown
 from analysis.questions.suggest.earlier_command import adding
 from cbs.errors import ConfigError
 
@@ -66,9 +67,7 @@ class Protocol:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         answer = self.answer
-        return {
-            "name": self.name,
-            "reference": self.reference,
+        return shown(self) | {
             "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
             "critical_batch_size": answer.critical_batch_size,
             "interval": list(answer.interval),
@@ -76,7 +75,6 @@ class Protocol:
             "examples_at_critical_interval": list(answer.examples_at_critical_interval),
             "verdict": str(answer.verdict),
             "advice": answer.advice,
-            "missing": [asdict(cells) for cells in self.missing],
         }
 
 
@@ -103,23 +101,14 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
             f"batch size {reference} of {answer.group.optimizer} has no best learning rate at {answer.target}; "
             f"there are {', '.join(map(str, best))}"
         )
-    start = _middle(answer, best) if reference is None else reference
-    wanted: dict[str, tuple[int | None, dict[int, float]]] = {}
-    wanted["one for all batch sizes"] = None, dict.fromkeys(_sizes(answer), _common(answer.studies))
-    for name, power in {f"that of batch size {start}": 0.0, **RULES}.items():
-        wanted[name] = (start, {size: best[start] * (size / start) ** power for size in _sizes(answer)})
-    return (tuned, *(_counterfactual(answer, name, *found) for name, found in wanted.items()))
-
-
-def _sizes(answer: Answer) -> list[int]:
-    return [study.batch_size for study in answer.studies]
-
-
-def _middle(answer: Answer, best: dict[int, float]) -> int:
+    sizes = [study.batch_size for study in answer.studies]
     inside = [point.batch_size for point in answer.points if point.batch_size in best and not point.at_grid_edge]
-    sizes = _sizes(answer)
     middle = math.sqrt(sizes[0] * sizes[-1])
-    return min(inside or best, key=lambda size: abs(math.log(size / middle)))
+    start = reference or min(inside or best, key=lambda size: abs(math.log(size / middle)))
+    one = _counterfactual(answer, "one for all batch sizes", None, dict.fromkeys(sizes, _common(answer.studies)))
+    rules = {f"that of batch size {start}": 0.0, **RULES}.items()
+    scaled = {name: {size: best[start] * (size / start) ** power for size in sizes} for name, power in rules}
+    return (tuned, one, *(_counterfactual(answer, name, start, wanted) for name, wanted in scaled.items()))
 
 
 def _common(studies: Sequence[Study]) -> float:
@@ -147,16 +136,15 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
     kept, missing = [], []
     for study in answer.studies:
         candidates = snapped(wanted[study.batch_size], grid)
-        rows = {lr: row for row, lr in enumerate(study.lrs.tolist()) if lr in candidates}
-        ran = {lr: ~np.isin(study.status[row], NOT_RUN) for lr, row in rows.items()}
-        lr = next((lr for lr in candidates if lr in ran and ran[lr].any()), None)
-        if lr is None:
-            missing.append((candidates[0], study.batch_size, tuple(study.seeds.tolist())))
-            continue
-        lrs[study.batch_size] = lr
-        kept.append(_only(study, rows[lr]))
-        if not ran[lr].all():
-            missing.append((lr, study.batch_size, tuple(study.seeds[~ran[lr]].tolist())))
+        ran = dict(zip(study.lrs.tolist(), ~np.isin(study.status, NOT_RUN), strict=True))
+        tried = [lr for lr in candidates if lr in ran and ran[lr].any()]
+        lr = (tried or candidates)[0]
+        if tried:
+            lrs[study.batch_size] = lr
+            kept.append(_only(study, study.lrs.tolist().index(lr)))
+        lacking = study.seeds[~ran[lr]] if tried else study.seeds
+        if len(lacking):
+            missing.append((lr, study.batch_size, tuple(lacking.tolist())))
     return Protocol(
         name=name,
         reference=reference,

@@ -3,7 +3,7 @@ r"""Least-squares fit of :class:`analysis.estimate.curves.Curve`, for thousands 
 Residuals are in log steps. What is known of the exponent beforehand enters as one more observation of its logarithm,
 so the fit is the most likely curve: with no such observation the exponent is free, with an exact one it is held and
 the curve is the hyperbola. For a given exponent and :math:`\ln B_{crit}` the best :math:`\ln S_{min}` is a mean. The
-other two are bracketed on a grid and finished with damped Gauss-Newton steps (Levenberg-Marquardt).
+other two are bracketed on a grid and finished by :mod:`analysis.estimate.fitting.levenberg_marquardt`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
+from analysis.estimate.fitting.levenberg_marquardt import minimized
 
 REACH = 100.0
 """How far beyond the measured batch sizes a critical batch size is looked for. Further out the hyperbola differs by
@@ -26,7 +27,6 @@ EXPONENTS = (0.2, 5.0)
 _GRID_STEP = 0.5
 _GRID_EXPONENTS = 17
 _STEPS = 60
-_CONVERGED = 1e-9
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def fit_curves(
     else:
         theta = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=1)
         theta = np.clip(np.broadcast_to(theta, (len(y), 2)), *box)
-    theta = _polish(problem, theta, box)
+    theta, _ = minimized(lambda trial, rows: _normal(problem.of(rows), trial), theta, box, steps=_STEPS)
     level = np.einsum("rm,rm->r", w, y - _shape(x, theta)[0])
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
@@ -133,31 +133,6 @@ def _bracket(problem: _Problem, box: Array) -> Array:
     cost -= 2.0 * np.einsum("rm,mg->rg", centred, shape)
     cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
     return grid[cost.argmin(axis=1)]
-
-
-def _polish(problem: _Problem, theta: Array, box: Array) -> Array:
-    """Levenberg-Marquardt steps inside the box; rows that have converged are left alone."""
-    theta = theta.copy()
-    damping, live = np.full(len(theta), 1e-3), np.arange(len(theta))
-    cost, slope, square = _normal(problem, theta)
-    for _ in range(_STEPS):
-        now = theta[live]
-        # a parameter at the end of the box that would leave it takes no part in the step
-        held = ((now <= box[0]) & (slope[live] >= 0)) | ((now >= box[1]) & (slope[live] <= 0))
-        damped = square[live] * (1.0 + damping[live, None, None] * np.eye(2)) + 1e-300 * np.eye(2)
-        damped = np.where(held[:, :, None] | held[:, None, :], np.eye(2), damped)
-        step = np.linalg.solve(damped, np.where(held, 0.0, slope[live])[..., None])[..., 0]
-        trial = np.clip(now - step, *box)
-        tried = _normal(problem.of(live), trial)
-        better = tried[0] <= cost[live]
-        theta[live] = np.where(better[:, None], trial, now)
-        for kept, new in zip((cost, slope, square), tried, strict=True):
-            kept[live[better]] = new[better]
-        damping[live] = np.clip(damping[live] * np.where(better, 0.1, 10.0), 1e-12, 1e12)
-        live = live[np.abs(trial - now).max(axis=1) >= _CONVERGED]
-        if not len(live):
-            break
-    return theta
 
 
 def _normal(problem: _Problem, theta: Array) -> tuple[Array, Array, Array]:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
 from analysis.estimate.estimates import Quantity
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
 from analysis.estimate.studies import Study
+from analysis.plain import plain, shown
 
 LEAST = 4
 """Optima inside the grid that a law needs; three are its parameters."""
@@ -36,6 +37,9 @@ _REACH = 30.0
 _QUIETEST = 0.7
 """Few optima may lie on a law by chance: their variances never shrink by more than about half. The measured coverage
 is in ``docs/learning-rates.md``."""
+
+
+_UNSEEN = Quantity()
 
 
 class Trend(StrEnum):
@@ -71,17 +75,29 @@ class Law:
         optima: one per batch size that reached the target, increasing; those at an edge are not in the law.
         half_widths: of the intervals of ``optima`` in ln lr; NaN where one seed and no law leave the scatter unknown.
         confidence: of every interval.
+        trend: saturation counts as seen where ``B_n`` lies below the largest batch size with this confidence.
         scatter: of the optima around the law, over what seeds and grid explain; ``None`` without a law.
-        slopes: of the straight line through ln lr over ln B: measured, then of every resample, shape ``[1 + R]``.
-        log_max_lr, log_noise, powers: of the law, likewise: ``ln eta_max``, ``ln B_n``, ``alpha``. Where ``log_noise``
-            is infinite, ``log_max_lr`` is the ln lr at B = 1.
+        slope: of the straight line through ln lr over ln B; its value is ``None``, as that of ``first_slope``, without
+            a law.
+        first_slope: of the law at the smallest batch size.
+        max_lr: ``eta_max``; its value is ``None``, as those of ``noise_batch_size`` and ``alpha``, where no saturation
+            was seen.
+        noise_batch_size: ``B_n``, examples.
+        alpha: of the law.
+        log_max_lr, log_noise, powers: ``ln eta_max``, ``ln B_n``, ``alpha`` of the law, then of every resample, shape
+            ``[1 + R]``. Where ``log_noise`` is infinite, ``log_max_lr`` is the ln lr at B = 1.
     """
 
     optima: tuple[Optimum, ...]
-    half_widths: Array
-    confidence: float
+    half_widths: Array = field(repr=False)
+    confidence: float = field(repr=False)
+    trend: Trend = Trend.UNKNOWN
     scatter: float | None = None
-    slopes: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    slope: Quantity = _UNSEEN
+    first_slope: Quantity = _UNSEEN
+    max_lr: Quantity = _UNSEEN
+    noise_batch_size: Quantity = _UNSEEN
+    alpha: Quantity = _UNSEEN
     log_max_lr: Array = field(default_factory=lambda: np.empty(0), repr=False)
     log_noise: Array = field(default_factory=lambda: np.empty(0), repr=False)
     powers: Array = field(default_factory=lambda: np.empty(0), repr=False)
@@ -92,52 +108,12 @@ class Law:
         return [entry.batch_size for entry in self.optima if not entry.edge]
 
     @property
-    def trend(self) -> Trend:
-        """Saturation counts as seen where ``B_n`` lies below the largest batch size with this confidence."""
-        if not len(self.slopes):
-            return Trend.UNKNOWN
-        low, high = self._ends(self.slopes)
-        if low <= 0:
-            return Trend.FALLS if high < 0 else Trend.FLAT
-        end = interval(self._noise, self.confidence)[1]
-        return Trend.SATURATES if end is not None and end <= self.inside[-1] else Trend.POWER_LAW
-
-    @property
-    def slope(self) -> Quantity:
-        """Of the straight line; its value is ``None``, as that of ``first_slope``, without a law."""
-        return self._quantity(self.slopes)
-
-    @property
-    def first_slope(self) -> Quantity:
-        """Of the law at the smallest batch size."""
-        first = self.inside[0] if len(self.powers) else 1
-        return self._quantity(self.powers / (1 + np.exp(math.log(first) - self.log_noise)))
-
-    @property
-    def alpha(self) -> Quantity:
-        """Its value is ``None``, as those of ``max_lr`` and ``noise_batch_size``, where no saturation was seen."""
-        return self._quantity(self.powers) if self.trend is Trend.SATURATES else Quantity()
-
-    @property
-    def max_lr(self) -> Quantity:
-        """``eta_max``."""
-        if self.trend is not Trend.SATURATES:
-            return Quantity()
-        values = np.where(np.isfinite(self.log_noise), np.exp(self.log_max_lr), np.inf)
-        return Quantity(value=float(values[0]), interval=interval(values[1:], self.confidence))
-
-    @property
-    def noise_batch_size(self) -> Quantity:
-        """``B_n``, examples."""
-        if self.trend is not Trend.SATURATES:
-            return Quantity()
-        return Quantity(value=math.exp(self.log_noise[0]), interval=interval(self._noise, self.confidence))
-
-    @property
-    def _noise(self) -> Array:
-        """``B_n`` of the resamples; 0 at the end of what is searched."""
-        lowest = math.log(self.inside[0]) - math.log(_REACH)
-        return np.where(self.log_noise > lowest + 1e-9, np.exp(self.log_noise), 0.0)[1:]
+    def best(self) -> list[dict[str, Any]]:
+        """The optima with their intervals: ``batch_size``, ``lr``, ``interval``, ``at_grid_edge``."""
+        return [
+            {"batch_size": at.batch_size, "lr": at.lr, "interval": at.interval(half), "at_grid_edge": at.edge != 0}
+            for at, half in zip(self.optima, self.half_widths, strict=True)
+        ]
 
     def log_lrs(self, batch_sizes: Sequence[float] | Array) -> Array:
         """ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
@@ -150,7 +126,7 @@ class Law:
             return None
         here, there = self.log_lrs([batch_size, batch_size * multiple]).T
         factors = np.exp(there - here)
-        low, high = self._ends(factors)
+        low, high = percentiles(factors[1:], self.confidence).tolist()
         return Factor(
             batch_size=batch_size,
             multiple=multiple,
@@ -163,25 +139,7 @@ class Law:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        names = ("slope", "first_slope", "max_lr", "noise_batch_size", "alpha")
-        optima = [
-            {
-                "batch_size": entry.batch_size,
-                "lr": entry.lr,
-                "interval": list(entry.interval(half)),
-                "at_grid_edge": entry.edge != 0,
-            }
-            for entry, half in zip(self.optima, self.half_widths, strict=True)
-        ]
-        numbers = {name: asdict(getattr(self, name)) for name in names}
-        return {"trend": str(self.trend), "scatter": self.scatter, **numbers, "optima": optima}
-
-    def _quantity(self, values: Array) -> Quantity:
-        return Quantity(value=float(values[0]), interval=self._ends(values)) if len(values) else Quantity()
-
-    def _ends(self, values: Array) -> tuple[float, float]:
-        low, high = np.quantile(values[1:], [0.5 - self.confidence / 2, 0.5 + self.confidence / 2])
-        return float(low), float(high)
+        return shown(self) | {"optima": plain(self.best)}
 
 
 def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples: int, seed: int) -> Law:
@@ -218,16 +176,44 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
     rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((resamples, len(used)))])
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
+    slope = _quantity(rows @ across / (across @ logs), confidence)
+    sizes = np.where(log_noise > logs[0] - math.log(_REACH) + 1e-9, np.exp(log_noise), 0.0)
+    ends = interval(sizes[1:], confidence)
+    trend, saturating = _trend(slope, ends[1], used[-1].batch_size), {}
+    if trend is Trend.SATURATES:
+        highest = np.where(np.isfinite(log_noise), np.exp(level), np.inf)
+        saturating = {
+            "max_lr": Quantity(value=float(highest[0]), interval=interval(highest[1:], confidence)),
+            "noise_batch_size": Quantity(value=math.exp(log_noise[0]), interval=ends),
+            "alpha": _quantity(power, confidence),
+        }
     return Law(
         optima=optima,
         half_widths=scale * deviations * normal,
         confidence=confidence,
+        trend=trend,
         scatter=scatter,
-        slopes=rows @ across / (across @ logs),
+        slope=slope,
+        first_slope=_quantity(power / (1 + np.exp(logs[0] - log_noise)), confidence),
+        **saturating,
         log_max_lr=level,
         log_noise=log_noise,
         powers=power,
     )
+
+
+def _quantity(values: Array, confidence: float) -> Quantity:
+    """The first of ``values``, with the interval of the others."""
+    low, high = percentiles(values[1:], confidence).tolist()
+    return Quantity(value=float(values[0]), interval=(low, high))
+
+
+def _trend(slope: Quantity, highest_noise: float | None, largest: int) -> Trend:
+    low, high = slope.interval
+    if low is not None and low > 0:
+        seen = highest_noise is not None and highest_noise <= largest
+        return Trend.SATURATES if seen else Trend.POWER_LAW
+    return Trend.FALLS if high is not None and high < 0 else Trend.FLAT
 
 
 def _shape(log_noise: Array, logs: Array) -> Array:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
+from analysis.estimate.fitting import widening
 from analysis.estimate.laws import scatter
 from analysis.estimate.laws.scatter import Scatter
+from analysis.plain import plain, shown
 
 _ITERATIONS = 30
 _TOLERANCE = 1e-6
@@ -45,20 +47,6 @@ class Observations:
     log_y_resamples: Array = field(repr=False)
     runs: np.ndarray
     sets: np.ndarray
-
-    @classmethod
-    def exact(cls, x: Array, y: Array, *, resamples: int = 2000) -> Observations:
-        """Points without errors of their own, each from other runs, in one set."""
-        log_x, log_y = np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float))
-        blank = np.zeros((resamples, len(log_x)))
-        return cls(
-            log_x=log_x,
-            log_y=log_y,
-            log_x_resamples=blank,
-            log_y_resamples=blank,
-            runs=np.arange(len(log_x)),
-            sets=np.zeros(len(log_x), dtype=int),
-        )
 
     @property
     def design(self) -> Array:
@@ -109,12 +97,12 @@ class PowerLaw:
     exponent: float
     exponent_interval: Ends
     exponent_interval_of_errors: Ends
-    log_constants: Array
+    log_constants: Array = field(repr=False)
     constant_intervals: tuple[Ends, ...]
-    scatter: Scatter | None
+    scatter: Scatter | None = field(repr=False)
     freedom: int
     residual_rms: float
-    confidence: float
+    confidence: float = field(repr=False)
     resampled_exponents: Array = field(repr=False)
     resampled_log_constants: Array = field(repr=False)
     new_point: Array = field(repr=False)
@@ -132,8 +120,13 @@ class PowerLaw:
         """Interval at every ``x`` of the true ``y`` of a new point: the law's uncertainty and the scatter."""
         log_x = np.log(np.atleast_1d(np.asarray(x, dtype=float)))
         drawn = self.resampled_log_constants[:, which, None] + self.resampled_exponents[:, None] * log_x
-        low, high = _interval(drawn + self.new_point[:, None], self.confidence)
+        low, high = percentiles(drawn + self.new_point[:, None], self.confidence)
         return np.exp(low), np.exp(high)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values without the resamples."""
+        scatter = None if self.scatter is None else self.scatter.total
+        return shown(self) | {"constants": plain(self.constants), "scatter": scatter}
 
 
 def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) -> PowerLaw:
@@ -165,7 +158,7 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
     found: Scatter | None = None
     for _ in range(_ITERATIONS):
         deviations = dy - beta[-1] * dx
-        errors = together * _covariance(deviations, deviations)
+        errors = together * (deviations.T @ deviations / len(deviations))
         found = scatter.estimate(y, design, errors, runs) if freedom > 0 else None
         covariance = errors + scatter.FLOOR * np.eye(n) + (found.covariance(runs) if found else 0.0)
         variance = np.diag(covariance)
@@ -180,21 +173,20 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
     gain = np.linalg.solve(weighted.T @ design, weighted.T)
     residual = y - design @ beta
     rng = np.random.default_rng(seed)
-    drawn, new_point, widening = deviations, np.zeros(len(deviations)), 1.0
+    drawn, new_point, wider = deviations, np.zeros(len(deviations)), 1.0
     if found:
-        tail = 0.5 + confidence / 2
-        mean_square = _mean_square(y, design, covariance)
-        widening = max(1.0, math.sqrt(mean_square) * stdtrit(freedom, tail) / ndtri(tail))
+        squares = scatter.generalised(y, design, covariance)[0]
+        wider = max(1.0, math.sqrt(squares / (n - p)) * widening(freedom, confidence))
         drawn = deviations + found.draw(runs, len(deviations), rng)
         total = scatter.plausible(y, design, errors, runs, found, len(deviations), rng)
         new_point = total * rng.standard_normal(len(deviations))
-    moved = beta + widening * drawn @ gain.T
+    moved = beta + wider * drawn @ gain.T
     alone = beta[-1] + deviations @ gain[-1]
-    low, high = _interval(moved, confidence)
+    low, high = percentiles(moved, confidence)
     return PowerLaw(
         exponent=float(beta[-1]),
         exponent_interval=(float(low[-1]), float(high[-1])),
-        exponent_interval_of_errors=tuple(map(float, _interval(alone, confidence))),  # type: ignore[arg-type]
+        exponent_interval_of_errors=tuple(map(float, percentiles(alone, confidence))),  # type: ignore[arg-type]
         log_constants=np.asarray(beta[:-1], dtype=float),
         constant_intervals=tuple((math.exp(a), math.exp(b)) for a, b in zip(low[:-1], high[:-1], strict=True)),
         scatter=found,
@@ -205,19 +197,3 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
         resampled_log_constants=moved[:, :-1],
         new_point=new_point,
     )
-
-
-def _mean_square(y: Array, design: Array, covariance: Array) -> float:
-    """Weighted, of the residuals of generalised least squares."""
-    root = np.linalg.cholesky(covariance)
-    whitened = np.linalg.solve(root, np.column_stack([design, y]))
-    residual = np.linalg.lstsq(whitened[:, :-1], whitened[:, -1], rcond=None)[1]
-    return float(residual[0]) / (len(y) - design.shape[1]) if len(residual) else 0.0
-
-
-def _covariance(a: Array, b: Array) -> Array:
-    return np.asarray(a.T @ b / len(a))
-
-
-def _interval(values: Array, confidence: float) -> Array:
-    return np.asarray(np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0))

@@ -66,11 +66,9 @@ def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatte
     """
     from scipy.optimize import minimize
 
-    n, p = design.shape
-    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    unit = max(float(residual @ residual) / (n - p), FLOOR)
-    parts = [np.eye(n)]
-    if 1 < len(np.unique(runs)) < n:
+    unit = max(_variance(y, design), FLOOR)
+    parts = [np.eye(len(y))]
+    if 1 < len(np.unique(runs)) < len(y):
         parts.append(same(runs))
 
     def cost(shares: Array) -> float:
@@ -96,12 +94,10 @@ def plausible(
     variance of the points' own errors. Where these are 0, a new point then has the Student t distribution of textbook
     regression. Points and runs share the scatter as in ``found``.
     """
-    n, p = design.shape
-    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    own = float(np.trace(errors)) / n + FLOOR
-    unit = max(float(residual @ residual) / (n - p), own)
+    own = float(np.trace(errors)) / len(y) + FLOOR
+    unit = max(_variance(y, design), own)
     variances = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST, _GRID) * unit])
-    shape = found.covariance(runs) / found.total**2 if found.total else np.eye(n)
+    shape = found.covariance(runs) / found.total**2 if found.total else np.eye(len(y))
     cost = np.array([minus_log_likelihood(y, design, errors + variance * shape) for variance in variances])
     density = np.exp(cost.min() - cost) / (own + variances)
     mass = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(variances))])
@@ -110,9 +106,21 @@ def plausible(
 
 def minus_log_likelihood(y: Array, design: Array, covariance: Array) -> float:
     """Of the restricted likelihood, without its constant."""
-    n = len(y)
-    root = np.linalg.cholesky(covariance + FLOOR * np.eye(n))
+    squares, logs = generalised(y, design, covariance + FLOOR * np.eye(len(y)))
+    return logs + 0.5 * squares
+
+
+def generalised(y: Array, design: Array, covariance: Array) -> tuple[float, float]:
+    """Weighted sum of squared residuals of generalised least squares; half the logarithm of the determinants of
+    ``covariance`` and of the normal matrix."""
+    root = np.linalg.cholesky(covariance)
     whitened = np.linalg.solve(root, np.column_stack([design, y]))
     q, r = np.linalg.qr(whitened[:, :-1])
     residual = whitened[:, -1] - q @ (q.T @ whitened[:, -1])
-    return float(np.log(np.diag(root)).sum() + np.log(np.abs(np.diag(r))).sum() + 0.5 * residual @ residual)
+    return float(residual @ residual), float(np.log(np.diag(root)).sum() + np.log(np.abs(np.diag(r))).sum())
+
+
+def _variance(y: Array, design: Array) -> float:
+    """Of the residuals of ordinary least squares."""
+    n, p = design.shape
+    return generalised(y, design, np.eye(n))[0] / (n - p)

@@ -17,13 +17,16 @@ Solved for the steps it is a regression of one number on three:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.special import expit, ndtri, stdtrit
+from scipy.special import expit
 
 from analysis.arrays import Array
-from analysis.estimate.fitting import interval
+from analysis.estimate.fitting import interval, widening
+from analysis.estimate.fitting.levenberg_marquardt import minimized
+from analysis.plain import shown
 
 _STARTS = 12
 _SMALLEST_GAP = 1e-4
@@ -33,9 +36,11 @@ _ALPHA_S, _ALPHA_N = (0.02, 20.0), (1e-3, 5.0)
 """Where the exponents are looked for; an estimate at an end is not determined."""
 
 _AT_BOUND = 1e-3
-_REFIT_STEPS = 30
-_CONVERGED = 1e-6
+_STEPS = 400
 _REFITS = 500
+
+_NOTHING = -1e3
+"""Logarithm of a term that is dropped."""
 
 Ends = tuple[float | None, float | None]
 
@@ -62,21 +67,6 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """Which terms the data can tell apart.
-
-    Attributes:
-        irreducible: ``E``.
-        size: ``(N_c/N)^alpha_N``.
-        remarks: what was dropped, and why.
-    """
-
-    irreducible: bool
-    size: bool
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ThreeTermLaw:
     """The fitted law.
 
@@ -84,30 +74,30 @@ class ThreeTermLaw:
         values: by name: ``E`` (loss), ``N_c`` (parameters), ``alpha_N``, ``S_c`` (steps), ``alpha_S``, ``B_star``
             (examples), ``alpha_B``; without those of dropped terms. ``None`` where the data do not determine it.
         intervals: of the values; an open end is ``None``.
-        terms: which were fitted.
+        remarks: what was dropped, and why.
         residual_rms: of ``ln S``.
         bias: by model size, mean residual of ``ln S``: what this size needs more than the law says.
         points: number of entries.
-        trials: number of independent ones among them.
-        confidence: of the intervals.
-        coordinates: the fit in the coordinates of :func:`log_steps`.
-        reference: size at which the coordinates state the second term.
+        independent_points: number of trials among them.
     """
 
     values: dict[str, float | None]
     intervals: dict[str, Ends]
-    terms: Terms
+    remarks: tuple[str, ...]
     residual_rms: float
     bias: dict[float, float]
     points: int
-    trials: int
-    confidence: float
-    coordinates: Array = field(repr=False)
-    reference: float = field(repr=False)
+    independent_points: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        bias = [{"parameters": size, "log_steps": value} for size, value in self.bias.items()]
+        return shown(self) | {"bias": bias}
 
 
-def identifiable(runs: Runs) -> Terms:
-    """Which terms to fit.
+def _box(runs: Runs) -> tuple[Array, tuple[str, ...]]:
+    """Where the coordinates of :func:`log_steps` are looked for, shape ``[2, 7]``, those of terms that the data cannot
+    tell apart held; what was dropped.
 
     Raises:
         ValueError: in words, if there is no law to fit.
@@ -117,99 +107,75 @@ def identifiable(runs: Runs) -> Terms:
         raise ValueError("all points have one loss; give two or more targets")
     if len(np.unique(runs.batch_size)) < 3:
         raise ValueError("fewer than three batch sizes")
-    if sizes >= 3:
-        terms = Terms(irreducible=True, size=True, remarks=())
-    elif sizes == 2:
-        remark = "E is dropped: two model sizes do not tell an irreducible loss from the size term"
-        terms = Terms(irreducible=False, size=True, remarks=(remark,))
-    elif losses >= 3:
-        remark = "the size term is dropped: there is one model size, and E holds its share"
-        terms = Terms(irreducible=True, size=False, remarks=(remark,))
-    else:
-        remark = "the size term and E are dropped: one model size at two losses"
-        terms = Terms(irreducible=False, size=False, remarks=(remark,))
-    if len(runs.steps) <= len(_names(terms)) or len(np.unique(runs.trials)) < 3:
-        raise ValueError(f"{len(runs.steps)} points for {len(_names(terms))} parameters; add batch sizes or targets")
-    return terms
+    lowest, highest = float(runs.loss.min()), float(runs.loss.max())
+    slope = [-math.log(alpha) for alpha in _ALPHA_S]
+    low = [-np.inf, slope[1], -np.inf, -np.inf, math.log(1e-6 * lowest), _ALPHA_N[0], 0.0]
+    high = [np.inf, slope[0], np.inf, np.inf, math.log(highest), _ALPHA_N[1], lowest * (1 - _SMALLEST_GAP)]
+    remarks = []
+    if sizes == 1:
+        low[4:6] = high[4:6] = [_NOTHING, 1.0]
+        remarks.append("the size term is dropped: there is one model size, and E holds its share")
+    if sizes == 2 or (sizes == 1 and losses == 2):
+        low[6] = high[6] = 0.0
+        remarks = ["E is dropped: two model sizes do not tell an irreducible loss from the size term"]
+        if sizes == 1:
+            remarks = ["the size term and E are dropped: one model size at two losses"]
+    box = np.array([low, high])
+    free = int((box[0] < box[1]).sum())
+    if len(runs.steps) <= free or len(np.unique(runs.trials)) < 3:
+        raise ValueError(f"{len(runs.steps)} points for {free} parameters; add batch sizes or targets")
+    return box, tuple(remarks)
 
 
-def _names(terms: Terms) -> list[str]:
-    size = ["log_size_term", "alpha_N"] if terms.size else []
-    return ["log_S_c", "log_inverse_alpha_S", "log_B_star", "inverse_alpha_B", *size, *["E"] * terms.irreducible]
-
-
-def log_steps(coordinates: Array, runs: Runs, terms: Terms, reference: float) -> Array:
-    """``ln S`` of the law.
+def log_steps(coordinates: Array, runs: Runs, reference: float) -> tuple[Array, Array]:
+    """``ln S`` of the law, shape ``[..., n]``, and its derivatives, shape ``[..., n, 7]``.
 
     Args:
-        coordinates: ``ln S_c, ln(1/alpha_S), ln B*, 1/alpha_B``, then where fitted ``ln (N_c/reference)^alpha_N,
-            alpha_N``, then where fitted ``E``; shape ``[..., p]``.
+        coordinates: ``ln S_c, ln(1/alpha_S), ln B*, 1/alpha_B, ln (N_c/reference)^alpha_N, alpha_N, E``; shape
+            ``[..., 7]``.
         runs: where.
-        terms: which are fitted.
         reference: a model size.
-
-    Returns:
-        Shape ``[..., n]``.
     """
-    return _model(coordinates, runs, terms, reference)[0]
-
-
-def _model(coordinates: Array, runs: Runs, terms: Terms, reference: float) -> tuple[Array, Array]:
-    """``ln S`` of shape ``[..., n]`` and its derivatives of shape ``[..., n, p]``."""
     part = np.moveaxis(np.asarray(coordinates, dtype=float), -1, 0)[..., None]
     loss, log_size = runs.loss, np.log(runs.parameters / reference)
     slope = np.exp(part[1])
-    size = np.exp(part[4] - part[5] * log_size) if terms.size else np.zeros(1)
-    floor = size + (part[-1] if terms.irreducible else 0.0)
+    size = np.exp(part[4] - part[5] * log_size)
     smallest = _SMALLEST_GAP * loss
-    gap = loss - floor
+    gap = loss - size - part[6]
     inside = gap > smallest
     log_gap = np.where(inside, np.log(np.where(inside, gap, 1.0)), np.log(smallest) + gap / smallest - 1.0)
-    by_gap = 1.0 / np.where(inside, gap, smallest)
+    by_floor = slope / np.where(inside, gap, smallest)
+    by_size = by_floor * size
     ratio = part[2] - part[3] * np.log(loss) - np.log(runs.batch_size)
-    value = part[0] - slope * log_gap + np.logaddexp(0.0, ratio)
     past = expit(ratio)
-    columns = [np.ones_like(value), -slope * log_gap, past, -past * np.log(loss)]
-    if terms.size:
-        columns += [slope * by_gap * size, -slope * by_gap * size * log_size]
-    if terms.irreducible:
-        columns.append(slope * by_gap * np.ones_like(value))
-    return value, np.stack(np.broadcast_arrays(*columns), axis=-1)
+    columns = [1.0, -slope * log_gap, past, -past * np.log(loss), by_size, -by_size * log_size, by_floor]
+    value = part[0] - slope * log_gap + np.logaddexp(0.0, ratio)
+    return value, np.stack(np.broadcast_arrays(*columns, value)[:-1], axis=-1)
 
 
-def _bounds(runs: Runs, terms: Terms) -> tuple[Array, Array]:
-    lowest = float(runs.loss.min())
-    low = [-np.inf, -math.log(_ALPHA_S[1]), -np.inf, -np.inf]
-    high = [np.inf, -math.log(_ALPHA_S[0]), np.inf, np.inf]
-    if terms.size:
-        low, high = [*low, math.log(1e-6 * lowest), _ALPHA_N[0]], [*high, math.log(float(runs.loss.max())), _ALPHA_N[1]]
-    if terms.irreducible:
-        low, high = [*low, 0.0], [*high, lowest * (1 - _SMALLEST_GAP)]
-    return np.array(low), np.array(high)
-
-
-def _starts(runs: Runs, terms: Terms, rng: np.random.Generator) -> Array:
+def _starts(runs: Runs, box: Array, rng: np.random.Generator) -> Array:
     """Floors between none and nearly all of the lowest loss, exponents over the range that was published."""
     lowest, middle = float(runs.loss.min()), float(np.median(runs.loss))
+    sized, irreducible = (box[0] < box[1])[[4, 6]]
+    steps = float(np.median(np.log(runs.steps))) - math.log(2.0)
     rows = []
     for _ in range(_STARTS):
         floor = lowest * rng.uniform(0.05, 0.95)
         alpha_s, alpha_b = math.exp(rng.uniform(math.log(0.15), math.log(2.0))), rng.uniform(0.1, 0.6)
         critical = math.log(rng.choice(runs.batch_size))
-        steps = float(np.median(np.log(runs.steps))) - math.log(2.0)
-        row = [
-            steps + math.log(middle - floor) / alpha_s,
-            -math.log(alpha_s),
-            critical + math.log(middle) / alpha_b,
-            1.0 / alpha_b,
-        ]
-        share = rng.uniform(0.1, 0.9) if terms.irreducible else 1.0
-        if terms.size:
-            row += [math.log(floor * share), rng.uniform(0.05, 0.6)]
-        if terms.irreducible:
-            row.append(floor * (1.0 - share) if terms.size else floor)
-        rows.append(row)
-    return np.array(rows)
+        share = rng.uniform(0.1, 0.9) if irreducible else 1.0
+        rows.append(
+            [
+                steps + math.log(middle - floor) / alpha_s,
+                -math.log(alpha_s),
+                critical + math.log(middle) / alpha_b,
+                1.0 / alpha_b,
+                math.log(floor * share),
+                rng.uniform(0.05, 0.6) if sized else 1.0,
+                floor * (1.0 - share) if sized else floor,
+            ]
+        )
+    return np.clip(rows, *box)
 
 
 def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> ThreeTermLaw:
@@ -229,114 +195,57 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     Raises:
         ValueError: in words, if the data do not determine a law.
     """
-    from scipy.optimize import least_squares
-
-    terms = identifiable(runs)
+    box, remarks = _box(runs)
     reference = float(np.exp(np.log(runs.parameters).mean()))
     rng = np.random.default_rng(seed)
-    low, high = _bounds(runs, terms)
-    observed, root = np.log(runs.steps), np.sqrt(runs.seeds / runs.seeds.mean())
+    observed, weights = np.log(runs.steps), runs.seeds / runs.seeds.mean()
 
-    def residual(coordinates: Array) -> Array:
-        return root * (log_steps(coordinates, runs, terms, reference) - observed)
+    def fitted(logs: Array, start: Array) -> tuple[Array, Array]:
+        def normal(at: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
+            value, slopes = log_steps(at, runs, reference)
+            left, weighted = logs[rows] - value, (weights[:, None] * slopes).swapaxes(1, 2)
+            return left**2 @ weights, -(weighted @ left[..., None])[..., 0], weighted @ slopes
 
-    def jacobian(coordinates: Array) -> Array:
-        return root[:, None] * _model(coordinates, runs, terms, reference)[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return minimized(normal, start, box, steps=_STEPS)
 
-    margin = 1e-9 * np.where(np.isfinite(high - low), high - low, 1.0)
-    found = [
-        least_squares(
-            residual, np.clip(start, low + margin, high - margin), jac=jacobian, bounds=(low, high), x_scale="jac",
-            max_nfev=400,
-        )
-        for start in _starts(runs, terms, rng)
-    ]  # fmt: skip
-    best = min(found, key=lambda result: result.cost).x
-    left = observed - log_steps(best, runs, terms, reference)
+    found, cost = fitted(np.tile(observed, (_STARTS, 1)), _starts(runs, box, rng))
+    best = found[np.nanargmin(cost)]
+    left = observed - log_steps(best, runs, reference)[0]
     distinct, trial = np.unique(runs.trials, return_inverse=True)
-    freedom = max(1, len(distinct) - len(best))
-    tail = 0.5 + confidence / 2
-    widening = math.sqrt(len(distinct) / freedom) * stdtrit(freedom, tail) / ndtri(tail)
+    freedom = max(1, len(distinct) - int((box[0] < box[1]).sum()))
+    scale = math.sqrt(len(distinct) / freedom) * widening(freedom, confidence)
     draws = rng.standard_normal((min(resamples, _REFITS), len(distinct)))[:, trial]
-    moved = observed - left + widening * draws * left
-    refits = _refit(best, moved, root, runs, terms, reference, low, high)
-    values, ends = _named(best, refits, terms, reference, low, high, confidence)
-    sizes = np.unique(runs.parameters)
+    moved = observed - left + scale * draws * left
+    refits, _ = fitted(moved, np.tile(best, (len(moved), 1)))
+    named = _named(np.vstack([best, refits]), box, reference)
+    bias = {size: runs.parameters == size for size in np.unique(runs.parameters).tolist()}
     return ThreeTermLaw(
-        values=values,
-        intervals=ends,
-        terms=terms,
+        values={name: float(v[0]) if 0 < v[0] < np.inf or name == "E" else None for name, v in named.items()},
+        intervals={name: interval(values[1:], confidence) for name, values in named.items()},
+        remarks=remarks,
         residual_rms=float(np.sqrt(np.average(left**2, weights=runs.seeds))),
-        bias={
-            float(size): float(np.average(left[at], weights=runs.seeds[at]))
-            for size, at in ((size, runs.parameters == size) for size in sizes)
-        },
+        bias={size: float(np.average(left[at], weights=runs.seeds[at])) for size, at in bias.items()},
         points=len(observed),
-        trials=len(distinct),
-        confidence=confidence,
-        coordinates=best,
-        reference=reference,
+        independent_points=len(distinct),
     )
 
 
-def _refit(
-    start: Array, observed: Array, root: Array, runs: Runs, terms: Terms, reference: float, low: Array, high: Array
-) -> Array:
-    """Levenberg-Marquardt from the same start for every row of ``observed`` at once, steps cut at the bounds."""
-    at = np.repeat(start[None], len(observed), axis=0)
-    damping = np.full(len(observed), 1e-3)
-    value, slopes = _model(at, runs, terms, reference)
-    cost = np.sum((root * (value - observed)) ** 2, axis=1)
-    for _ in range(_REFIT_STEPS):
-        weighted = root[:, None] * slopes
-        normal = np.einsum("rni,rnj->rij", weighted, weighted)
-        gradient = np.einsum("rni,rn->ri", weighted, root * (value - observed))
-        scale = np.maximum(np.einsum("rii->ri", normal), 1e-12)
-        damped = normal + damping[:, None, None] * scale[:, :, None] * np.eye(len(start))
-        step = np.linalg.solve(damped, gradient[..., None])[..., 0]
-        tried = np.clip(at - step, low, high)
-        tried_value, tried_slopes = _model(tried, runs, terms, reference)
-        tried_cost = np.sum((root * (tried_value - observed)) ** 2, axis=1)
-        better = tried_cost < cost
-        at = np.where(better[:, None], tried, at)
-        value = np.where(better[:, None], tried_value, value)
-        slopes = np.where(better[:, None, None], tried_slopes, slopes)
-        cost = np.where(better, tried_cost, cost)
-        damping = np.clip(np.where(better, damping / 5.0, damping * 4.0), 1e-9, 1e9)
-        if np.abs(step / (1.0 + np.abs(at))).max() < _CONVERGED:
-            break
-    return at
-
-
-def _named(
-    best: Array, refits: Array, terms: Terms, reference: float, low: Array, high: Array, confidence: float
-) -> tuple[dict[str, float | None], dict[str, Ends]]:
-    """Parameters as the papers write them; one at a bound has no value, and its interval is open on this side."""
-    names = _names(terms)
-    finite = np.where(np.isfinite(high - low), high - low, np.inf)
-
-    def ends_open(name: str, values: Array) -> tuple[Array, Array]:
-        at = names.index(name)
-        return values[:, at] <= low[at] + _AT_BOUND * finite[at], values[:, at] >= high[at] - _AT_BOUND * finite[at]
-
-    both = np.vstack([best, refits])
-    columns = dict(zip(names, both.T, strict=True))
+def _named(rows: Array, box: Array, reference: float) -> dict[str, Array]:
+    """Parameters as the papers write them, without those that are held, shape ``[rows]`` each; 0 or infinity where a
+    coordinate is at a bound."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        named = {
-            "S_c": np.exp(columns["log_S_c"]),
-            "alpha_S": np.exp(-columns["log_inverse_alpha_S"]),
-            "B_star": np.exp(columns["log_B_star"]),
-            "alpha_B": np.where(columns["inverse_alpha_B"] > 0, 1.0 / columns["inverse_alpha_B"], np.inf),
+        near = _AT_BOUND * (box[1] - box[0])
+        ends = np.where(rows <= box[0] + near, -np.inf, np.where(rows >= box[1] - near, np.inf, rows))
+        inverse_alpha_b, log_size, alpha_n, floor = rows.T[3:]
+        found = {
+            "E": np.clip(ends[:, 6], 0.0, floor),
+            "N_c": reference * np.exp(log_size / alpha_n),
+            "alpha_N": np.maximum(ends[:, 5], 0.0),
+            "S_c": np.exp(rows[:, 0]),
+            "alpha_S": np.exp(-ends[:, 1]),
+            "B_star": np.exp(rows[:, 2]),
+            "alpha_B": np.where(inverse_alpha_b > 0, 1.0 / inverse_alpha_b, np.inf),
         }
-        at_low, at_high = ends_open("log_inverse_alpha_S", both)
-        named["alpha_S"] = np.where(at_low, np.inf, np.where(at_high, 0.0, named["alpha_S"]))
-        if terms.size:
-            at_low, at_high = ends_open("alpha_N", both)
-            named["alpha_N"] = np.where(at_low, 0.0, np.where(at_high, np.inf, columns["alpha_N"]))
-            named["N_c"] = reference * np.exp(columns["log_size_term"] / columns["alpha_N"])
-        if terms.irreducible:
-            named["E"] = np.where(ends_open("E", both)[0], 0.0, columns["E"])
-    values = {name: float(column[0]) if 0 < column[0] < np.inf else None for name, column in named.items()}
-    if terms.irreducible:
-        values["E"] = float(named["E"][0])
-    return values, {name: interval(column[1:], confidence) for name, column in named.items()}
+    free = dict(zip(found, (box[0] < box[1])[[6, 4, 5, 0, 1, 2, 3]], strict=True))
+    return {name: values for name, values in found.items() if free[name]}

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.arrays import percentiles
 from analysis.estimate.laws.learning_rate import Trend
 from analysis.present import style
 from analysis.present.figures import FIGURES, figure, tidy
@@ -38,9 +39,9 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
         ends = dict(zip(("low", "high"), at.interval(half), strict=True))
         yield about | {"kind": "bound" if at.edge else "optimum", "batch_size": at.batch_size, "lr": at.lr} | ends
     if law.trend is not Trend.UNKNOWN:
-        sizes, tail = np.geomspace(law.inside[0], law.inside[-1], _ALONG), 0.5 - law.confidence / 2
+        sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
         lrs = np.exp(law.log_lrs(sizes))
-        for size, lr, low, high in zip(sizes, lrs[0], *np.quantile(lrs[1:], [tail, 1 - tail], axis=0), strict=True):
+        for size, lr, low, high in zip(sizes, lrs[0], *percentiles(lrs[1:], law.confidence), strict=True):
             yield about | {"kind": "law", "batch_size": size, "lr": lr, "low": low, "high": high}
 
 

@@ -62,7 +62,7 @@ def compute(part: Against) -> pd.DataFrame:
     for index in dict.fromkeys(index for law in (own or compared) for index in law.points):
         point = scaling.points[index]
         x_low, x_high = point.data_interval if axis == "data" else (None, None)
-        values = (held(point, axis), option(point, axis), point.critical, *point.interval, x_low, x_high)
+        values = (held(point, axis), option(point, axis), point.critical_batch_size, *point.interval, x_low, x_high)
         row = dict(zip(_COLUMNS[2:], (*values, _label([*own, *related], point)), strict=True))
         rows.append({"optimizer": point.optimizer, "kind": "point"} | row)
     for law in shown:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
+from analysis.plain import shown
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
+from analysis.questions.scopes import scope_columns
 
 
 @presentation.register
@@ -41,30 +42,20 @@ def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
 
 
 def _scope(entry: LearningRate) -> dict[str, Any]:
-    group, target = entry.answer.group, entry.answer.target
-    return {
-        "sweep": group.sweep,
-        "workload": group.workload,
-        "metric": target.metric,
-        "target": target.value,
-        "optimizer": group.optimizer,
-    }
+    return scope_columns(entry.answer) | {"optimizer": entry.answer.group.optimizer}
 
 
 def optima(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer and batch size."""
-    rows = [
-        _scope(entry) | {"batch_size": at.batch_size, "lr": at.lr, "interval": at.interval(half), "edge": at.edge}
-        for entry in entries
-        for at, half in zip(entry.law.optima, entry.law.half_widths, strict=True)
-    ]
+    rows = [_scope(entry) | best for entry in entries for best in entry.law.best]
+    bound = any(row["at_grid_edge"] for row in rows)
     columns = (
         *_about(entries),
         Column("batch_size", heading="batch size", name=True),
         Column("lr", None, "best learning rate", "interval", text=lambda lr: number(lr)),
-        Column("at_grid_edge", lambda row: row["edge"] != 0, "at an edge" if any(row["edge"] for row in rows) else ""),
+        Column("at_grid_edge", heading="at an edge" if bound else ""),
     )
-    lines = ["at an edge of the grid only a bound is known, and the law does without it"] if columns[-1].heading else []
+    lines = ["at an edge of the grid only a bound is known, and the law does without it"] if bound else []
     return Table(columns=columns, rows=rows, title="Best learning rate, between the points of the grid", lines=lines)
 
 
@@ -77,22 +68,13 @@ def laws(entries: Sequence[LearningRate]) -> Table:
         "noise_batch_size": "B_n",
         "alpha": "alpha",
     }
-    rows = [
-        _scope(entry)
-        | {"trend": str(entry.law.trend), "scatter": entry.law.scatter}
-        | {name: asdict(getattr(entry.law, name)) for name in names}
-        for entry in entries
-    ]
-
-    def column(name: str, heading: str) -> Column:
-        return Column(name, lambda row: row[name]["value"], heading, lambda row: row[name]["interval"])
-
     columns = (
         *_about(entries),
         Column("trend", heading="best learning rate", left=True),
-        *(column(name, heading) for name, heading in names.items()),
+        *(Column(name, f"{name}.value", heading, f"{name}.interval") for name, heading in names.items()),
         Column("scatter"),
     )
+    rows = [_scope(entry) | entry.law.to_json() for entry in entries]
     few = any(entry.law.trend is Trend.UNKNOWN for entry in entries)
     lines = [f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid"] if few else []
     return Table(columns=columns, rows=rows, title="lr(B) = lr_max / (1 + B_n/B)^alpha", lines=lines)
@@ -100,7 +82,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
 
 def factors(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer, start and multiple."""
-    rows = [_scope(entry) | asdict(factor) for entry in entries for factor in entry.factors]
+    rows = [_scope(entry) | shown(factor) for entry in entries for factor in entry.factors]
     columns = (
         *_about(entries),
         Column("batch_size", heading="from batch size", name=True),
@@ -116,25 +98,21 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
-    rows = []
-    for entry in found.entries:
-        for protocol in entry.protocols:
-            answer = protocol.answer
-            reached = [point.batch_size for point in answer.points if point.reached]
-            rows.append(
-                _scope(entry)
-                | {"protocol": protocol.name, "reference": protocol.reference, "verdict": str(answer.verdict)}
-                | {"critical_batch_size": answer.critical_batch_size, "interval": answer.interval}
-                | {"examples": answer.examples_at_critical, "examples_interval": answer.examples_at_critical_interval}
-                | {"reached": len(reached), "run": len(answer.points), "of": len(entry.answer.points)}
-                | {"advice": answer.advice}
-            )
+    rows = [
+        _scope(entry)
+        | protocol.to_json()
+        | {"reached": sum(point.reached for point in protocol.answer.points)}
+        | {"run": len(protocol.answer.points), "of": len(entry.answer.points)}
+        for entry in found.entries
+        for protocol in entry.protocols
+    ]
+    examples = "examples_at_critical"
     columns = (
         *_about(found.entries),
-        Column("protocol", heading="learning rate", name=True),
+        Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
         Column("critical_batch_size", None, "critical batch size", "interval"),
-        Column("examples_at_critical", "examples", "examples there", "examples_interval"),
+        Column(examples, None, "examples there", f"{examples}_interval"),
         Column("batch_sizes_reached", "reached"),
         Column("batch_sizes_run", "run"),
         Column("batch_sizes", "of"),

@@ -11,8 +11,6 @@ from analysis.present.table import Column, Table
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law
 
-_NAMES = ("E", "N_c", "alpha_N", "S_c", "alpha_S", "B_star", "alpha_B")
-
 
 @presentation.register
 def _(found: Scaling) -> Presentation:
@@ -27,7 +25,7 @@ def _(found: Scaling) -> Presentation:
         bias = ", ".join(f"{number(size)}: {number(100 * value, 2)} %" for size, value in terms.bias.items())
         fitted = f"residual of ln S {number(terms.residual_rms)} rms over {terms.points} points; mean by size {bias}"
         title = f"L = E + (N_c/N)^alpha_N + (S_c/S_min)^alpha_S, {name} {said}"
-        shown.append(three_term(found, [name], title, [fitted, *terms.terms.remarks]))
+        shown.append(three_term(found, [name], title, [fitted, *terms.remarks]))
     every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
     tables = {"points": points(found), "scaling": every}
     further = {"predictions": predictions(found), "three_term": three_term(found, list(found.three_term))}
@@ -40,21 +38,21 @@ def _(found: Scaling) -> Presentation:
 
 def points(found: Scaling) -> Table:
     """One row per critical batch size; workload options as columns ``option_<name>``."""
-    names = dict.fromkeys(name for point in found.points for name in point.options)
+    names = dict.fromkeys(name for point in found.points for name in point.workload_options)
 
     columns = (
         Column("point", lambda point: found.points.index(point)),
         *(Column(name) for name in ("sweep", "workload", "optimizer")),
         Column("metric", "target.metric"),
         Column("target", "target.value"),
-        Column("critical_batch_size", "critical", interval="interval"),
+        Column("critical_batch_size", interval="interval"),
         Column("unit", lambda point: f"{point.unit}s"),
         Column("parameters"),
         Column("data", interval="data_interval"),
         Column("data_unit", lambda point: f"{point.data_unit}s"),
         Column("compute_flops", "compute"),
         Column("held_data"),
-        *(Column(f"option_{name}", f"options.{name}") for name in names),
+        *(Column(f"option_{name}", f"workload_options.{name}") for name in names),
     )
     return Table(columns=columns, rows=found.points)
 
@@ -73,7 +71,7 @@ def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str
         Column("optimizer", None, "optimizer", name=True),
         Column("", _equal, "equal", left=True),
         Column("held"),
-        Column("also_varies", "varies"),
+        Column("also_varies"),
         Column("points", lambda law: len(law.points), "points"),
         Column("members", lambda law: " ".join(map(str, law.points))),
         Column("x_min", lambda law: law.x.min() if len(law.x) else None),
@@ -120,11 +118,10 @@ def predictions(found: Scaling) -> Table:
 def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per parameter of the law in three terms of the workloads and optimizers called ``names``."""
     rows = [
-        {"of": name, "parameter": key, "value": law.values[key], "interval": law.intervals[key]}
+        {"of": name, "parameter": key, "value": value, "interval": law.intervals[key]}
         | {"residual_rms": law.residual_rms, "points": law.points}
-        for name in names
-        for key, law in ((key, found.three_term[name]) for key in _NAMES)
-        if key in law.values
+        for name, law in ((name, found.three_term[name]) for name in names)
+        for key, value in law.values.items()
     ]
     columns = (
         Column("workload_and_optimizer", "of"),
@@ -163,16 +160,17 @@ def _remarks_of_sets(found: Scaling) -> list[str]:
 def _remarks_of(law: Law) -> list[str]:
     name = f"{law.axis}, {law.optimizer}"
     lines = [f"{name}: {law.remark}"] if law.remark else []
-    if law.varies and law.fit:
-        lines.append(f"not equal between the points against {law.axis}: {law.varies}")
+    if law.also_varies and law.fit:
+        lines.append(f"not equal between the points against {law.axis}: {law.also_varies}")
     kaplan = law.kaplan
     if kaplan:
         star = _with_interval(kaplan["B_star"], kaplan["B_star_interval"])
         alpha = _with_interval(kaplan["alpha"], kaplan["alpha_interval"])
         lines.append(f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}")
     for entry in law.predictions:
-        where = f", extrapolated {entry.beyond:.3g} times beyond the data" if entry.beyond > 1 else ""
-        value = _with_interval(entry.critical, entry.interval)
+        beyond = entry.times_beyond_the_data
+        where = f", extrapolated {beyond:.3g} times beyond the data" if beyond > 1 else ""
+        value = _with_interval(entry.critical_batch_size, entry.interval)
         lines.append(f"{name}: at {number(entry.x)} {law.unit}".rstrip() + f" {value}{where}")
     return lines
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ import numpy as np
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import ThreeTermLaw
-from analysis.questions.scaling.fits import Law, comparisons, laws, options_that_vary, varying
+from analysis.phrases import plural
+from analysis.plain import shown
+from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, read
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
@@ -39,22 +41,13 @@ class Scaling:
     laws: tuple[Law, ...]
     comparisons: tuple[Law, ...]
     three_term: dict[str, ThreeTermLaw]
-    config: AnalysisConfig
+    config: AnalysisConfig = field(repr=False)
     data: str
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``None`` where undefined, never NaN."""
-        return {
-            "definition": self.config.definition,
-            "confidence": self.config.confidence,
-            "data": self.data,
-            "points": [_point(point) for point in self.points],
-            "laws": [law.to_json() for law in self.laws],
-            "comparisons": [law.to_json() for law in self.comparisons],
-            "three_term": {name: _three_term(law) for name, law in self.three_term.items()},
-            "notes": list(self.notes),
-        }
+        return {"definition": self.config.definition, "confidence": self.config.confidence} | shown(self)
 
 
 def scale(
@@ -90,43 +83,38 @@ def scale(
     """
     _check(paths, against, at, [*(hold_data or []), *([] if data_at_batch is None else [data_at_batch])])
     config = config or AnalysisConfig()
-    confidence, seed = config.confidence, config.seed
     found = read(paths, config, targets=targets, data_at_batch=data_at_batch)
     if not found.points:
         raise ResultsError(f"no critical batch size with an interval: {'; '.join(found.left_out[:3])}")
     points, notes = list(found.points), [*found.notes, *found.left_out]
-    axes = list(dict.fromkeys(against)) if against else varying(points)
-    fitted = [law for axis in axes for law in laws(points, axis, at=at or (), confidence=confidence, seed=seed)]
-    _require(fitted, axes if against else [])
+    axes = list(dict.fromkeys(against or varying(points, AXES)))
+    fitted = [law for axis in axes for law in laws(points, axis, config, at=at or ())]
+    for axis in against or ():
+        _require(axis, [law for law in fitted if law.axis == axis])
     notes += [f"{law.axis}, {law.optimizer}: {law.remark}" for law in fitted if law.fit is None]
-    names = list(dict.fromkeys(vary)) if vary else _comparable(points)
-    compared = [law for name in names for law in comparisons(points, name, confidence=confidence, seed=seed)]
+    names = list(dict.fromkeys(vary or _comparable(points)))
+    compared = [law for name in names for law in comparisons(points, name, config)]
     for data in hold_data or ():
-        interpolated, missing = at_data(found.points, data, confidence)
+        interpolated, missing = at_data(found.points, data, config.confidence)
         notes += missing
         first = len(points)
         points += interpolated
-        compared += [
-            law for name in names for law in comparisons(points, name, first=first, confidence=confidence, seed=seed)
-        ]
+        compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
     terms, refused = _three_terms(found.runs, three_terms, config)
     notes += refused
     if not fitted and not compared and not terms:
-        raise ResultsError(
-            f"{len(points)} critical batch size{'s' * (len(points) != 1)}, and nothing varies between them; "
-            "give several models or targets"
-        )
+        number = plural(len(points), "critical batch size")
+        raise ResultsError(f"{number}, and nothing varies between them; give several models or targets")
+    size = "the critical batch size" if data_at_batch is None else f"a batch size of {data_at_batch:g}"
     return Scaling(
         points=tuple(points),
         laws=tuple(fitted),
         comparisons=tuple(compared),
         three_term=terms,
         config=config,
-        data="those that the critical batch size takes to the target"
-        if data_at_batch is None
-        else f"those that a batch size of {data_at_batch:g} takes to the target",
+        data=f"those that {size} takes to the target",
         notes=tuple(notes),
     )
 
@@ -148,18 +136,16 @@ def _check(
             raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
 
 
-def _require(fitted: Sequence[Law], axes: Sequence[str]) -> None:
+def _require(axis: str, fitted: Sequence[Law]) -> None:
     """Refuse an axis that was asked for and along which nothing varies."""
-    for axis in axes:
-        own = [law for law in fitted if law.axis == axis]
-        if all(law.fit is None and "does not vary" in law.remark for law in own):
-            raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in own)}")
+    if all(law.fit is None and "does not vary" in law.remark for law in fitted):
+        raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in fitted)}")
 
 
 def _comparable(points: Sequence[ScalingPoint]) -> list[str]:
     """Options of the workload that vary, and the parameters unless they follow a single one of them."""
-    names = options_that_vary(points)
-    return [*names, *(["parameters"] if len(names) != 1 and "parameters" in varying(points) else [])]
+    names = varying(points, options(points))
+    return [*names, *(varying(points, ["parameters"]) if len(names) != 1 else [])]
 
 
 def _three_terms(
@@ -177,37 +163,6 @@ def _three_terms(
         except ValueError as error:
             refused.append(f"no law in three terms for {name}: {error}")
     return found, refused
-
-
-def _point(point: ScalingPoint) -> dict[str, Any]:
-    return {
-        "sweep": point.sweep,
-        "workload": point.workload,
-        "workload_options": point.options,
-        "optimizer": point.optimizer,
-        "target": point.target.to_json(),
-        "critical_batch_size": point.critical,
-        "interval": list(point.interval),
-        "unit": point.unit,
-        "parameters": point.parameters,
-        "data": point.data,
-        "data_interval": list(point.data_interval),
-        "data_unit": point.data_unit,
-        "compute": point.compute,
-        "held_data": point.held_data,
-    }
-
-
-def _three_term(law: ThreeTermLaw) -> dict[str, Any]:
-    return {
-        "values": law.values,
-        "intervals": {name: list(ends) for name, ends in law.intervals.items()},
-        "remarks": list(law.terms.remarks),
-        "residual_rms": law.residual_rms,
-        "bias": [{"parameters": size, "log_steps": value} for size, value in law.bias.items()],
-        "points": law.points,
-        "independent_points": law.trials,
-    }
 
 
 __all__ = ["Scaling", "scale"]

@@ -7,13 +7,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Interval
 from analysis.estimate.laws.three_term import Runs
@@ -35,14 +35,13 @@ class ScalingPoint:
         sweep: name of the sweep.
         family: name of the workload.
         workload: the same with what tells it from others.
-        options: every option the workload was given, nested ones by dotted name.
+        workload_options: every option the workload was given, nested ones by dotted name.
         optimizer: name, with what tells it from others.
-        optimizer_options: as JSON, to tell unlike ones of one name apart.
         target: metric, value, direction.
         run: number of the trials behind it, the same for all targets of one curve.
         unit: of batch sizes: ``sequence``, ``token``, ...
         data_unit: of ``data``: ``token``, or the example.
-        critical: critical batch size in ``unit``.
+        critical_batch_size: in ``unit``.
         interval: of it.
         parameters: N.
         data: examples to the target in ``data_unit``; ``None`` where not seen.
@@ -54,20 +53,19 @@ class ScalingPoint:
     """
 
     sweep: str
-    family: str
+    family: str = field(repr=False)
     workload: str
-    options: dict[str, Any]
+    workload_options: dict[str, Any]
     optimizer: str
-    optimizer_options: str
     target: Target
-    run: int
-    unit: str
-    data_unit: str
-    critical: float
+    run: int = field(repr=False)
+    critical_batch_size: float
     interval: Interval
+    unit: str
     parameters: int | None
     data: float | None
     data_interval: Interval
+    data_unit: str
     compute: float | None
     held_data: float | None = None
     log_critical_resamples: Array = field(repr=False)
@@ -81,11 +79,8 @@ class ScalingPoint:
         return None if found is None else float(found)
 
     def log_resamples(self, axis: str) -> Array:
-        """Of the natural logarithm of one of :data:`AXES`, shape ``[R]``."""
-        if axis in ("data", "compute"):
-            shift = np.log(self.compute / self.data) if axis == "compute" and self.compute and self.data else 0.0
-            return np.asarray(self.log_data_resamples + shift)
-        return np.full_like(self.log_critical_resamples, np.log(self.value(axis) or 1.0))
+        """Of the natural logarithm of an axis or an option, up to a constant, shape ``[R]``."""
+        return self.log_data_resamples if axis in ("data", "compute") else np.zeros_like(self.log_critical_resamples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,22 +135,26 @@ def read(
     in_tokens = len(sizes) > 1 and None not in sizes
     if in_tokens:
         notes.append("examples differ in length, so batch sizes are in tokens")
-    runs: dict[int, int] = {}
-    points, left_out = [], []
-    for answer in found:
-        run = runs.setdefault(id(answer.group), len(runs))
-        reason = _reason(answer)
-        if reason:
-            name = f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}"
-            left_out.append(f"{name}: {reason}")
-        else:
-            points.append(_point(answer, run, in_tokens, data_at_batch, config.seed))
+    kept = [answer for answer in found if not _reason(answer)]
+    # optimizers of one name with unlike options, as sweeps of their own may have them, are told apart by the options
+    kinds = {(answer.group.optimizer, _options_of_optimizer(answer)) for answer in kept}
+    unlike = {name for name, _ in kinds if sum(name == other for other, _ in kinds) > 1}
+    runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
+    points = [_point(answer, runs[id(answer.group)], unlike, in_tokens, data_at_batch) for answer in kept]
     return Found(
-        points=tuple(_named_apart(points)),
-        left_out=tuple(left_out),
+        points=tuple(points),
+        left_out=tuple(
+            f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {reason}"
+            for answer in found
+            if (reason := _reason(answer))
+        ),
         runs=_runs(found, in_tokens),
         notes=tuple(notes),
     )
+
+
+def _options_of_optimizer(answer: Answer) -> str:
+    return json.dumps(answer.group.optimizer_options, sort_keys=True)
 
 
 def _reason(answer: Answer) -> str:
@@ -169,44 +168,43 @@ def _reason(answer: Answer) -> str:
     return ""
 
 
-def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | None, seed: int) -> ScalingPoint:
+def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_batch: float | None) -> ScalingPoint:
     group, fit, critical = answer.group, answer.fit, answer.critical
     assert fit is not None
     assert critical.value is not None
-    tokens = group.tokens_per_example
-    order = np.random.default_rng([seed, run]).permutation(len(critical.resampled))
-    data, ends, log_data = answer.examples_at_critical, answer.examples_at_critical_interval, np.empty(0)
+    data, ends = answer.examples_at_critical, answer.examples_at_critical_interval
     resampled = fit.resampled.examples_at_critical
     if data_at_batch is not None:
         size = np.array([data_at_batch])
         data = data_at_batch * float(np.exp(fit.estimate.log_steps(size))[0])
         resampled = data_at_batch * np.exp(fit.resampled.log_steps(size))[:, 0]
-        low, high = np.quantile(resampled, [0.5 - answer.confidence / 2, 0.5 + answer.confidence / 2])
+        low, high = percentiles(resampled, answer.confidence)
         ends = (float(low), float(high))
-    if data is not None:
-        log_data = _logs(resampled)[order] + np.log(tokens or 1)
-    size_factor = tokens if in_tokens and tokens else 1
+    # of different runs the resamples are independent, those of one run go together
+    order = np.random.default_rng([answer.config.seed, run]).permutation(len(critical.resampled))
+    tokens = group.tokens_per_example or 1
+    factor = tokens if in_tokens else 1
+    compute = None
+    if group.parameters and data and group.tokens_per_example:
+        compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data * tokens
     return ScalingPoint(
         sweep=group.sweep,
         family=group.workload.split("(")[0],
         workload=group.workload,
-        options=dict(_flat(group.workload_options)),
-        optimizer=group.optimizer,
-        optimizer_options=json.dumps(group.optimizer_options, sort_keys=True),
+        workload_options=dict(_flat(group.workload_options)),
+        optimizer=group.optimizer + (_options_of_optimizer(answer) if group.optimizer in unlike else ""),
         target=answer.target,
         run=run,
+        critical_batch_size=critical.value * factor,
+        interval=_scaled(critical.interval, factor),
         unit="token" if in_tokens else group.example_unit,
-        data_unit="token" if tokens else group.example_unit,
-        critical=critical.value * size_factor,
-        interval=_scaled(critical.interval, size_factor),
         parameters=group.parameters,
-        data=None if data is None else data * (tokens or 1),
-        data_interval=_scaled(ends, tokens or 1),
-        compute=FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data * tokens
-        if group.parameters and data and tokens
-        else None,
-        log_critical_resamples=_logs(critical.resampled)[order] + np.log(size_factor),
-        log_data_resamples=log_data,
+        data=None if data is None else data * tokens,
+        data_interval=_scaled(ends, tokens),
+        data_unit="token" if group.tokens_per_example else group.example_unit,
+        compute=compute,
+        log_critical_resamples=_logs(critical.resampled)[order] + np.log(factor),
+        log_data_resamples=np.empty(0) if data is None else _logs(resampled)[order] + np.log(tokens),
     )
 
 
@@ -231,15 +229,15 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
         below, above = around[0][1], around[1][1]
         share = _share(np.log(data), np.log(around[0][0]), np.log(around[1][0]))
         shares = _share(np.log(data), below.log_data_resamples, above.log_data_resamples)
-        critical = _between(math.log(below.critical), math.log(above.critical), share)
+        critical = _between(math.log(below.critical_batch_size), math.log(above.critical_batch_size), share)
         resampled = _between(below.log_critical_resamples, above.log_critical_resamples, shares)
-        low, high = np.exp(np.quantile(resampled, [0.5 - confidence / 2, 0.5 + confidence / 2]))
+        low, high = np.exp(percentiles(resampled, confidence))
         loss = below.target.value + float(share) * (above.target.value - below.target.value)
         found.append(
             replace(
                 below,
                 target=replace(below.target, value=loss),
-                critical=float(np.exp(critical)),
+                critical_batch_size=float(np.exp(critical)),
                 interval=(float(low), float(high)),
                 data=data,
                 data_interval=(data, data),
@@ -284,44 +282,24 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value if isinstance(value, int | float | str | bool | None) else json.dumps(value)
 
 
-def _named_apart(points: Sequence[ScalingPoint]) -> list[ScalingPoint]:
-    """Optimizers of one name with unlike options, as sweeps of their own may have them, get the options as part."""
-    kinds: dict[str, set[str]] = {}
-    for point in points:
-        kinds.setdefault(point.optimizer, set()).add(point.optimizer_options)
-    return [
-        replace(point, optimizer=f"{point.optimizer}{point.optimizer_options}")
-        if len(kinds[point.optimizer]) > 1
-        else point
-        for point in points
-    ]
-
-
 def _runs(found: Sequence[Answer], in_tokens: bool) -> dict[str, Runs]:
     """By workload and optimizer, every batch size that reached a target."""
     rows: dict[str, list[tuple[float, ...]]] = {}
     trials: dict[tuple[int, int], int] = {}
     for answer in found:
-        group, target = answer.group, answer.target
-        if group.parameters is None or target.direction != "below" or target.value <= 0:
+        group, loss = answer.group, answer.target.value
+        if group.parameters is None or answer.target.direction != "below" or loss <= 0:
             continue
         factor = group.tokens_per_example if in_tokens and group.tokens_per_example else 1
+        own = rows.setdefault(f"{group.workload.split('(')[0]}, {group.optimizer}", [])
         for point in answer.points:
             if point.steps_to_target is not None:
                 number = trials.setdefault((id(group), point.batch_size), len(trials))
-                row = (
-                    group.parameters,
-                    target.value,
-                    point.batch_size * factor,
-                    point.steps_to_target,
-                    point.seeds_reached,
-                    number,
-                )
-                rows.setdefault(f"{group.workload.split('(')[0]}, {group.optimizer}", []).append(row)
-    columns = {name: np.array(table, dtype=float).T for name, table in rows.items()}
+                size, steps = point.batch_size * factor, point.steps_to_target
+                own.append((group.parameters, loss, size, steps, point.seeds_reached, number))
+    names = [column.name for column in fields(Runs)]
     return {
-        name: Runs(
-            parameters=table[0], loss=table[1], batch_size=table[2], steps=table[3], seeds=table[4], trials=table[5]
-        )
-        for name, table in columns.items()
+        name: Runs(**dict(zip(names, np.array(table, dtype=float).T, strict=True)))
+        for name, table in rows.items()
+        if table
     }

@@ -40,6 +40,14 @@ def test_points_far_off_the_curve_are_the_verdict() -> None:
     assert "without batch size" not in advice
 
 
+@pytest.mark.filterwarnings("error")
+def test_refits_without_a_misfit_of_their_own_name_no_batch_size() -> None:
+    undefined = dataclasses.replace(LEFT_OUT, misfit=np.full(4, np.nan))
+    found, advice = verdict(misfit=LARGE, left_out=undefined, ends=(30.0, 60.0))
+    assert found is Verdict.OFF_THE_CURVE
+    assert "without batch size" not in advice
+
+
 @pytest.mark.parametrize("probability", [1e-3, 1e-12])
 @pytest.mark.parametrize("percent", [2, 4, 4.9])
 def test_points_a_little_off_the_curve_are_a_remark_however_sure(percent: float, probability: float) -> None:

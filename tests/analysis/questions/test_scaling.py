@@ -121,7 +121,7 @@ def test_kaplans_law_against_the_loss(found: Scaling) -> None:
     assert kaplan is not None
     assert kaplan["alpha_interval"][0] < ALPHA < kaplan["alpha_interval"][1]
     assert kaplan["B_star_interval"][0] < B_STAR < kaplan["B_star_interval"][1]
-    assert law.varies == "width"
+    assert law.also_varies == "width"
 
 
 def test_width_makes_no_difference_at_equal_loss(found: Scaling) -> None:
@@ -146,8 +146,8 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
     assert [point.data for point in points] == [800_000] * 3
     for point in points:
         # beside its logarithm the exponent of the curve is fitted, too
-        assert point.critical == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)
-    assert points[0].critical < points[1].critical < points[2].critical
+        assert point.critical_batch_size == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)
+    assert points[0].critical_batch_size < points[1].critical_batch_size < points[2].critical_batch_size
     law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
     assert law.fit is not None
     assert law.fit.exponent > 0
@@ -179,10 +179,10 @@ def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
     present.write(found, tmp_path / "out")
     law = found.laws[0]
     far, near = law.predictions
-    assert law.x.max() * far.beyond == pytest.approx(1e9)
-    assert near.beyond == 1
-    assert far.interval[0] < far.critical < far.interval[1]
-    assert "layers" not in law.varies
+    assert law.x.max() * far.times_beyond_the_data == pytest.approx(1e9)
+    assert near.times_beyond_the_data == 1
+    assert far.interval[0] < far.critical_batch_size < far.interval[1]
+    assert "layers" not in law.also_varies
     assert found.three_term == {}
     assert (tmp_path / "out" / "scaling-data.png").is_file()
     assert len(pd.read_csv(tmp_path / "out" / "predictions.csv")) == 4
@@ -190,7 +190,7 @@ def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
 
 def test_the_law_in_three_terms_on_request_drops_terms(three: Path, tmp_path: Path) -> None:
     found = scale([three / "w32"], QUICK, targets=TARGETS, three_terms=True)
-    assert "size term is dropped" in found.three_term["synthetic, adamw"].terms.remarks[0]
+    assert "size term is dropped" in found.three_term["synthetic, adamw"].remarks[0]
 
 
 def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, 
     assert (half < whole).all()
     config = AnalysisConfig(definition="overhead", options={"overhead": {"overhead": 1.0}}, resamples=200)
     asked = scale([three / "w32"], config, targets=[2.4, 3.0], three_terms=False)
-    assert whole.tolist() == [point.critical for point in asked.points]
+    assert whole.tolist() == [point.critical_batch_size for point in asked.points]
 
 
 def test_the_command(three: Path, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Least squares of many small problems inside a box: the minimum of each, at a bound where it lies beyond."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.estimate.fitting.levenberg_marquardt import Normal, minimized
+
+X = np.linspace(0.0, 2.0, 6)
+TRUTH = np.array([[2.0, -1.0], [0.5, 0.7], [3.0, 0.0]])
+
+
+def exponentials(asked: list[int]) -> Normal:
+    """``a exp(b x)`` through points that lie on it; ``asked`` collects how many problems every call is for."""
+    y = TRUTH[:, :1] * np.exp(TRUTH[:, 1:] * X)
+
+    def normal(theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        asked.append(len(rows))
+        rise = np.exp(theta[:, 1:] * X)
+        left = y[rows] - theta[:, :1] * rise
+        slopes = np.stack([rise, theta[:, :1] * X * rise], axis=-1)
+        return (left**2).sum(axis=1), -np.einsum("rnp,rn->rp", slopes, left), slopes.swapaxes(1, 2) @ slopes
+
+    return normal
+
+
+def test_every_problem_ends_at_its_own_minimum_and_is_then_left_alone() -> None:
+    asked: list[int] = []
+    start = np.tile([1.0, 0.1], (3, 1))
+    found, cost = minimized(exponentials(asked), start, np.array([[-np.inf, -5.0], [np.inf, 5.0]]), steps=100)
+    assert found == pytest.approx(TRUTH, abs=1e-8)
+    assert cost == pytest.approx(0.0, abs=1e-15)
+    assert asked[0] == 3
+    assert asked[-1] < 3
+    assert (start == [1.0, 0.1]).all()
+
+
+def test_a_minimum_beyond_a_bound_is_looked_for_along_it_and_equal_bounds_hold() -> None:
+    box = np.array([[0.0, 0.2], [10.0, 0.2]])
+    found, cost = minimized(exponentials([]), np.tile([1.0, 0.2], (3, 1)), box, steps=100)
+    assert (found[:, 1] == 0.2).all()
+    rise = np.exp(0.2 * X)
+    y = TRUTH[:, :1] * np.exp(TRUTH[:, 1:] * X)
+    assert found[:, 0] == pytest.approx(y @ rise / (rise @ rise), rel=1e-8)
+    assert cost == pytest.approx(((y - found[:, :1] * rise) ** 2).sum(axis=1))
