@@ -263,7 +263,7 @@ def _record_table(result: TrialResult) -> pa.Table:
 
 
 def _steps_table(result: TrialResult) -> pa.Table:
-    said = {}
+    said: dict[str, dict[bytes, str]] = {}
     for geometry in result.geometries:
         text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
         said |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
