@@ -11,7 +11,6 @@ from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table, pivot
 from analysis.questions.noise_scale_run import MeasuredRun
 
-
 CORRECTED = "_corrected"
 """Ends the name of a geometry whose noise scale is corrected for the batch size."""
 
