@@ -13,7 +13,6 @@ from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.curve import clean
 from analysis.read.importers.facts import facts_of
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
@@ -119,9 +118,9 @@ def import_runs(
     notes += more
     results, cleaning = [], Counter[str]()
     for run, known in zip(runs, facts, strict=True):
-        curve = clean(run, known["batch_size"], settings)
-        results.append(trial(run, known, curve, settings))
-        cleaning += Counter(duplicates=curve.duplicates, rounded=curve.rounded)
+        result, counts = trial(run, known, settings)
+        results.append(result)
+        cleaning += counts
     _check_distinct(runs, results, present)
     notes += [*_on_cleaning(cleaning), *_on_curves(results)]
     entry = {
