@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, ResultsError, reason
-from cbs.files import whole_file
+from cbs.files import whole_file, whole_folder
 from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -126,26 +126,12 @@ class Store:
         Raises:
             ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
         """
-        final = self.trials / result.trial_id
-        partial = self.trials / f".tmp-{result.trial_id}-{uuid.uuid4().hex}"
-        replaced = self.trials / f".tmp-replaced-{result.trial_id}-{uuid.uuid4().hex}"
-        try:
-            partial.mkdir(parents=True)
-            pq.write_table(_steps_table(result), partial / "steps.parquet")
-            pq.write_table(_record_table(result), partial / "record.parquet")
-            (partial / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
-            _sync(partial)
-            if final.exists():
-                final.rename(replaced)
-            partial.rename(final)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            if replaced.exists() and not final.exists():
-                replaced.rename(final)
-            raise ResultsError(
-                f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}"
-            ) from None
-        shutil.rmtree(replaced, ignore_errors=True)
+        what = f"trial {result.trial_id} to {self.trials}"
+        with whole_folder(self.trials / result.trial_id, what) as draft:
+            pq.write_table(_steps_table(result), draft / "steps.parquet")
+            pq.write_table(_record_table(result), draft / "record.parquet")
+            (draft / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
+            _sync(draft)
 
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""

@@ -90,8 +90,8 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
 
 
 def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
-    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many points
-    were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
+    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many
+    points were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
 
     Args:
         run: as read.
