@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from cbs.errors import ResultsError
+from cbs.errors import ResultsError, reason
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def whole_file(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
         yield draft
         os.replace(draft, path)
     except OSError as error:
-        raise ResultsError(f"cannot write {what}{path}: {error.strerror or error}{remedy}") from None
+        raise ResultsError(f"cannot write {what}{path}: {reason(error)}{remedy}") from None
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def whole_folder(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]
     except OSError as error:
         if replaced.exists() and not path.exists():
             replaced.rename(path)
-        raise ResultsError(f"cannot write {what or path}: {error.strerror or error}{remedy}") from None
+        raise ResultsError(f"cannot write {what or path}: {reason(error)}{remedy}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)

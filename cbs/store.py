@@ -72,7 +72,7 @@ class Store:
             probe.rmdir()
         except OSError as error:
             raise ResultsError(
-                f"cannot write results to {self.root}: {error.strerror or error}; choose another folder with --output"
+                f"cannot write results to {self.root}: {reason(error)}; choose another folder with --output"
             ) from None
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
         for left_over in (path for pattern in patterns for path in self.root.glob(pattern)):
@@ -113,7 +113,7 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
+            raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None
         return folder / f"{config.trial_id}.pt"
 
     def contains(self, config: TrialConfig) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import cbs
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
-from cbs.errors import ResultsError
+from cbs.errors import ResultsError, reason
 from cbs.files import whole_folder
 from cbs.record import TrialResult
 from cbs.store import MANIFEST, Store
@@ -40,9 +40,7 @@ def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
         if not output.exists() or not any(output.iterdir()):
             return []
     except OSError as error:
-        raise ResultsError(
-            f"cannot read {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
+        raise ResultsError(f"cannot read {output}: {reason(error)}; choose another folder with --output") from None
     if not add:
         raise ResultsError(f"{output} is not empty; choose another folder with --output, or --add to add to an import")
     store = Store(output)

@@ -18,7 +18,7 @@ from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
 from analysis.read.table import header_of
-from cbs.errors import ConfigError, DataError
+from cbs.errors import ConfigError, DataError, reason
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
 
@@ -206,7 +206,7 @@ def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[s
 
 
 def _unreadable(source: str, error: OSError) -> DataError:
-    return DataError(f"cannot read {source}: {error.strerror or error}; check the path and its permissions")
+    return DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions")
 
 
 def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
