@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from cbs.errors import ResultsError
+from cbs.errors import ResultsError, reason
 
 
 @contextlib.contextmanager
@@ -28,9 +28,7 @@ def in_one_piece(output: Path) -> Iterator[Path]:
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, place)
     except OSError as error:
-        raise ResultsError(
-            f"cannot write to {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
+        raise ResultsError(f"cannot write to {output}: {reason(error)}; choose another folder with --output") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 
 def reason(error: BaseException) -> str:
-    """First line of what an exception says, or its name where it says nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What the system says of a file, else the first line of what an exception says, else its name."""
+    said = getattr(error, "strerror", None) or str(error)
+    return (said.splitlines() or [type(error).__name__])[0]
 
 
 class CbsError(Exception):

@@ -76,6 +76,27 @@ class WorkloadInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GeometryColumns:
+    """Where the per-step columns hold the moments of a geometry, and all it takes to make a noise scale of them.
+
+    Attributes:
+        geometry: name.
+        symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
+        exponent: the noise scale is ``(mean noise / mean signal) ** exponent``, in examples: 1 where the moments are
+            squared norms, 2 where they are norms.
+        source: of the probe, where it sees a part of the model only; empty otherwise.
+        signal, noise: names of the columns.
+    """
+
+    geometry: str
+    symbol: str
+    exponent: int
+    source: str
+    signal: str
+    noise: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """The record of one trial.
 
@@ -86,6 +107,7 @@ class TrialResult:
         evaluations: the full evaluation curve, step 0 included.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss`` and the columns of
             the probes.
+        geometries: which of these columns are the moments of which geometry.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
@@ -97,6 +119,7 @@ class TrialResult:
     evaluations: list[Measurement]
     steps: dict[str, np.ndarray]
     workload: WorkloadInfo | None
+    geometries: tuple[GeometryColumns, ...] = ()
     message: str = ""
     timing: dict[str, Any] = field(default_factory=dict)
 

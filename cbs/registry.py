@@ -12,12 +12,13 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from cbs.errors import ConfigError, UnknownNameError
+from cbs.errors import CbsError, ConfigError, UnknownNameError
 
 _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register)\(\s*"(\w+)"', re.MULTILINE)
 """A decorator or a call of ``register`` at the margin of a module whose first argument is the name."""
@@ -41,6 +42,55 @@ class Fallback(Protocol[T_co]):
 
     def describe(self) -> str:
         """What the names stand for, as the last item of a list: ``"everything of library x"``."""
+
+
+class Imported:
+    """The fallback that knows what is named as ``package.module:name``, in the working folder or installed.
+
+    Args:
+        kind: what an entry is called in an error message.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def names(self) -> list[str]:
+        """None: there is no end of them."""
+        return []
+
+    def get(self, name: str) -> Any:
+        """What the module calls so, if the name has a colon.
+
+        Raises:
+            ConfigError: if the module cannot be imported, or has nothing of that name that can be called.
+        """
+        module_name, colon, entry = name.partition(":")
+        if not colon:
+            return None
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            module = importlib.import_module(module_name)
+        except CbsError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"cannot import {self.kind} module {module_name!r}: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(getattr(module, entry, None)):
+            raise ConfigError(f"{self.kind} {name!r}: {module_name} has no function {entry!r}")
+        return getattr(module, entry)
+
+    def describe(self) -> str:
+        """How such a name looks."""
+        return "your own package.module:name"
+
+
+def lacking(entry: object, protocol: type) -> list[str]:
+    """Attributes and methods of a protocol that an object does not have, sorted."""
+    methods = [name for name in vars(protocol) if not name.startswith("_") and callable(getattr(protocol, name))]
+    return sorted(name for name in {*protocol.__annotations__, *methods} if not hasattr(entry, name))
 
 
 class Registry(Generic[T]):

@@ -4,7 +4,7 @@ Layout of one sweep folder::
 
     sweep.json                      what was asked for, with versions, hardware and provenance
     trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
-    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments)
+    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments); what a moment is in its field
     trials/<trial id>/timing.json      wall-clock facts
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
 
@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, ResultsError, reason
-from cbs.files import whole_file
-from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.files import whole_file, whole_folder
+from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
 METADATA_KEY = b"cbs"
@@ -72,7 +72,7 @@ class Store:
             probe.rmdir()
         except OSError as error:
             raise ResultsError(
-                f"cannot write results to {self.root}: {error.strerror or error}; choose another folder with --output"
+                f"cannot write results to {self.root}: {reason(error)}; choose another folder with --output"
             ) from None
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
         for left_over in (path for pattern in patterns for path in self.root.glob(pattern)):
@@ -113,7 +113,7 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
+            raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None
         return folder / f"{config.trial_id}.pt"
 
     def contains(self, config: TrialConfig) -> bool:
@@ -126,26 +126,12 @@ class Store:
         Raises:
             ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
         """
-        final = self.trials / result.trial_id
-        partial = self.trials / f".tmp-{result.trial_id}-{uuid.uuid4().hex}"
-        replaced = self.trials / f".tmp-replaced-{result.trial_id}-{uuid.uuid4().hex}"
-        try:
-            partial.mkdir(parents=True)
-            pq.write_table(_steps_table(result), partial / "steps.parquet")
-            pq.write_table(_record_table(result), partial / "record.parquet")
-            (partial / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
-            _sync(partial)
-            if final.exists():
-                final.rename(replaced)
-            partial.rename(final)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            if replaced.exists() and not final.exists():
-                replaced.rename(final)
-            raise ResultsError(
-                f"cannot write trial {result.trial_id} to {self.trials}: {error.strerror or error}"
-            ) from None
-        shutil.rmtree(replaced, ignore_errors=True)
+        what = f"trial {result.trial_id} to {self.trials}"
+        with whole_folder(self.trials / result.trial_id, what) as draft:
+            pq.write_table(_steps_table(result), draft / "steps.parquet")
+            pq.write_table(_record_table(result), draft / "record.parquet")
+            (draft / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
+            _sync(draft)
 
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
@@ -158,14 +144,14 @@ class Store:
 
         Args:
             trial_id: from :meth:`trial_ids`.
-            with_steps: also read the per-step columns; otherwise ``steps`` is empty.
+            with_steps: also read the per-step columns; otherwise ``steps`` and ``geometries`` are empty.
 
         Raises:
             ResultsError: if a file is missing, damaged or of another schema version.
         """
         folder = self.trials / trial_id
         table, summary = read_record(folder / "record.parquet")
-        steps = read_steps(folder / "steps.parquet") if with_steps else {}
+        steps, geometries = read_steps(folder / "steps.parquet") if with_steps else ({}, ())
         timing = _read_timing(folder / "timing.json")
         try:
             return TrialResult(
@@ -174,6 +160,7 @@ class Store:
                 steps_to_target=summary["steps_to_target"],
                 evaluations=[Measurement(**row) for row in table.to_pylist()],
                 steps=steps,
+                geometries=geometries,
                 workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
                 message=summary["message"],
                 timing=timing,
@@ -205,17 +192,21 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     return table, summary
 
 
-def read_steps(path: Path) -> dict[str, np.ndarray]:
-    """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``.
+def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns, ...]]:
+    """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``, and the geometries among them.
 
     Raises:
         ResultsError: naming the file and the remedy.
     """
     try:
         table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
+        said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
+        geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
+        for geometry in geometries:
+            table.select([geometry.signal, geometry.noise])
+    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise ResultsError(_unreadable(path, error)) from None
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return {name: table[name].to_numpy() for name in table.column_names}, geometries
 
 
 def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
@@ -258,7 +249,13 @@ def _record_table(result: TrialResult) -> pa.Table:
 
 
 def _steps_table(result: TrialResult) -> pa.Table:
-    return pa.table({name: pa.array(values) for name, values in result.steps.items()})
+    said: dict[str, dict[bytes, str]] = {}
+    for geometry in result.geometries:
+        text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
+        said |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
+    arrays = {name: pa.array(values) for name, values in result.steps.items()}
+    fields = [pa.field(name, array.type, metadata=said.get(name)) for name, array in arrays.items()]
+    return pa.table(list(arrays.values()), schema=pa.schema(fields))
 
 
 def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:

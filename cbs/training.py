@@ -76,6 +76,7 @@ def run_trial(
         steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
         evaluations=loop.evaluations,
         steps=loop.columns.arrays(),
+        geometries=loop.probe.geometries if loop.probe else (),
         workload=_describe(workload, loop.model),
         message=message,
         timing={

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
-from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.store import Store
 from cbs.target import Target
 
@@ -115,6 +115,7 @@ def trial(
         "train_loss": np.full(last, 1.0),
     }
     columns |= _moments(config, truth, last)
+    own = [truth.geometry] if truth and truth.geometry != "l2" else []
     for layer in range(1, 1 + (truth.layers if truth else 0)):
         columns[f"max_attention_logit_layer_{layer}"] = attention_logit(layer, steps, config.seed)
     crossing = config.target.crossing([row[0] for row in rows], [row[1] for row in rows])
@@ -124,6 +125,7 @@ def trial(
         steps_to_target=crossing if status is TrialStatus.REACHED else None,
         evaluations=evaluations,
         steps=columns,
+        geometries=tuple(map(geometry_columns, ["l2", *own])) if truth else (),
         workload=WorkloadInfo(
             example_unit="sequence",
             tokens_per_example=32,
@@ -131,6 +133,15 @@ def trial(
             parameters=29856,
             data_hash=data_hash,
         ),
+    )
+
+
+def geometry_columns(name: str) -> GeometryColumns:
+    """What the trials say of a geometry; the symbol is nobody else's."""
+    signal, noise = PROBE_COLUMNS[-2:] if name == "l2" else (f"{name}_signal", f"{name}_noise")
+    exponent = 2 if name in ("l1", "nuclear") else 1
+    return GeometryColumns(
+        geometry=name, symbol=rf"Z_{{\mathrm{{{name}}}}}", exponent=exponent, source="", signal=signal, noise=noise
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
-from cbs.record import SCHEMA_VERSION, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.store import METADATA_KEY, Store, find_sweeps
 from cbs.target import Target
 from cbs.training import run_trial
@@ -52,6 +52,11 @@ def result_of(status: TrialStatus = TrialStatus.REACHED, **changes: object) -> T
         workload=WorkloadInfo(
             example_unit="sample", tokens_per_example=None, metric_unit="loss", parameters=20, data_hash=None
         ),
+        geometries=(
+            GeometryColumns(
+                geometry="é", symbol=r"B_{\"}$", exponent=2, source="", signal="examples", noise="noise_trace"
+            ),
+        ),
         message='a "message" with é',
         timing={"seconds": 0.25, "host": "here"},
     )
@@ -83,8 +88,8 @@ def hidden(store: Store) -> list[Path]:
     "result",
     [
         result_of(),
-        result_of(TrialStatus.FAILED, steps_to_target=None, evaluations=[], steps={}, workload=None),
-        result_of(steps={"step": np.empty(0, dtype=np.int64), "train_loss": np.empty(0)}),
+        result_of(TrialStatus.FAILED, steps_to_target=None, evaluations=[], steps={}, geometries=(), workload=None),
+        result_of(geometries=(), steps={"step": np.empty(0, dtype=np.int64), "train_loss": np.empty(0)}),
     ],
     ids=["full", "failed before the model was built", "no steps"],
 )
@@ -92,7 +97,7 @@ def test_round_trip(store: Store, result: TrialResult) -> None:
     store.save(result)
     assert store.trial_ids() == [result.trial_id]
     assert_same(store.load(result.trial_id), result)
-    assert_same(next(store.results()), result.replace(steps={}))
+    assert_same(next(store.results()), result.replace(steps={}, geometries=()))
     assert hidden(store) == []
 
 
@@ -234,6 +239,17 @@ def test_damaged_files_are_named_with_the_remedy(store: Store, name: str, damage
         path.unlink()
     else:
         path.write_bytes({"garbage": b"\xff\x00" * 50, "truncated": content[: len(content) // 2], "empty": b""}[damage])
+    one_line(lambda: store.load(CONFIG.trial_id), str(path), "run the sweep again")
+
+
+@pytest.mark.parametrize("said", ["not JSON", "{}", None], ids=["text", "empty", "of a column that is not there"])
+def test_columns_that_say_what_makes_no_sense_are_named_with_the_remedy(store: Store, said: str | None) -> None:
+    result = result_of()
+    store.save(result)
+    path = store.trials / CONFIG.trial_id / "steps.parquet"
+    text = json.dumps(dataclasses.asdict(result.geometries[0]) | {"signal": "absent"}) if said is None else said
+    field = pa.field("step", pa.int64(), metadata={METADATA_KEY: text})
+    pq.write_table(pa.table([pa.array([1, 2, 3])], schema=pa.schema([field])), path)
     one_line(lambda: store.load(CONFIG.trial_id), str(path), "run the sweep again")
 
 

@@ -19,21 +19,26 @@ import pandas as pd
 
 from analysis.arrays import Array
 from cbs.noise_scale.correction import correction, product_ends
-from cbs.noise_scale.exponents import EXPONENTS
 from cbs.noise_scale.interval import ratio_interval
+from cbs.record import GeometryColumns
 
 Columns = Mapping[str, Array]
 """Per-step columns of a trial by name, each of shape ``[steps]``."""
+
+Recorded = tuple[Columns, Sequence[GeometryColumns]]
+"""The columns of a trial, and the geometries among them."""
 
 BINS, STEPS_PER_BIN = 16, 12
 """Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
 
 PLAIN = "l2"
+UNSAID = (
+    "steps.parquet was written by an older cbs and does not say what its columns measure; there is no noise scale "
+    "unless the sweep is run again"
+)
 
 _MOST_BLOCKS = 256
-_COLUMNS = {PLAIN: ("grad_sq_norm", "noise_trace")} | {
-    name: (f"{name}_signal", f"{name}_noise") for name in EXPONENTS if name != PLAIN
-}
+_PLAIN_NOISE = "noise_trace"
 
 
 @dataclass(frozen=True)
@@ -60,55 +65,59 @@ class Measured:
     Attributes:
         summary: plain, over the second half of the steps to target, pooled over seeds.
         matched: likewise in the geometry ``geometry``, for norms after :func:`correct`.
-        geometry: of ``matched``; ``"l2"``, and ``matched`` the same as ``summary``, where no other was stored.
+        plain: where the moments of ``summary`` were stored; ``None`` where they were not.
+        geometry: of ``matched``; the same as ``plain``, and ``matched`` as ``summary``, where no other was stored.
         trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples``,
             ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
     """
 
     summary: NoiseScale
     matched: NoiseScale
-    geometry: str
+    plain: GeometryColumns | None
+    geometry: GeometryColumns | None
     trajectory: pd.DataFrame = field(repr=False)
 
 
 def measure(
-    columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
+    recorded: Sequence[Recorded],
+    steps_to_target: Sequence[float],
+    batch_size: int,
+    *,
+    confidence: float = 0.95,
 ) -> Measured:
     """Noise scales of the trials of one batch size at its best learning rate.
 
     Args:
-        columns: the per-step columns of one trial per seed, see :func:`cbs.store.read_steps`.
+        recorded: the per-step columns of one trial per seed and the geometries among them, see
+            :func:`cbs.store.read_steps`.
         steps_to_target: of each trial.
         batch_size: examples per step.
         confidence: of the intervals.
     """
-    stored = [name for name in _COLUMNS if columns and all(set(_COLUMNS[name]) <= set(found) for found in columns)]
-    others = [name for name in stored if name != PLAIN]
-    geometry = min(others, key=lambda name: list(columns[0]).index(_COLUMNS[name][0])) if others else PLAIN
-    moments = {
-        name: [
-            np.stack([np.asarray(found[key], dtype=float) for key in ("step", *_COLUMNS[name])]) for found in columns
-        ]
-        for name in stored
-    }
-    tracked = any(key.endswith(f"_{_COLUMNS[PLAIN][1]}") for found in columns for key in found)
-    nothing = (
-        "only a part of the model was watched, see docs/noise-scale.md"
-        if tracked
-        else "no gradient moments were recorded"
-    )
-    summaries = {
-        name: _summary(moments.get(name, []), steps_to_target, batch_size, EXPONENTS[name], confidence, nothing)
-        for name in {PLAIN, geometry}
-    }
-    matched = summaries[geometry]
+    said = [entry for _, geometries in recorded for entry in geometries]
+    whole = [entry for entry in dict.fromkeys(said) if not entry.source and said.count(entry) == len(recorded)]
+    plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
+    geometry = next((entry for entry in whole if entry.geometry != PLAIN), plain)
+    nothing = "no gradient moments were recorded"
+    if any(entry.source for entry in said):
+        nothing = "only a part of the model was watched, see docs/noise-scale.md"
+    elif not said and any(name.endswith(_PLAIN_NOISE) for columns, _ in recorded for name in columns):
+        nothing = UNSAID
+
+    def moments(of: GeometryColumns | None) -> list[Array]:
+        names = ("step", of.signal, of.noise) if of else ()
+        return [np.stack([np.asarray(columns[name], dtype=float) for name in names]) for columns, _ in recorded if of]
+
+    def summary(of: GeometryColumns | None) -> NoiseScale:
+        return _summary(moments(of), steps_to_target, batch_size, of.exponent if of else 1, confidence, nothing)
+
+    simple, own, exponent = summary(plain), summary(geometry), geometry.exponent if geometry else 1
     return Measured(
-        summaries[PLAIN],
-        matched if EXPONENTS[geometry] == 1 else correct(matched, summaries[PLAIN], batch_size),
+        simple,
+        own if exponent == 1 else correct(own, simple, batch_size),
+        plain,
         geometry,
-        _trajectory(
-            moments.get(PLAIN, []), moments.get(geometry, []), EXPONENTS[geometry], steps_to_target, batch_size
-        ),
+        _trajectory(moments(plain), moments(geometry), exponent, steps_to_target, batch_size),
     )
 
 

@@ -17,10 +17,11 @@ from analysis.estimate.definitions import chosen
 from analysis.estimate.diagnosis import Verdict, not_reached, with_value
 from analysis.estimate.estimates import Critical, Estimate, Hyperbola, Interval, beliefs, estimates
 from analysis.estimate.fitting import Fit
-from analysis.estimate.noise import PLAIN, Columns, Measured, NoiseScale, measure, near, over
+from analysis.estimate.noise import PLAIN, Measured, NoiseScale, Recorded, measure, near, over
 from analysis.estimate.studies import Point, Study, best_values, studies, within_reach
 from analysis.read.results import Group, Results
 from cbs.errors import ConfigError
+from cbs.record import GeometryColumns
 from cbs.store import read_steps
 from cbs.target import Target
 
@@ -36,8 +37,9 @@ class Answer:
         estimate: fit, critical batch sizes, verdict.
         noise: by batch size, for the batch sizes that reached the target.
         noise_scale: plain, what stands for the optimizer, see :func:`analysis.estimate.noise.near`.
-        matched_geometry: the geometry of the optimizer's own that was stored; ``"l2"`` without another.
-        matched_noise_scale: likewise in this geometry; the same as ``noise_scale`` in ``"l2"``.
+        geometry: the geometry of the optimizer's own that was stored; the plain one without another, ``None`` without
+            any.
+        matched_noise_scale: likewise in this geometry; the same as ``noise_scale`` in the plain one.
         attention_logits: by batch size, likewise, see :func:`analysis.estimate.attention.attention_logits`.
         noise_scale_ratio, matched_noise_scale_ratio: see :func:`analysis.estimate.noise.over`.
     """
@@ -48,7 +50,7 @@ class Answer:
     estimate: Estimate
     noise: dict[int, Measured] = field(repr=False)
     noise_scale: NoiseScale
-    matched_geometry: str
+    geometry: GeometryColumns | None
     matched_noise_scale: NoiseScale
     attention_logits: dict[int, pd.DataFrame] = field(repr=False)
 
@@ -122,6 +124,11 @@ class Answer:
         return self.estimate.advice
 
     @property
+    def matched_geometry(self) -> str:
+        """Name of :attr:`geometry`."""
+        return self.geometry.geometry if self.geometry else PLAIN
+
+    @property
     def noise_scale_ratio(self) -> NoiseScale:
         return over(self.noise_scale, self.critical_batch_size, self.interval)
 
@@ -157,6 +164,8 @@ class Answer:
             "simple_noise_scale_ratio": self.noise_scale_ratio.value,
             "simple_noise_scale_ratio_interval": list(self.noise_scale_ratio.interval),
             "matched_geometry": self.matched_geometry,
+            "matched_symbol": self.geometry.symbol if self.geometry else None,
+            "matched_exponent": self.geometry.exponent if self.geometry else None,
             "matched_noise_scale": self.matched_noise_scale.value,
             "matched_noise_scale_interval": list(self.matched_noise_scale.interval),
             "matched_noise_scale_note": self.matched_noise_scale.note,
@@ -248,17 +257,17 @@ def answers(
 
 
 def _answer(
-    group: Group, target: Target, config: AnalysisConfig, estimate: Estimate, read: Callable[[int], Columns] | None
+    group: Group, target: Target, config: AnalysisConfig, estimate: Estimate, read: Callable[[int], Recorded] | None
 ) -> Answer:
     """The estimate with what the per-step columns of its trials say; ``read`` gives those of a row of the trial
     table."""
     reached = [entry for entry in estimate.points if entry.reached] if read else []
-    columns = [[read(row) for row in entry.trials] for entry in reached] if read else []
+    recorded = [[read(row) for row in entry.trials] for entry in reached] if read else []
     moments = {
         entry.batch_size: measure(found, entry.steps_per_seed, entry.batch_size, confidence=config.confidence)
-        for entry, found in zip(reached, columns, strict=True)
+        for entry, found in zip(reached, recorded, strict=True)
     }
-    geometries = [measured.geometry for measured in moments.values() if measured.geometry != PLAIN]
+    geometries = [measured.geometry for measured in moments.values() if measured.geometry]
     critical = estimate.critical[config.definition].value
     return Answer(
         group=group,
@@ -267,11 +276,11 @@ def _answer(
         estimate=estimate,
         noise=moments,
         noise_scale=near({size: measured.summary for size, measured in moments.items()}, critical),
-        matched_geometry=geometries[0] if geometries else PLAIN,
+        geometry=min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None),
         matched_noise_scale=near({size: measured.matched for size, measured in moments.items()}, critical),
         attention_logits={
-            entry.batch_size: attention_logits(found, entry.steps_per_seed, entry.batch_size)
-            for entry, found in zip(reached, columns, strict=True)
+            entry.batch_size: attention_logits([each for each, _ in found], entry.steps_per_seed, entry.batch_size)
+            for entry, found in zip(reached, recorded, strict=True)
         },
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.noise import UNSAID
 from analysis.estimate.parameters import critical_to_json
 from analysis.estimate.result import Answer, answers
 from analysis.questions.suggest import Suggestion, suggest
@@ -72,7 +73,7 @@ def analyze(
         config=config,
         answers=tuple(found),
         suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
-        notes=tuple(results.notes),
+        notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
 
 

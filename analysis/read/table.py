@@ -136,8 +136,7 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Table:
         with open(source, "rb") as file:
             content = file.read()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or reason(error)
-        raise DataError(f"cannot read {source}: {why}; pass a CSV, TSV or Parquet file") from None
+        raise DataError(f"cannot read {source}: {reason(error)}; pass a CSV, TSV or Parquet file") from None
     return _parsed(os.fspath(source), content, Path(source).suffix.lower())
 
 

@@ -40,12 +40,16 @@ class Throughput(Protocol):
 
     def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
         """Those that were measured on so many devices; empty for an assumption."""
+        return []
 
     def assumption(self, optimizer: str, devices: int) -> str:
-        """What a step time on so many devices takes for granted; empty where it was measured."""
+        """What a step time on so many devices takes for granted, beside :attr:`statement`; empty where it was
+        measured."""
+        return ""
 
     def price(self, optimizer: str, devices: int) -> float | None:
         """Of a device for an hour."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumed:
+class Assumed(Throughput):
     """A step takes ``latency + batch_size / (devices * examples_per_second)`` seconds.
 
     The number of examples per device is not rounded to whole ones.
@@ -189,15 +193,6 @@ class Assumed:
 
     def device_counts(self, optimizer: str, most: int) -> list[int]:
         return sorted({*powers_of_two(most), most})
-
-    def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
-        return []
-
-    def assumption(self, optimizer: str, devices: int) -> str:
-        return ""  # the statement holds it
-
-    def price(self, optimizer: str, devices: int) -> float | None:
-        return None
 
 
 def read_throughput(path: str | os.PathLike[str]) -> Measured:

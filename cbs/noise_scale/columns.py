@@ -7,11 +7,14 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cbs.config import Choice
+from cbs.noise_scale.geometries import Geometry
 from cbs.noise_scale.options import ProbeOptions
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import Probe
+from cbs.record import GeometryColumns
 
-L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")
+_SIGNAL, _NOISE = "grad_sq_norm", "noise_trace"
+L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", _SIGNAL, _NOISE)
 
 
 class ProbeColumns:
@@ -31,14 +34,31 @@ class ProbeColumns:
 
     Args:
         probe: what to read; its first geometry is ``l2``.
+
+    Attributes:
+        names: of the columns.
+        geometries: what those are that hold the moments of a geometry.
     """
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._others = [geometry.name for geometry in probe.geometries if geometry.name != "l2"]
-        prefix = f"{probe.source}_" if probe.caveat else ""
-        names = (*L2_COLUMNS, *(f"{name}_{part}" for name in self._others for part in ("signal", "noise")))
-        self.names = tuple(prefix + name for name in names)
+        source = probe.source if probe.caveat else ""
+        prefix = f"{source}_" if source else ""
+
+        def columns(of: Geometry) -> GeometryColumns:
+            signal, noise = (_SIGNAL, _NOISE) if of.name == "l2" else (f"{of.name}_signal", f"{of.name}_noise")
+            return GeometryColumns(
+                geometry=of.name, symbol=of.symbol, exponent=of.exponent, source=source,
+                signal=prefix + signal, noise=prefix + noise,
+            )  # fmt: skip
+
+        self.geometries = tuple(map(columns, probe.geometries))
+        others = [entry for entry in self.geometries if entry.geometry != "l2"]
+        self._others = [entry.geometry for entry in others]
+        self.names = (
+            *(prefix + name for name in L2_COLUMNS),
+            *(name for entry in others for name in (entry.signal, entry.noise)),
+        )
 
     def start_at(self, step: int) -> None:
         """Go on as after ``step`` steps."""

@@ -17,6 +17,8 @@ from cbs.errors import ConfigError, reason
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
 
+SYMBOL = r"B_{\mathrm{noise}}"
+
 _REFUSALS = ("derivative for", "double backward", "donated buffer")
 """What torch says of what can be differentiated once only: a fused kernel, or a compiled model."""
 

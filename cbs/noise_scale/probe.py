@@ -17,7 +17,7 @@ from cbs.noise_scale.distributed import (
     refuse_hidden_wrapper,
     whole_statistics,
 )
-from cbs.noise_scale.geometries import GEOMETRIES, Geometry
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.geometries.base import Statistics, scale_
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
@@ -42,8 +42,8 @@ class Probe:
         optimizer: needed by geometries that belong to one.
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
             model can be watched, ``accumulation`` where not, and ``replicas`` for sharded models.
-        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`; ``"matched"`` for that of the optimizer,
-            ``"all"`` for all that suit it.
+        geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, or ``package.module:class`` of your own;
+            ``"matched"`` for that of the optimizer, ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
         every: measure one step in that many, beginning with the first; the others run as if nothing was attached.
         count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
@@ -82,7 +82,7 @@ class Probe:
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
         self.parameters = list(trainable.values())
         names = _resolve(geometries, self.parameters, optimizer)
-        self.geometries = [GEOMETRIES[name]() for name in names]
+        self.geometries = [build_geometry(name) for name in names]
         self._every, self._step = every, 0
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
@@ -223,7 +223,7 @@ def _resolve(
 
 
 def _suits(name: str, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> bool:
-    geometry = GEOMETRIES[name]()
+    geometry = build_geometry(name)
     try:
         geometry.bind(parameters, optimizer)
     except ConfigError:

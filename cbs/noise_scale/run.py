@@ -17,8 +17,8 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
-from cbs.noise_scale.exponents import EXPONENTS
-from cbs.noise_scale.hessian import hessian_moments
+from cbs.noise_scale.geometries import build_geometry
+from cbs.noise_scale.hessian import SYMBOL, hessian_moments
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.options import ProbeOptions
@@ -74,6 +74,7 @@ class NoiseScaleRun:
         config: what was trained.
         source: where the small-batch side came from.
         matched: geometry of the optimizer.
+        symbols: of the noise scales by the names they have in ``phases``, in the mathematics of LaTeX.
         example_unit: what one example is.
         tokens_per_example: tokens in an example, or ``None``.
         phases: in order.
@@ -82,6 +83,7 @@ class NoiseScaleRun:
     config: TrialConfig
     source: str
     matched: str
+    symbols: dict[str, str]
     example_unit: str
     tokens_per_example: int | None
     phases: tuple[Phase, ...]
@@ -92,6 +94,7 @@ class NoiseScaleRun:
             "config": self.config.to_dict(),
             "source": self.source,
             "matched": self.matched,
+            "symbols": self.symbols,
             "example_unit": self.example_unit,
             "tokens_per_example": self.tokens_per_example,
             "phases": [phase.to_json() for phase in self.phases],
@@ -173,9 +176,10 @@ def measure_run(
                     f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})"
                 )
             estimates: dict[str, Estimate] = {}
-            for name in noise_scale.geometries:
+            for geometry in noise_scale.probe.geometries:
+                name = geometry.name
                 estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
-                if EXPONENTS[name] == 2 and "l2" in estimates:
+                if geometry.exponent == 2 and "l2" in estimates:
                     estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
             if hessian_draws:
                 with noise_scale.probe.paused():
@@ -197,7 +201,10 @@ def measure_run(
     return NoiseScaleRun(
         config=config,
         source=noise_scale.probe.source,
-        matched=matched(loop.optimizer),
+        matched=build_geometry(matched(loop.optimizer)).name,
+        symbols={HESSIAN: SYMBOL}
+        | {entry.name: entry.symbol for entry in noise_scale.probe.geometries}
+        | {entry.name + CORRECTED: rf"{entry.symbol}^{{\mathrm{{corr}}}}" for entry in noise_scale.probe.geometries},
         example_unit=workload.example_unit,
         tokens_per_example=workload.tokens_per_example,
         phases=tuple(found),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from cbs.config import Choice
-from cbs.errors import CbsError, ConfigError
-from cbs.registry import Registry
+from cbs.errors import ConfigError
+from cbs.registry import Imported, Registry, lacking
 from cbs.workloads.base import TrainingStream, Workload
 from cbs.workloads.streams import RandomExamples
 
 WORKLOADS: Registry[Callable[..., Workload]] = Registry("workload", "cbs.workloads")
+WORKLOADS.fallback = Imported("workload")
 
 __all__ = ["WORKLOADS", "RandomExamples", "TrainingStream", "Workload", "build_workload"]
 
@@ -29,35 +27,13 @@ def build_workload(choice: Choice) -> Workload:
     Raises:
         ConfigError: if the name or an option is unknown, or the function returns something else.
     """
-    factory = _import_factory(choice.name) if ":" in choice.name else WORKLOADS[choice.name]
+    factory = WORKLOADS[choice.name]
     try:
         inspect.signature(factory).bind(**choice.options)
     except TypeError as error:
         known = ", ".join(inspect.signature(factory).parameters) or "none"
         raise ConfigError(f"workload {choice.name!r}: {error}; its options are: {known}") from None
     workload = factory(**choice.options)
-    missing = [name for name in _protocol_names() if not hasattr(workload, name)]
-    if missing:
+    if missing := lacking(workload, Workload):
         raise ConfigError(f"workload {choice.name!r} returned {type(workload).__name__} without {', '.join(missing)}")
     return workload
-
-
-def _protocol_names() -> list[str]:
-    methods = [name for name in vars(Workload) if not name.startswith("_") and callable(getattr(Workload, name))]
-    return sorted({*Workload.__annotations__, *methods})
-
-
-def _import_factory(path: str) -> Callable[..., Workload]:
-    module_name, _, function = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except CbsError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"cannot import workload module {module_name!r}: {type(error).__name__}: {error}") from error
-    if not callable(getattr(module, function, None)):
-        raise ConfigError(f"workload {path!r}: {module_name} has no function {function!r}")
-    return getattr(module, function)

@@ -139,8 +139,8 @@ def test_the_columns_survive_a_checkpoint_and_the_disk(every: int, tmp_path: Pat
     file = store.trials / config.trial_id / "steps.parquet"
     for name, column in undisturbed.steps.items():
         np.testing.assert_array_equal(resumed.steps[name], column)
-        np.testing.assert_array_equal(read_steps(file)[name], column)
-    assert tuple(name for name in read_steps(file) if name.startswith("max_attention_logit_")) == tuple(COLUMNS)
+        np.testing.assert_array_equal(read_steps(file)[0][name], column)
+    assert tuple(name for name in read_steps(file)[0] if name.startswith("max_attention_logit_")) == tuple(COLUMNS)
     assert store.load(config.trial_id).config == config
 
 

@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.estimate.definitions import math_symbol
-from analysis.estimate.noise import PLAIN
+from analysis.estimate.noise import PLAIN, Measured
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, about, figure, tidy
-from analysis.present.figures.noise_scale_run import SYMBOLS
 from analysis.questions.analyze import Analysis
 
 _BOTH = ["simple_noise_scale", "matched_noise_scale"]
@@ -28,7 +27,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     positive.
     """
     rows = [
-        row | {"batch_size": size, "matched_geometry": answer.matched_geometry} | about(answer)
+        row | {"batch_size": size, "matched_geometry": answer.matched_geometry} | _symbols(entry) | about(answer)
         for answer in answers
         for size, entry in answer.noise.items()
         if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None)
@@ -37,11 +36,19 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     return tidy(rows, ["optimizer", "batch_size", "progress", "examples", *_BOTH, "matched_geometry"])
 
 
+def _symbols(entry: Measured) -> dict[str, str]:
+    """Of the plain noise scale and of the matched one, as they were recorded."""
+    said = {"simple_symbol": entry.plain, "matched_symbol": entry.geometry}
+    return {name: f"${geometry.symbol}$" for name, geometry in said.items() if geometry}
+
+
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """The one that has no label at its end."""
-    several = table[table["simple_noise_scale"].notna()].groupby("optimizer")["batch_size"].nunique().gt(1).any()
-    label = f"{SYMBOLS[PLAIN]} at other batch sizes"
-    return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)] if several else []
+    measured = table[table["simple_noise_scale"].notna()]
+    if not measured.groupby("optimizer")["batch_size"].nunique().gt(1).any():
+        return []
+    label = f"{measured['simple_symbol'].iloc[0]} at other batch sizes"
+    return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)]
 
 
 @FIGURES.register("noise_scale")
@@ -62,9 +69,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     (without one, of the middle one) the plain one solid and the matched one dashed, the plain ones of the others in
     grey; B_crit as a dotted line with its interval as a band."""
     plain, matched = style.looks(_BOTH).values()
-    lines = {"simple_noise_scale": (plain, SYMBOLS[PLAIN])}
-    if (geometry := table["matched_geometry"].iloc[0]) != PLAIN:
-        lines["matched_noise_scale"] = (matched, SYMBOLS[geometry])
+    lines = {"simple_noise_scale": plain}
+    if table["matched_geometry"].iloc[0] != PLAIN:
+        lines["matched_noise_scale"] = matched
     measured = table[table[list(lines)].notna().any(axis=1)]
     critical, low, high = (float(table[f"critical_{name}"].iloc[0]) for name in ("batch_size", "low", "high"))
     sizes = np.sort(measured["batch_size"].unique())
@@ -84,11 +91,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     for batch_size, other in measured.groupby("batch_size"):
         if batch_size != chosen:
             axes.plot(other["progress"], other["simple_noise_scale"], color=style.GREY, linewidth=0.6, alpha=0.6)
-    for name, (look, symbol) in lines.items():
+    for name, look in lines.items():
         known = part[part[name].notna()]
         dot = "o" if len(known) == 1 else ""
         axes.plot(part["progress"], part[name], color=look.colour, linestyle=look.dashes, marker=dot, zorder=3)
         if len(known):
+            symbol = known[name.replace("noise_scale", "symbol")].iloc[-1]
             ends.append((known["progress"].iloc[-1], known[name].iloc[-1], symbol, look.colour))
     axes.set_ylim(bottom, top)
     style.label_ends(axes, ends)

@@ -8,18 +8,8 @@ from matplotlib.axes import Axes
 
 from analysis.present import style
 from analysis.present.figures import FIGURES, figure
-from analysis.present.results.noise_scale_run import scales
+from analysis.present.results.noise_scale_run import CORRECTED, scales
 from analysis.questions.noise_scale_run import MeasuredRun
-
-SYMBOLS = {
-    "l2": r"$B_{\mathrm{simple}}$",
-    "l1": r"$B_{\ell_1}$",
-    "nuclear": r"$B_{S_1}$",
-    "preconditioned": r"$B_{\mathrm{pre}}$",
-    "hessian": r"$B_{\mathrm{noise}}$",
-    "l1_corrected": r"$B_{\ell_1}^{\mathrm{corr}}$",
-    "nuclear_corrected": r"$B_{S_1}^{\mathrm{corr}}$",
-}
 
 
 def compute(found: MeasuredRun) -> pd.DataFrame:
@@ -35,7 +25,7 @@ def compute(found: MeasuredRun) -> pd.DataFrame:
 
 def _measured(table: pd.DataFrame) -> pd.Series:
     """Rows that are drawn: of a scale and its corrected one, the latter."""
-    better = [name.removesuffix("_corrected") for name in set(table["geometry"]) if "_" in name]
+    better = [name.removesuffix(CORRECTED) for name in set(table["geometry"]) if name.endswith(CORRECTED)]
     return ~table["geometry"].isin(better) & (table["noise_scale"] > 0)
 
 
@@ -75,7 +65,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
                 x[shown], part["noise_scale"][shown], color=colour, marker=marker, markersize=3.5, linewidth=0,
                 markerfacecolor=fill, markeredgewidth=0.8, zorder=4,
             )  # fmt: skip
-        label = SYMBOLS.get(geometry, geometry) + (" (matched)" if part["matched"].iloc[0] else "")
+        label = f"${part['symbol'].iloc[0]}$" + (" (matched)" if part["matched"].iloc[0] else "")
         ends.append((float(x.iloc[-1]), float(part["noise_scale"].iloc[-1]), label, colour))
     axes.set_ylim(bottom, top)
     style.log_axis(axes.xaxis)

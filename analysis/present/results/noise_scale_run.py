@@ -11,6 +11,9 @@ from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table, pivot
 from analysis.questions.noise_scale_run import MeasuredRun
 
+CORRECTED = "_corrected"
+"""Ends the name of a geometry whose noise scale is corrected for the batch size."""
+
 
 @presentation.register
 def _(found: MeasuredRun) -> Presentation:
@@ -46,7 +49,7 @@ def _(found: MeasuredRun) -> Presentation:
 
 def matched(run: dict[str, Any]) -> str:
     """The geometry that is matched to the optimizer: where there is one, that which is corrected for the batch size."""
-    corrected = f"{run['matched']}_corrected"
+    corrected = f"{run['matched']}{CORRECTED}"
     return corrected if corrected in run["phases"][0]["noise_scales"] else str(run["matched"])
 
 
@@ -74,10 +77,11 @@ def scales(run: dict[str, Any]) -> Table:
             rows.append(
                 {"phase": place + 1, "first_examples": first, "last_examples": last, "train_loss": phase["train_loss"]}
                 | {"examples": last if geometry == "hessian" else (first + last) / 2, "geometry": geometry}
-                | {"label": label, "matched": own, "example_unit": run["example_unit"]}
+                | {"symbol": run["symbols"][geometry], "label": label, "matched": own}
+                | {"example_unit": run["example_unit"]}
                 | _estimate(entry)
             )
-    names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "matched")
+    names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched")
     columns = (
         *(Column(name) for name in names),
         Column("noise_scale", "value", interval="interval", ends=("low", "high")),

@@ -20,7 +20,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Estimate, beliefs, estimates
 from analysis.estimate.fitting.exponent import Belief
-from analysis.estimate.noise import PLAIN, NoiseScale
+from analysis.estimate.noise import NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.questions.analyze import fit_to_json
@@ -264,7 +264,7 @@ def _answer(group: Group, target: float | None, config: AnalysisConfig, estimate
         estimate=estimate,
         noise={},
         noise_scale=_NO_NOISE,
-        matched_geometry=PLAIN,
+        geometry=None,
         matched_noise_scale=_NO_NOISE,
         attention_logits={},
     )

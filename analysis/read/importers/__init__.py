@@ -3,7 +3,7 @@
 One file per format, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
 :class:`~analysis.read.importers.base.Run` objects and knows nothing of sweeps. Data flows one way::
 
-    format (Run) -> facts (batch size, learning rate, ...) -> curve (steps, values) -> trial -> folder
+    format (Run) -> facts (batch size, learning rate, ...) -> trial (with steps and values in order) -> folder
 
 Units are asked for, never guessed.
 """

@@ -28,17 +28,29 @@ class _Plain(yaml.SafeLoader):
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
 
 
+def read_bytes(path: Path, remedy: str = "check its permissions") -> bytes:
+    """What is in a file.
+
+    Raises:
+        DataError: if it is missing or unreadable; ends with ``remedy``.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
+
+
 def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
     """The mapping in a JSON or YAML file.
 
     Raises:
         DataError: if it is missing, unreadable or holds no mapping; ends with ``remedy``.
     """
+    content = read_bytes(path, remedy)
     try:
-        content = path.read_bytes()
         data = yaml.load(content, _Plain) if path.suffix == ".yaml" else json.loads(content)
-    except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
-        raise DataError(f"cannot read {path}: {_why(error)}; {remedy}") from None
+    except (ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
+        raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
     if not isinstance(data, dict):
         raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
     return {str(key): value for key, value in data.items()}
@@ -58,11 +70,7 @@ def digest(paths: Sequence[Path]) -> str | None:
             with open(path, "rb") as file:
                 sums.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path}\n")
         except OSError as error:
-            raise DataError(f"cannot read {path}: {_why(error)}; check its permissions") from None
+            raise DataError(f"cannot read {path}: {reason(error)}; check its permissions") from None
     if len(sums) == 1:
         return sums[0].split()[0]
     return hashlib.sha256("".join(sums).encode("utf-8", "surrogateescape")).hexdigest() if sums else None
-
-
-def _why(error: BaseException) -> str:
-    return (error.strerror or reason(error)) if isinstance(error, OSError) else reason(error)

@@ -16,7 +16,8 @@ from typing import Any
 import cbs
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
-from cbs.errors import ResultsError
+from cbs.errors import ResultsError, reason
+from cbs.files import whole_folder
 from cbs.record import TrialResult
 from cbs.store import MANIFEST, Store
 
@@ -39,9 +40,7 @@ def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
         if not output.exists() or not any(output.iterdir()):
             return []
     except OSError as error:
-        raise ResultsError(
-            f"cannot read {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
+        raise ResultsError(f"cannot read {output}: {reason(error)}; choose another folder with --output") from None
     if not add:
         raise ResultsError(f"{output} is not empty; choose another folder with --output, or --add to add to an import")
     store = Store(output)
@@ -75,35 +74,21 @@ def write(
         ResultsError: if it cannot be written; what was there before stays.
     """
     output = Path(os.path.abspath(output))
-    draft = output.parent / f".tmp-{output.name}-{uuid.uuid4().hex}"
-    old = output.parent / f".tmp-replaced-{output.name}-{uuid.uuid4().hex}"
     adding = add and (output / MANIFEST).exists()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(output, remedy="; choose another folder with --output") as draft:
         for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
-            shutil.rmtree(left_over)
+            if left_over != draft:
+                shutil.rmtree(left_over)
         before: dict[str, Any] = {"imported": [], "axes": {}}
         if adding:  # without the manifest: a draft left by a kill is no sweep
             before = Store(output).manifest()
-            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST))
+            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
         store = Store(draft)
         store.prepare()
         with ThreadPoolExecutor(_WRITERS) as pool:
             list(pool.map(store.save, results))
         _write_metaparameters(draft / METAPARAMETERS, results, runs)
         store.write_manifest(_manifest(output, before, results, settings, entry))
-        if adding:
-            os.rename(output, old)
-        os.rename(draft, output)
-    except OSError as error:
-        if old.exists() and not output.exists():
-            os.rename(old, output)
-        raise ResultsError(
-            f"cannot write {output}: {error.strerror or error}; choose another folder with --output"
-        ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _manifest(

@@ -13,13 +13,12 @@ from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.curve import clean
 from analysis.read.importers.facts import facts_of
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
 from analysis.read.table import header_of
-from cbs.errors import ConfigError, DataError
+from cbs.errors import ConfigError, DataError, reason
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
 
@@ -119,9 +118,9 @@ def import_runs(
     notes += more
     results, cleaning = [], Counter[str]()
     for run, known in zip(runs, facts, strict=True):
-        curve = clean(run, known["batch_size"], settings)
-        results.append(trial(run, known, curve, settings))
-        cleaning += Counter(duplicates=curve.duplicates, rounded=curve.rounded)
+        result, counts = trial(run, known, settings)
+        results.append(result)
+        cleaning += counts
     _check_distinct(runs, results, present)
     notes += [*_on_cleaning(cleaning), *_on_curves(results)]
     entry = {
@@ -207,7 +206,7 @@ def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[s
 
 
 def _unreadable(source: str, error: OSError) -> DataError:
-    return DataError(f"cannot read {source}: {error.strerror or error}; check the path and its permissions")
+    return DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions")
 
 
 def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:

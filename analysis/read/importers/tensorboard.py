@@ -99,7 +99,7 @@ def check_whole(path: Path) -> None:
                 records += 1
         loaded = sum(1 for _ in RawEventFileLoader(str(path)).Load())
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; check its permissions") from None
+        raise DataError(f"cannot read {path}: {reason(error)}; check its permissions") from None
     if not records:
         raise DataError(f"{path} is empty; remove it or copy it again")
     if loaded < records:

@@ -1,15 +1,17 @@
-"""One run, what is known about it and its curve -> the record of a trial."""
+"""One run and what is known about it -> the record of a trial, with what had to be done to its curve to get there."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from analysis.arrays import Array
+from analysis.read.cells import LARGEST
 from analysis.read.importers.base import Run
-from analysis.read.importers.curve import Curve
 from analysis.read.importers.settings import Settings
 from cbs.config import Choice, TrialConfig
 from cbs.errors import DataError
@@ -18,18 +20,26 @@ from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 ENDED_EARLY = (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
 """What a source may say of a run that has no evaluation, or of one that its curve does not tell."""
 
+ROUNDING = 0.01
+"""Most that a point may move on its axis when examples or tokens become whole steps: the resolution of log steps that
+evaluations every 4 % have is coarser."""
 
-def trial(run: Run, facts: Mapping[str, Any], curve: Curve, settings: Settings) -> TrialResult:
-    """The record of a run.
+_EXACT = 1e-9
+
+
+def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
+    """The record of a run, and how many points :func:`clean` dropped and moved.
 
     What it was trained with beyond the facts is not known: schedule, evaluation plan and precision of the
     configuration stand at their defaults and mean nothing. There are no per-step columns, and the training loss of an
     evaluation is NaN.
 
     Raises:
-        DataError: if the curve has no point after step 0 and the run is not said to have ended early.
+        DataError: if the curve has no point after step 0 and the run is not said to have ended early, or see
+            :func:`clean`.
     """
-    steps = [int(step) for step in curve.steps]
+    exact, values, cleaning = clean(run, facts["batch_size"], settings)
+    steps = [int(step) for step in exact]
     last = steps[-1] if steps else 0
     if last < 1 and facts["status"] not in ENDED_EARLY:
         raise DataError(
@@ -37,8 +47,12 @@ def trial(run: Run, facts: Mapping[str, Any], curve: Curve, settings: Settings) 
             "the status FAILED"
         )
     target = settings.as_target()
-    crossing = target.crossing(steps, curve.values.tolist())
-    status = _status(facts["status"], curve, crossing)
+    crossing = target.crossing(steps, values.tolist())
+    status = facts["status"]
+    if status not in ENDED_EARLY:
+        status = TrialStatus.BUDGET_EXHAUSTED if crossing is None else TrialStatus.REACHED
+        if len(values) and not math.isfinite(values[-1]):
+            status = TrialStatus.DIVERGED
     config = TrialConfig(
         workload=Choice(name=facts["workload"]),
         optimizer=Choice(name=facts["optimizer"]),
@@ -54,7 +68,7 @@ def trial(run: Run, facts: Mapping[str, Any], curve: Curve, settings: Settings) 
             step=step, examples=step * config.batch_size, value=float(value), train_loss=math.nan,
             lr=config.lr if step else 0.0,
         )
-        for step, value in zip(steps, curve.values, strict=True)
+        for step, value in zip(steps, values, strict=True)
     ]  # fmt: skip
     workload: dict[str, Any] = {
         "example_unit": settings.example_unit,
@@ -63,7 +77,7 @@ def trial(run: Run, facts: Mapping[str, Any], curve: Curve, settings: Settings) 
         "parameters": facts["parameters"],
         "data_hash": None,
     }
-    return TrialResult(
+    result = TrialResult(
         config=config,
         status=status,
         steps_to_target=crossing if status is TrialStatus.REACHED else None,
@@ -72,11 +86,61 @@ def trial(run: Run, facts: Mapping[str, Any], curve: Curve, settings: Settings) 
         workload=WorkloadInfo(**workload),
         message=f"imported from run {run.name}",
     )
+    return result, cleaning
 
 
-def _status(stated: TrialStatus | None, curve: Curve, crossing: float | None) -> TrialStatus:
-    if stated in ENDED_EARLY:
-        return stated
-    if len(curve.values) and not math.isfinite(curve.values[-1]):
-        return TrialStatus.DIVERGED
-    return TrialStatus.BUDGET_EXHAUSTED if crossing is None else TrialStatus.REACHED
+def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
+    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many
+    points were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
+
+    Args:
+        run: as read.
+        batch_size: examples per update.
+        settings: for the tokens of an example.
+
+    Raises:
+        DataError: naming run and step, if a step is negative, not whole, or there twice with two values.
+    """
+    steps, rounded = _steps(run, batch_size, settings)
+    order = np.argsort(steps, kind="stable")
+    steps, values = steps[order], np.asarray(run.values, dtype=float)[order]
+    same_step = steps[1:] == steps[:-1]
+    same_value = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    if (same_step & ~same_value).any():
+        at = int(np.flatnonzero(same_step & ~same_value)[0])
+        raise DataError(
+            f"run {run.name} ({run.place}) has two values at step {int(steps[at])}: {values[at]:g} and "
+            f"{values[at + 1]:g}; remove one, or tell the runs apart if these are two"
+        )
+    keep = np.append(True, ~same_step)[: len(steps)]
+    return steps[keep], values[keep], Counter(duplicates=int(same_step.sum()), rounded=rounded)
+
+
+def _steps(run: Run, batch_size: int, settings: Settings) -> tuple[Array, int]:
+    axis = np.asarray(run.axis, dtype=float)
+    bad = ~((axis >= 0) & (axis <= LARGEST))
+    if bad.any():
+        raise DataError(
+            f"run {run.name} ({run.place}): {axis[bad][0]:g} is not a number of "
+            f"{'steps' if run.unit == 'step' else run.unit}; correct or remove the row"
+        )
+    per_step = 1.0
+    if run.unit == "examples":
+        per_step = float(batch_size)
+    elif run.unit == "tokens":
+        if settings.tokens_per_example is None:
+            raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")
+        per_step = float(batch_size * settings.tokens_per_example)
+    exact = axis / per_step
+    steps = np.round(exact)
+    moved = np.abs(steps - exact)
+    allowed = ROUNDING * exact if run.unit != "step" else np.zeros_like(exact)
+    wrong = moved > np.maximum(allowed, _EXACT * exact)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        what = "step" if run.unit == "step" else f"{run.unit} at {per_step:g} per step"
+        raise DataError(
+            f"run {run.name} ({run.place}): {axis[at]:g} {what} is not a whole number of steps ({exact[at]:g}); "
+            "check the batch size and the unit of the axis, or remove the row"
+        )
+    return steps, int((moved > _EXACT * exact).sum())

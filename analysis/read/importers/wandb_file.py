@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.read.importers.files import read_bytes
 from cbs.errors import DataError, MissingDependencyError, reason
 
 SUFFIX = ".wandb"
@@ -56,12 +57,8 @@ def read_offline(path: Path) -> Offline:
         raise MissingDependencyError(
             'files of offline runs need wandb: pip install "critical-batch-size[wandb]"'
         ) from None
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; check its permissions") from None
     run = Offline()
-    for data in _records(content, path):
+    for data in _records(read_bytes(path), path):
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         try:
             record.ParseFromString(data)

@@ -1,12 +1,29 @@
-"""Geometries a noise scale can be measured in: one file each, found by name."""
+"""Geometries a noise scale can be measured in: one file each, found by name or by ``package.module:class``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
-from cbs.registry import Registry
+from cbs.registry import Imported, Registry, lacking
 
 GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_scale.geometries")
 
-__all__ = ["GEOMETRIES", "Geometry"]
+GEOMETRIES.fallback = Imported("geometry")
+
+__all__ = ["GEOMETRIES", "Geometry", "build_geometry"]
+
+
+def build_geometry(name: str) -> Geometry:
+    """The geometry of a name, not yet bound.
+
+    Raises:
+        ConfigError: if the name is unknown, or what it stands for is not a geometry.
+    """
+    geometry = GEOMETRIES[name]()
+    if missing := lacking(geometry, Geometry):
+        raise ConfigError(f"geometry {name!r} is a {type(geometry).__name__} without {', '.join(missing)}")
+    if geometry.exponent not in (1, 2):
+        raise ConfigError(f"geometry {name!r}: exponent must be 1 or 2, got {geometry.exponent!r}")
+    return geometry

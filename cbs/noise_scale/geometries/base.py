@@ -22,13 +22,15 @@ class Geometry(Protocol):
     noise scale in examples is ``(sum of noise / sum of signal) ** exponent``.
 
     Attributes:
-        name: name in :data:`GEOMETRIES`.
+        name: in columns, tables and keys; of a geometry of :data:`GEOMETRIES` its name there.
+        symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
         exponent: 1 where signal and noise are squared norms, 2 where they are norms.
         norms_suffice: whether T is the squared Euclidean norm, so that a source that knows norms without the gradients
             can serve this geometry.
     """
 
     name: str
+    symbol: str
     exponent: int
     norms_suffice: bool
 

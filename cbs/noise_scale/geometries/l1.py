@@ -32,6 +32,7 @@ class L1:
     """
 
     name = "l1"
+    symbol = r"B_{\ell_1}"
     exponent = 2
     norms_suffice = False
 

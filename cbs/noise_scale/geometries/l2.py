@@ -22,6 +22,7 @@ class L2:
     """
 
     name = "l2"
+    symbol = r"B_{\mathrm{simple}}"
     exponent = 1
     norms_suffice = True
 

@@ -39,6 +39,7 @@ class Nuclear:
     """
 
     name = "nuclear"
+    symbol = r"B_{S_1}"
     exponent = 2
     norms_suffice = False
 

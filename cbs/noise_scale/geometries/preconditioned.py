@@ -34,6 +34,7 @@ class Preconditioned:
     """
 
     name = "preconditioned"
+    symbol = r"B_{\mathrm{pre}}"
     exponent = 1
     norms_suffice = False
 

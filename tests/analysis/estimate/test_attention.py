@@ -38,7 +38,7 @@ def folder(path: Path, **columns: np.ndarray) -> Path:
 
 
 def attention_logits(folders: list[Path], steps_to_target: list[float], batch_size: int) -> pd.DataFrame:
-    columns = [read_steps(path / "steps.parquet") for path in folders]
+    columns = [read_steps(path / "steps.parquet")[0] for path in folders]
     return attention.attention_logits(columns, steps_to_target, batch_size)
 
 

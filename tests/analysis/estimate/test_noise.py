@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from analysis.estimate import noise
-from analysis.estimate.noise import Measured, NoiseScale, correct, near, over, pooled_ratio
+from analysis.estimate.noise import UNSAID, Measured, NoiseScale, correct, near, over, pooled_ratio
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
-from cbs.noise_scale.exponents import EXPONENTS
-from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.record import TrialStatus
 from cbs.store import Store, read_steps
-from tests.factories import TARGET, Truth, trial
+from tests.factories import TARGET, Truth, geometry_columns, trial
 
 
 def folder(root: Path, batch_size: int = 8, seed: int = 0, truth: Truth | None = None, steps: int = 400) -> Path:
@@ -98,14 +96,10 @@ def test_a_denominator_near_zero_leaves_the_upper_end_open() -> None:
     assert found.interval[1] is None
 
 
-def test_exponents_are_those_of_the_geometries() -> None:
-    assert {name: GEOMETRIES[name].exponent for name in GEOMETRIES} == EXPONENTS
-
-
 def test_matched_is_measured_beside_plain(tmp_path: Path) -> None:
     truth = Truth(geometry="l1", own_signal=2.0, own_noise=9.0)
     found = measure([folder(tmp_path, seed=seed, truth=truth) for seed in range(3)], [400.0] * 3, 8)
-    assert found.geometry == "l1"
+    assert (found.plain, found.geometry) == (geometry_columns("l2"), geometry_columns("l1"))
     factor = 1 + found.summary.value / 8
     assert found.matched.value == pytest.approx((9 / 2) ** 2 * factor, rel=0.05)
     low, high = found.matched.interval
@@ -124,7 +118,7 @@ def test_matched_is_measured_beside_plain(tmp_path: Path) -> None:
 
 def test_without_moments_of_its_own_matched_is_plain(tmp_path: Path) -> None:
     found = measure([folder(tmp_path, truth=Truth())], [400.0], 8)
-    assert (found.geometry, found.matched) == ("l2", found.summary)
+    assert (found.geometry, found.matched) == (geometry_columns("l2"), found.summary)
     assert found.trajectory["matched_noise_scale"].equals(found.trajectory["simple_noise_scale"])
 
 
@@ -180,6 +174,37 @@ def test_no_probe_no_noise_scale(tmp_path: Path) -> None:
     found = measure([folder(tmp_path)], [400.0], 8)
     assert "no gradient moments" in found.summary.note
     assert len(found.trajectory) == 0
+
+
+def test_columns_that_do_not_say_what_they_are_give_no_noise_scale_and_a_line(tmp_path: Path) -> None:
+    """As those that were written before columns said it."""
+    path = folder(tmp_path, truth=Truth(geometry="l1"))
+    result = Store(tmp_path).load(path.name)
+    Store(tmp_path).save(result.replace(geometries=()))
+    found = measure([path], [400.0], 8)
+    assert found.summary == found.matched == NoiseScale(None, note=UNSAID, measured=False)
+    assert (found.plain, found.geometry, len(found.trajectory)) == (None, None, 0)
+
+
+def test_a_part_of_the_model_is_not_the_model(tmp_path: Path) -> None:
+    path = folder(tmp_path, truth=Truth(geometry="l1"))
+    result = Store(tmp_path).load(path.name)
+    parts = tuple(dataclasses.replace(entry, source="norm_layers") for entry in result.geometries)
+    Store(tmp_path).save(result.replace(geometries=parts))
+    found = measure([path], [400.0], 8)
+    assert not found.summary.measured
+    assert "only a part" in found.summary.note
+
+
+def test_exponent_and_name_are_those_of_the_data(tmp_path: Path) -> None:
+    path = folder(tmp_path, truth=Truth(geometry="l1", own_signal=2.0, own_noise=9.0))
+    result = Store(tmp_path).load(path.name)
+    plain, own = result.geometries
+    Store(tmp_path).save(result.replace(geometries=(plain, dataclasses.replace(own, geometry="mine", exponent=1))))
+    found = measure([path], [400.0], 8)
+    assert found.geometry is not None
+    assert found.geometry.geometry == "mine"
+    assert found.matched.value == pytest.approx(4.5, rel=0.05)
 
 
 def test_missing_steps_are_a_clear_error(tmp_path: Path) -> None:

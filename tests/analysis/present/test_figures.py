@@ -23,14 +23,13 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, Picture, figures_of, pictures, write_all
-from analysis.present.figures.noise_scale_run import SYMBOLS
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
 from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, current
 from cbs.errors import ConfigError
 from cbs.target import Target
-from tests.factories import Truth, sweep
+from tests.factories import Truth, geometry_columns, sweep
 
 QUICK = AnalysisConfig(resamples=200)
 SIZES = (2, 8, 32, 128)
@@ -121,8 +120,9 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
     kind = FIGURES["noise_scale"]
     table = kind.compute(analyze(tmp_path, QUICK).answers)
     adamw, sgd = kind.figure(table).axes
-    assert [text.get_text() for text in adamw.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"], SYMBOLS["l1"]]
-    assert [text.get_text() for text in sgd.texts] == [r"$B_{\mathrm{crit}}$", SYMBOLS["l2"]]
+    plain, own = (f"${geometry_columns(name).symbol}$" for name in ("l2", "l1"))
+    assert [text.get_text() for text in adamw.texts] == [r"$B_{\mathrm{crit}}$", plain, own]
+    assert [text.get_text() for text in sgd.texts] == [r"$B_{\mathrm{crit}}$", plain]
     solid, dashed = adamw.lines[-2:]
     part = table[(table["optimizer"] == "adamw") & (table["batch_size"] == 32)]
     np.testing.assert_array_equal(solid.get_ydata(), part["simple_noise_scale"])

@@ -31,6 +31,7 @@ RUN: dict[str, Any] = {
     "config": {"optimizer": {"name": "adamw"}, "lr": 0.004, "batch_size": 64},
     "source": "split",
     "matched": "l1",
+    "symbols": {"l2": "Z_2", "l1": "Z_1", "hessian": "Z_h"},
     "example_unit": "sequence",
     "tokens_per_example": 32,
     "phases": [

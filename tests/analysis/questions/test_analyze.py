@@ -85,6 +85,8 @@ FIT = {
     "simple_noise_scale_ratio": NUMBER,
     "simple_noise_scale_ratio_interval": PAIR,
     "matched_geometry": {"type": "string"},
+    "matched_symbol": {"type": ["string", "null"]},
+    "matched_exponent": {"type": ["integer", "null"]},
     "matched_noise_scale": NUMBER,
     "matched_noise_scale_interval": PAIR,
     "matched_noise_scale_note": {"type": "string"},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.read.cells import number, plain_numbers, whole
 from analysis.read.importers import IMPORTERS, Request, import_runs
 from analysis.read.importers.base import Run
-from analysis.read.importers.curve import clean
+from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
 from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows
 from tests.analysis.read.importers.sources import settings as wanted
@@ -154,13 +154,13 @@ def test_a_curve_does_not_depend_on_the_order_of_its_rows(points: list[tuple[int
     for rows in (points, shuffled):
         run = Run(name="a", place="x", axis=[row[0] for row in rows], values=[row[1] for row in rows])
         try:
-            curve = clean(run, 4, wanted())
+            steps, measured, counts = clean(run, 4, wanted())
         except DataError:
             found.append(None)
         else:
-            assert all(curve.steps[1:] > curve.steps[:-1])
-            assert len(curve.steps) + curve.duplicates == len(points)
-            found.append([curve.steps.tolist(), [repr(value) for value in curve.values.tolist()]])
+            assert all(steps[1:] > steps[:-1])
+            assert len(steps) + counts["duplicates"] == len(points)
+            found.append([steps.tolist(), [repr(value) for value in measured.tolist()]])
     values: dict[int, set[str]] = {}
     for step, value in points:
         values.setdefault(step, set()).add(repr(value))
