@@ -22,8 +22,8 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.definitions import ROUNDING
-from analysis.estimate.estimates import Interval
 from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.quantity import Interval
 from analysis.estimate.result import Answer
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.arrays import Array
-from analysis.estimate.estimates import Interval
+from analysis.estimate.quantity import Interval
 from analysis.estimate.result import Answer
 from cbs.errors import ConfigError
 

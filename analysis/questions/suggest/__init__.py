@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate.diagnosis import Doubts
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
@@ -195,7 +194,7 @@ def _sides(answer: Answer) -> tuple[list[int], list[int]]:
     """
     reached = [point.batch_size for point in answer.points if point.reached]
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
-    seen = answer.estimate.seen if len(reached) > 1 else (False, False)
+    seen = answer.doubts.seen if len(reached) > 1 else (False, False)
     smaller = [first // 2**power for power in (2, 1) if first % 2**power == 0 and first >= 2**power]
     larger = [last * 2**power for power in (1, 2)]
     return (
@@ -206,10 +205,7 @@ def _sides(answer: Answer) -> tuple[list[int], list[int]]:
 
 def _beside_decisive(answer: Answer) -> list[int]:
     """The batch size that decides alone, and the middles of the gaps on its sides; empty where none does."""
-    estimate = answer.estimate
-    if "pareto" not in estimate.critical:
-        return []
-    found = Doubts(left_out=estimate.left_out, ends=estimate.critical["pareto"].interval).decisive()
+    found = answer.doubts.decisive()
     if found is None:
         return []
     size = round(found[0])

@@ -134,8 +134,8 @@ def with_resamples(answer: Answer, name: str, values: Sequence[float]) -> Answer
     bounded = [value for value in values if 0 < value < math.inf]
     value = float(np.median(bounded)) if bounded else None
     critical = dataclasses.replace(answer.critical, value=value, resampled=np.asarray(values, dtype=float))
-    estimate = dataclasses.replace(answer.estimate, critical={**answer.estimate.critical, "pareto": critical})
-    return dataclasses.replace(answer, estimate=estimate, group=dataclasses.replace(answer.group, optimizer=name))
+    definitions = {**answer.definitions, "pareto": critical}
+    return dataclasses.replace(answer, definitions=definitions, group=dataclasses.replace(answer.group, optimizer=name))
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,7 @@ def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     fit = fit_curve(SIZES, measured, resamples=300, seed=0)
     value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)
-    estimate = dataclasses.replace(like.estimate, fit=fit, critical={**like.estimate.critical, "pareto": made})
-    return dataclasses.replace(like, estimate=estimate)
+    return dataclasses.replace(like, fit=fit, definitions={**like.definitions, "pareto": made})
 
 
 def probabilities(like: Answer, count: int, *, ratio: float, seeds: int = 3) -> np.ndarray:
