@@ -29,8 +29,13 @@ class Scope:
     @property
     def scope(self) -> dict[str, Any]:
         """Columns that every table begins with."""
-        group, target = self.answers[0].group, self.answers[0].target
-        return {"sweep": group.sweep, "workload": group.workload, "metric": target.metric, "target": target.value}
+        return scope_columns(self.answers[0])
+
+
+def scope_columns(answer: Answer) -> dict[str, Any]:
+    """What tells the rows of one sweep, workload and target from others in a table."""
+    group, target = answer.group, answer.target
+    return {"sweep": group.sweep, "workload": group.workload, "metric": target.metric, "target": target.value}
 
 
 def read_scopes(
