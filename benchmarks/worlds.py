@@ -56,17 +56,17 @@ def fit(task: Task) -> list[dict[str, Any]]:
 
 
 def record(answer: Answer, truth: Truth) -> dict[str, Any]:
-    critical, min_steps = answer.interval, answer.min_steps_interval
+    critical, min_steps = answer.interval, answer.min_steps.interval
     return {
         "truth": truth.critical,
         "estimate": answer.critical_batch_size,
         "interval": list(critical),
         "covered": _holds(critical, truth.critical),
         "min_steps_truth": truth.min_steps,
-        "min_steps": answer.min_steps,
+        "min_steps": answer.min_steps.value,
         "min_steps_interval": list(min_steps),
         "min_steps_covered": _holds(min_steps, truth.min_steps),
-        "exponent": answer.exponent,
+        "exponent": answer.exponent.value,
         "verdict": str(answer.verdict),
     }
 

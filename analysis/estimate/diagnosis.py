@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,21 +44,31 @@ EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
 
+class FarRun(NamedTuple):
+    """A seed far from its siblings: it took ``factor`` times their steps."""
+
+    batch_size: int
+    seed: int
+    factor: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doubts:
     """What may speak against a fit.
 
     Attributes:
-        misfit, left_out, seen: see :class:`analysis.estimate.estimates.Estimate`.
+        misfit: how far the points lie off the curve; ``None`` where undefined.
+        left_out: the critical batch size without one batch size at a time; ``None`` below 4 that reached the target.
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
-        far_seeds: batch size, seed and factor of every seed far from its siblings.
+        seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
+        far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
     """
 
     misfit: Misfit | None = None
     left_out: LeaveOneOut | None = None
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
-    far_seeds: Sequence[tuple[int, int, float]] = ()
+    far_seeds: Sequence[FarRun] = ()
 
     def decisive(self) -> tuple[float, float] | None:
         """The batch size without which the critical one lies farthest outside its interval, and where it then lies;

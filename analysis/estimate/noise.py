@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
+from analysis.estimate.quantity import Quantity
 from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.interval import ratio_interval
 from cbs.record import GeometryColumns
@@ -42,24 +43,20 @@ _PLAIN_NOISE = "noise_trace"
 
 
 @dataclass(frozen=True)
-class NoiseScale:
-    """A noise scale, or its ratio to the critical batch size.
+class NoiseScale(Quantity):
+    """A noise scale in examples, or its ratio to the critical batch size.
 
     Attributes:
-        value: examples, or a ratio; ``None`` where undefined.
-        interval: ends of the interval; ``None`` where an end is open or undefined.
         note: why the value or its interval is undefined, or how it came about; mostly empty.
         measured: whether there were gradient moments to take it from.
     """
 
-    value: float | None
-    interval: tuple[float | None, float | None] = (None, None)
     note: str = ""
     measured: bool = True
 
 
 @dataclass(frozen=True)
-class Measured:
+class NoiseScales:
     """Noise scales of one batch size.
 
     Attributes:
@@ -84,7 +81,7 @@ def measure(
     batch_size: int,
     *,
     confidence: float = 0.95,
-) -> Measured:
+) -> NoiseScales:
     """Noise scales of the trials of one batch size at its best learning rate.
 
     Args:
@@ -112,7 +109,7 @@ def measure(
         return _summary(moments(of), steps_to_target, batch_size, of.exponent if of else 1, confidence, nothing)
 
     simple, own, exponent = summary(plain), summary(geometry), geometry.exponent if geometry else 1
-    return Measured(
+    return NoiseScales(
         simple,
         own if exponent == 1 else correct(own, simple, batch_size),
         plain,
@@ -171,7 +168,7 @@ def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) ->
     return NoiseScale(math.exp(float(np.mean(np.log(values)))), note="geometric mean over batch sizes")
 
 
-def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None, float | None]) -> NoiseScale:
+def over(scale: NoiseScale, critical: Quantity) -> NoiseScale:
     """Noise scale over critical batch size, with an interval that holds the uncertainty of both.
 
     The two are taken as independent (see :mod:`cbs.noise_scale.correction`): they come from the same trials, but from
@@ -179,15 +176,14 @@ def over(scale: NoiseScale, critical: float | None, interval: tuple[float | None
 
     Args:
         scale: the noise scale.
-        critical: critical batch size in examples, or ``None``.
-        interval: of ``critical``, at the level of ``scale.interval``.
+        critical: critical batch size in examples, its interval at the level of ``scale.interval``.
     """
-    if scale.value is None or critical is None:
+    if scale.value is None or critical.value is None:
         return NoiseScale(None, measured=scale.measured)
-    low, high = interval
-    inverse = 1.0 / critical, (1.0 / high if high else None, 1.0 / low if low else None)
+    low, high = critical.interval
+    inverse = 1.0 / critical.value, (1.0 / high if high else None, 1.0 / low if low else None)
     return NoiseScale(
-        scale.value / critical, product_ends((scale.value, scale.interval), inverse), measured=scale.measured
+        scale.value / critical.value, product_ends((scale.value, scale.interval), inverse), measured=scale.measured
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from analysis.estimate.definitions import DEFINITIONS, chosen
-from analysis.estimate.estimates import Critical, sample
+from analysis.estimate.definitions import chosen
 from analysis.estimate.fitting import interval
+from analysis.estimate.quantity import OPEN, Quantity
+from analysis.estimate.result import Answer, known_value
+from analysis.estimate.study_fits import sample
+from analysis.plain import plain
 from cbs.store import finite_or_none
-
-if TYPE_CHECKING:
-    from analysis.estimate.result import Answer
 
 
 def family(answer: Answer, answers: Sequence[Answer]) -> list[Answer]:
@@ -19,8 +19,8 @@ def family(answer: Answer, answers: Sequence[Answer]) -> list[Answer]:
     return [other for other in answers if other.group is answer.group or other.group == answer.group]
 
 
-def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Definition -> parameter -> ``value`` and ``interval``, of the targets of one optimizer.
+def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, Quantity]]:
+    """Definition -> parameter -> its value, of the targets of one optimizer.
 
     Args:
         answers: one optimizer at one or more targets, see :func:`family`.
@@ -29,23 +29,21 @@ def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, dict[str, Any]]
         Only the definitions that have parameters at these targets. A value is ``None`` where the data do not bound it,
         an open end of an interval likewise.
     """
-    fitted = [answer for answer in answers if answer.fit is not None]
+    fitted = [(answer.fit, known_value(answer.target)) for answer in answers if answer.fit is not None]
     if not fitted:
         return {}
-    config = fitted[0].config
-    definitions = chosen(config)
-    measured = [sample(answer.fit, answer.target.value) for answer in fitted]
-    drawn = [sample(answer.fit, answer.target.value, resampled=True) for answer in fitted]
+    config = answers[0].config
+    measured = [sample(fit, target) for fit, target in fitted]
+    drawn = [sample(fit, target, resampled=True) for fit, target in fitted]
     found = {}
-    for name in DEFINITIONS:
-        definition = definitions[name]
+    for name, definition in chosen(config).items():
         values, resampled = definition.parameters(measured), definition.parameters(drawn)
         if values:
             found[name] = {
-                key: {
-                    "value": finite_or_none(float(value[0])),
-                    "interval": list(interval(resampled[key], config.confidence)) if key in resampled else [None, None],
-                }
+                key: Quantity(
+                    finite_or_none(float(value[0])),
+                    interval(resampled[key], config.confidence) if key in resampled else OPEN,
+                )
                 for key, value in values.items()
             }
     return found
@@ -54,8 +52,7 @@ def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, dict[str, Any]]
 def critical_to_json(answer: Answer, answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Every definition at one target as plain JSON values, with ``parameters`` where it has any."""
     laws = parameters(family(answer, answers))
-    return [entry.to_json() | _given(laws, entry) for entry in answer.estimate.critical.values()]
-
-
-def _given(laws: dict[str, dict[str, dict[str, Any]]], entry: Critical) -> dict[str, Any]:
-    return {"parameters": laws[entry.definition]} if entry.definition in laws else {}
+    return [
+        entry.to_json() | ({"parameters": plain(laws[name])} if name in laws else {})
+        for name, entry in answer.definitions.items()
+    ]

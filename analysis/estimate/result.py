@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import pandas as pd
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.definitions import chosen
-from analysis.estimate.diagnosis import Verdict, not_reached, with_value
-from analysis.estimate.estimates import Critical, Estimate, Hyperbola, Interval, beliefs, estimates
-from analysis.estimate.fitting import Fit
-from analysis.estimate.noise import PLAIN, Measured, NoiseScale, Recorded, measure, near, over
+from analysis.estimate.diagnosis import not_reached, with_value
+from analysis.estimate.estimates import Critical, Estimate, estimates
+from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, Recorded, measure, near, over
+from analysis.estimate.quantity import Interval
 from analysis.estimate.studies import Point, Study, best_values, studies, within_reach
+from analysis.estimate.study_fits import beliefs
 from analysis.read.results import Group, Results
 from cbs.errors import ConfigError
 from cbs.record import GeometryColumns
@@ -27,32 +28,22 @@ from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Estimate):
     """One optimizer at one target.
 
     Attributes:
         group: the trials it is drawn from.
         target: metric, value, direction.
         config: how the numbers were made.
-        estimate: fit, critical batch sizes, verdict.
         noise: by batch size, for the batch sizes that reached the target.
-        noise_scale: plain, what stands for the optimizer, see :func:`analysis.estimate.noise.near`.
-        geometry: the geometry of the optimizer's own that was stored; the plain one without another, ``None`` without
-            any.
-        matched_noise_scale: likewise in this geometry; the same as ``noise_scale`` in the plain one.
         attention_logits: by batch size, likewise, see :func:`analysis.estimate.attention.attention_logits`.
-        noise_scale_ratio, matched_noise_scale_ratio: see :func:`analysis.estimate.noise.over`.
     """
 
     group: Group
     target: Target
     config: AnalysisConfig
-    estimate: Estimate
-    noise: dict[int, Measured] = field(repr=False)
-    noise_scale: NoiseScale
-    geometry: GeometryColumns | None
-    matched_noise_scale: NoiseScale
-    attention_logits: dict[int, pd.DataFrame] = field(repr=False)
+    noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
+    attention_logits: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     @property
     def definition(self) -> str:
@@ -64,8 +55,8 @@ class Answer:
 
     @property
     def critical(self) -> Critical:
-        """By the chosen definition; those by the others are in ``estimate.critical``."""
-        return self.estimate.critical[self.config.definition]
+        """By the chosen definition; those by the others are in ``definitions``."""
+        return self.definitions[self.config.definition]
 
     @property
     def critical_batch_size(self) -> float | None:
@@ -76,52 +67,20 @@ class Answer:
         return self.critical.interval
 
     @property
-    def studies(self) -> tuple[Study, ...]:
-        return self.estimate.studies
+    def geometry(self) -> GeometryColumns | None:
+        """The geometry of the optimizer's own that was stored; the plain one without another, ``None`` without any."""
+        geometries = [found.geometry for found in self.noise.values() if found.geometry]
+        return min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None)
 
     @property
-    def points(self) -> tuple[Point, ...]:
-        return self.estimate.points
+    def noise_scale(self) -> NoiseScale:
+        """Plain, what stands for the optimizer, see :func:`analysis.estimate.noise.near`."""
+        return near({size: found.summary for size, found in self.noise.items()}, self.critical_batch_size)
 
     @property
-    def fit(self) -> Fit | None:
-        return self.estimate.fit
-
-    @property
-    def min_steps(self) -> float | None:
-        return self.estimate.min_steps.value
-
-    @property
-    def min_steps_interval(self) -> Interval:
-        return self.estimate.min_steps.interval
-
-    @property
-    def exponent(self) -> float | None:
-        return self.estimate.exponent.value
-
-    @property
-    def exponent_interval(self) -> Interval:
-        return self.estimate.exponent.interval
-
-    @property
-    def examples_at_critical(self) -> float | None:
-        return self.estimate.examples_at_critical.value
-
-    @property
-    def examples_at_critical_interval(self) -> Interval:
-        return self.estimate.examples_at_critical.interval
-
-    @property
-    def hyperbola(self) -> Hyperbola | None:
-        return self.estimate.hyperbola
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.estimate.verdict
-
-    @property
-    def advice(self) -> str:
-        return self.estimate.advice
+    def matched_noise_scale(self) -> NoiseScale:
+        """Likewise in :attr:`geometry`; the same as ``noise_scale`` in the plain one."""
+        return near({size: found.matched for size, found in self.noise.items()}, self.critical_batch_size)
 
     @property
     def matched_geometry(self) -> str:
@@ -130,15 +89,23 @@ class Answer:
 
     @property
     def noise_scale_ratio(self) -> NoiseScale:
-        return over(self.noise_scale, self.critical_batch_size, self.interval)
+        """See :func:`analysis.estimate.noise.over`."""
+        return over(self.noise_scale, self.critical)
 
     @property
     def matched_noise_scale_ratio(self) -> NoiseScale:
-        return over(self.matched_noise_scale, self.critical_batch_size, self.interval)
+        return over(self.matched_noise_scale, self.critical)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``None`` where undefined, never NaN."""
         group, fit = self.group, self.fit
+        noise: dict[str, Any] = {}
+        for kind, scale, ratio in (
+            ("simple", self.noise_scale, self.noise_scale_ratio),
+            ("matched", self.matched_noise_scale, self.matched_noise_scale_ratio),
+        ):
+            name = f"{kind}_noise_scale"
+            noise |= scale.named(name) | {f"{name}_note": scale.note} | ratio.named(f"{name}_ratio")
         return {
             "sweep": group.sweep,
             "workload": group.workload,
@@ -148,9 +115,9 @@ class Answer:
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
-            "definitions": [entry.to_json() for entry in self.estimate.critical.values()],
+            "definitions": [entry.to_json() for entry in self.definitions.values()],
             "interval_method": fit.interval_method if fit else "none: no fit",
-            **self.estimate.to_json(),
+            **super().to_json(),
             "example_unit": group.example_unit,
             "tokens_per_example": group.tokens_per_example,
             "metric_unit": group.metric_unit,
@@ -158,34 +125,15 @@ class Answer:
             "verdict": str(self.verdict),
             "advice": self.advice,
             "points": [self._point(entry) for entry in self.points],
-            "simple_noise_scale": self.noise_scale.value,
-            "simple_noise_scale_interval": list(self.noise_scale.interval),
-            "simple_noise_scale_note": self.noise_scale.note,
-            "simple_noise_scale_ratio": self.noise_scale_ratio.value,
-            "simple_noise_scale_ratio_interval": list(self.noise_scale_ratio.interval),
             "matched_geometry": self.matched_geometry,
             "matched_symbol": self.geometry.symbol if self.geometry else None,
             "matched_exponent": self.geometry.exponent if self.geometry else None,
-            "matched_noise_scale": self.matched_noise_scale.value,
-            "matched_noise_scale_interval": list(self.matched_noise_scale.interval),
-            "matched_noise_scale_note": self.matched_noise_scale.note,
-            "matched_noise_scale_ratio": self.matched_noise_scale_ratio.value,
-            "matched_noise_scale_ratio_interval": list(self.matched_noise_scale_ratio.interval),
+            **noise,
         }
 
     def _point(self, entry: Point) -> dict[str, Any]:
         measured = self.noise.get(entry.batch_size)
-        return {
-            "batch_size": entry.batch_size,
-            "steps_to_target": entry.steps_to_target,
-            "steps_per_seed": list(entry.steps_per_seed),
-            "examples_to_target": entry.examples_to_target,
-            "best_lr": entry.best_lr,
-            "at_grid_edge": entry.at_grid_edge,
-            "seeds": entry.seeds,
-            "seeds_reached": entry.seeds_reached,
-            "status": entry.status,
-            "steps_lower_bound": entry.steps_lower_bound,
+        return entry.to_json() | {
             "simple_noise_scale": measured.summary.value if measured else None,
             "matched_noise_scale": measured.matched.value if measured else None,
         }
@@ -197,6 +145,56 @@ def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]
     for answer in answers:
         found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The studies of one group at all its targets.
+
+    Attributes:
+        group: of the trials.
+        targets: shape ``[T]``.
+        studies: shape ``[T]``, by increasing batch size.
+        not_reached, easier: shape ``[T]`` or empty, see :func:`analysis.estimate.estimates.estimates`.
+    """
+
+    group: Group
+    targets: Sequence[Target]
+    studies: Sequence[Sequence[Study]]
+    not_reached: Sequence[str] = ()
+    easier: Sequence[str] = ()
+
+
+def answered(found: Sequence[Curves], config: AnalysisConfig) -> Iterator[list[Answer]]:
+    """The answers of every group, without what the per-step columns say.
+
+    What is believed of the exponent of a curve comes from the curves of the same sweep and target.
+    """
+    believed = iter(
+        beliefs(
+            [studies for entry in found for studies in entry.studies],
+            [(entry.group.sweep, target) for entry in found for target in entry.targets],
+            config,
+        )
+    )
+    for entry in found:
+        made = estimates(
+            entry.studies,
+            config,
+            targets=[known_value(target) for target in entry.targets],
+            not_reached=entry.not_reached,
+            easier=entry.easier,
+            believed=[next(believed) for _ in entry.targets],
+        )
+        yield [
+            Answer(group=entry.group, target=target, config=config, **vars(estimate))
+            for target, estimate in zip(entry.targets, made, strict=True)
+        ]
+
+
+def known_value(target: Target) -> float | None:
+    """Of the metric; ``None`` for the target of a table that does not tell it."""
+    return target.value if getattr(target, "known", True) else None
 
 
 def answers(
@@ -217,72 +215,47 @@ def answers(
     """
     chosen(config)
     steps: dict[Target, np.ndarray] = {}
-    wanted = [_targets(group, targets) for group in results.groups]
+    best: dict[str, np.ndarray] = {}
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    curves: list[list[list[Study]]] = []
-    for index, own in enumerate(wanted):
-        for target in own:
+    curves = []
+    for index, group in enumerate(results.groups):
+        wanted, direction = _targets(group, targets), group.target.direction
+        for target in wanted:
             if target not in steps:
                 steps[target] = target.crossings(trial, step, value, len(results.trials))
             _check_start(results, index, target, steps[target])
-        curves.append([studies(results, index, target, steps[target]) for target in own])
-    believed = iter(
-        beliefs(
-            [curve for own in curves for curve in own],
-            [(group.sweep, target) for group, own in zip(results.groups, wanted, strict=True) for target in own],
-            config,
-        )
-    )
-    best: dict[str, np.ndarray] = {}
-    found = []
-    for index, group in enumerate(results.groups):
-        direction = group.target.direction
         if direction not in best:
             best[direction] = best_values(results.evaluations, len(results.trials), direction)
         reachable = within_reach(results.of_group(index), best[direction], direction)
-        measured = estimates(
-            curves[index],
-            config,
-            targets=[target.value for target in wanted[index]],
-            not_reached=[not_reached(group, target, reachable) for target in wanted[index]],
-            easier=["" if reachable is None else with_value(target, reachable) for target in wanted[index]],
-            believed=[next(believed) for _ in wanted[index]],
+        curves.append(
+            Curves(
+                group=group,
+                targets=wanted,
+                studies=[studies(results, index, target, steps[target]) for target in wanted],
+                not_reached=[not_reached(group, target, reachable) for target in wanted],
+                easier=["" if reachable is None else with_value(target, reachable) for target in wanted],
+            )
         )
+    found = []
+    for made in answered(curves, config):
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
-        found += [
-            _answer(group, target, config, estimate, read if noise else None)
-            for target, estimate in zip(wanted[index], measured, strict=True)
-        ]
+        found += [_with_columns(answer, read) for answer in made] if noise else made
     return found
 
 
-def _answer(
-    group: Group, target: Target, config: AnalysisConfig, estimate: Estimate, read: Callable[[int], Recorded] | None
-) -> Answer:
-    """The estimate with what the per-step columns of its trials say; ``read`` gives those of a row of the trial
-    table."""
-    reached = [entry for entry in estimate.points if entry.reached] if read else []
-    recorded = [[read(row) for row in entry.trials] for entry in reached] if read else []
-    moments = {
-        entry.batch_size: measure(found, entry.steps_per_seed, entry.batch_size, confidence=config.confidence)
-        for entry, found in zip(reached, recorded, strict=True)
-    }
-    geometries = [measured.geometry for measured in moments.values() if measured.geometry]
-    critical = estimate.critical[config.definition].value
-    return Answer(
-        group=group,
-        target=target,
-        config=config,
-        estimate=estimate,
-        noise=moments,
-        noise_scale=near({size: measured.summary for size, measured in moments.items()}, critical),
-        geometry=min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None),
-        matched_noise_scale=near({size: measured.matched for size, measured in moments.items()}, critical),
-        attention_logits={
-            entry.batch_size: attention_logits([each for each, _ in found], entry.steps_per_seed, entry.batch_size)
-            for entry, found in zip(reached, recorded, strict=True)
-        },
-    )
+def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
+    """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
+    noise, logits = {}, {}
+    for entry in answer.points:
+        if entry.reached:
+            recorded = [read(row) for row in entry.trials]
+            noise[entry.batch_size] = measure(
+                recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
+            )
+            logits[entry.batch_size] = attention_logits(
+                [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
+            )
+    return replace(answer, noise=noise, attention_logits=logits)
 
 
 def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.estimate.quantity import Plain
 from analysis.read.results import Group, Results
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
@@ -67,7 +69,7 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(Plain):
     """One batch size of a curve.
 
     Attributes:
@@ -93,7 +95,7 @@ class Point:
     seeds_reached: int = 0
     status: str
     steps_lower_bound: float | None = None
-    trials: tuple[int, ...] = ()
+    trials: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def reached(self) -> bool:
@@ -104,6 +106,10 @@ class Point:
     def examples_to_target(self) -> float | None:
         """``steps_to_target`` times the batch size, in examples."""
         return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values without the rows of the trial table."""
+        return super().to_json() | {"examples_to_target": self.examples_to_target}
 
 
 def easier_or_equal(target: Target, own: Target) -> bool:

@@ -95,13 +95,13 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
         Column("definition"),
         Column("example_unit", "group.example_unit"),
         Column("critical_batch_size", None, b, "interval", b_latex),
-        Column("exponent", None, "exponent", "exponent_interval"),
+        Column("exponent", "exponent.value", "exponent", "exponent.interval"),
         Column(
             "critical_batch_size_tokens", _tokens, when(tokens, f"{b} (tokens)"), latex=f"{b_latex} (tokens)", wide=True
         ),
-        quantity("min_steps", "estimate.min_steps", "S_min", r"$S_{\mathrm{min}}$"),
+        quantity("min_steps", "min_steps", "S_min", r"$S_{\mathrm{min}}$"),
         quantity(
-            "examples_at_critical", "estimate.examples_at_critical", f"{unit} at {symbol('pareto')}",
+            "examples_at_critical", "examples_at_critical", f"{unit} at {symbol('pareto')}",
             f"{unit} at {math_symbol('pareto')}",
         ),
         *scales("simple", "noise_scale", noise),
@@ -109,11 +109,11 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
         *scales("matched", "matched_noise_scale", matched),
         Column("interval_method", lambda a: a.fit.interval_method if a.fit else "none: no fit"),
         Column("residual_rms", "fit.residual_rms", "rms residual", text=share_in_percent),
-        Column("lack_of_fit", "estimate.misfit.probability"),
+        Column("lack_of_fit", "doubts.misfit.probability"),
         *(quantity(f"hyperbola_{name}", f"hyperbola.{name}") for name in _OF_HYPERBOLA),
-        Column("far_seeds", lambda a: len(a.estimate.far_seeds)),
-        Column("leave_one_out_low", lambda a: (a.estimate.leave_one_out or (None, None))[0]),
-        Column("leave_one_out_high", lambda a: (a.estimate.leave_one_out or (None, None))[1]),
+        Column("far_seeds", lambda a: len(a.doubts.far_seeds)),
+        Column("leave_one_out_low", lambda a: (a.leave_one_out or (None, None))[0]),
+        Column("leave_one_out_high", lambda a: (a.leave_one_out or (None, None))[1]),
         Column("batch_sizes_reached", lambda a: sum(point.reached for point in a.points)),
         Column("batch_sizes", lambda a: len(a.points)),
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
@@ -137,9 +137,9 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
 def _if_hyperbola(answer: Answer) -> str:
     """What the hyperbola would say, where that is something else; empty otherwise."""
     curve = answer.hyperbola
-    if curve is None or answer.exponent is None:
+    if curve is None or answer.exponent.value is None:
         return ""
-    own = answer.estimate.critical["pareto"]
+    own = answer.definitions["pareto"]
     size = curve.critical_batch_size
     other = with_interval(size.value, size.interval)
     if other == with_interval(own.value, own.interval):
@@ -170,7 +170,7 @@ class _Of:
 
 def definitions(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
     """One row per answer and definition, every remark once below."""
-    rows = [_Of(answer, entry) for answer in answers for entry in answer.estimate.critical.values()]
+    rows = [_Of(answer, entry) for answer in answers for entry in answer.definitions.values()]
     tokens = any(answer.group.tokens_per_example for answer in answers)
 
     def in_tokens(row: _Of) -> float | None:
@@ -199,7 +199,7 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
     """Every remark once, with the answers it is about where these are not all."""
     about: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
-        for entry in answer.estimate.critical.values():
+        for entry in answer.definitions.values():
             if entry.remark:
                 about.setdefault((entry.definition, entry.remark), []).append(answer)
     lines = []

@@ -71,8 +71,7 @@ class Protocol:
             "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
             "critical_batch_size": answer.critical_batch_size,
             "interval": list(answer.interval),
-            "examples_at_critical": answer.examples_at_critical,
-            "examples_at_critical_interval": list(answer.examples_at_critical_interval),
+            **answer.examples_at_critical.named("examples_at_critical"),
             "verdict": str(answer.verdict),
             "advice": answer.advice,
         }
@@ -149,7 +148,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         name=name,
         reference=reference,
         lrs=lrs,
-        answer=replace(answer, estimate=_estimate(answer, kept)),
+        answer=replace(answer, **vars(_estimate(answer, kept))),
         missing=_together(answer, missing),
     )
 

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.result import Answer
+from analysis.estimate.result import Answer, answers, scopes
+from analysis.read.results import load
+from cbs.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The answers of one sweep, workload and target.
+
+    Attributes:
+        title: the target, after what else tells this scope from the others.
+        answers: one per optimizer.
+    """
+
+    title: str
+    answers: tuple[Answer, ...] = field(repr=False)
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Columns that every table begins with."""
+        return scope_columns(self.answers[0])
 
 
 def scope_columns(answer: Answer) -> dict[str, Any]:
     """What tells the rows of one sweep, workload and target from others in a table."""
-    return {
-        "sweep": answer.group.sweep,
-        "workload": answer.group.workload,
-        "metric": answer.target.metric,
-        "target": answer.target.value,
-    }
+    group, target = answer.group, answer.target
+    return {"sweep": group.sweep, "workload": group.workload, "metric": target.metric, "target": target.value}
 
 
-def title(scope: Sequence[Answer], scopes: Sequence[Sequence[Answer]]) -> str:
-    """The target, after what else tells a scope from the others."""
-    group = scope[0].group
-    parts = []
-    for name in ("sweep", "workload"):
-        if len({getattr(other[0].group, name) for other in scopes}) > 1:
-            parts.append(str(getattr(group, name)))
-    return ", ".join([*parts, str(scope[0].target).replace("_", " ")])
+def read_scopes(
+    path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float | Target] | None
+) -> tuple[list[Scope], tuple[str, ...]]:
+    """The answers of a folder of results, without noise scales, and what was left out, one line each."""
+    results = load(path)
+    found = scopes(answers(results, config, targets=targets, noise=False))
+    several = [len({scope[place] for scope in found}) > 1 for place in (0, 1)]
+    return [
+        Scope(
+            title=", ".join([*(scope[place] for place in (0, 1) if several[place]), scope[2].replace("_", " ")]),
+            answers=tuple(members),
+        )
+        for scope, members in found.items()
+    ], tuple(results.notes)
 
 
 def verdicts(answers: Sequence[Answer]) -> list[str]:

@@ -19,9 +19,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from analysis.arrays import Array, percentiles
-from analysis.estimate.estimates import Quantity
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
+from analysis.estimate.quantity import Quantity
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 

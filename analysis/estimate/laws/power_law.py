@@ -134,7 +134,7 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
 
     A resample moves every point by the deviation of its own resample and by a normal draw of the scatter. These are
     multiplied by :math:`\max(1, \sqrt{q}\,t/z)`, where ``q`` is the weighted mean squared residual and ``t`` and ``z``
-    are the quantiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
+    are the percentiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
     and Knapp (2001), never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter of none
     to five times the errors) the 95 % interval of the exponent held the truth in 93 to 99 %; most with three points.
 

@@ -41,7 +41,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     rows = []
     for answer in answers:
         sizes = [point.batch_size for point in answer.points if point.reached]
-        for entry in answer.estimate.critical.values():
+        for entry in answer.definitions.values():
             values = dict(zip(_NUMBERS, (entry.value, *entry.interval), strict=True))
             ends = {"smallest": min(sizes, default=None), "largest": max(sizes, default=None)}
             label = {"label": in_words(entry.definition, entry.options), "remark": entry.remark}

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.estimate.definitions import math_symbol
-from analysis.estimate.noise import PLAIN, Measured
+from analysis.estimate.noise import PLAIN, NoiseScales
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, about, figure, tidy
@@ -36,7 +36,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     return tidy(rows, ["optimizer", "batch_size", "progress", "examples", *_BOTH, "matched_geometry"])
 
 
-def _symbols(entry: Measured) -> dict[str, str]:
+def _symbols(entry: NoiseScales) -> dict[str, str]:
     """Of the plain noise scale and of the matched one, as they were recorded."""
     said = {"simple_symbol": entry.plain, "matched_symbol": entry.geometry}
     return {name: f"${geometry.symbol}$" for name, geometry in said.items() if geometry}

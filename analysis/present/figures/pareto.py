@@ -39,11 +39,12 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     reached = [point for point in answer.points if point.reached]
     for point in reached:
         yield {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target}
-    if answer.fit is not None and answer.min_steps is not None and answer.examples_at_critical is not None:
+    fewest = answer.min_steps.value
+    if answer.fit is not None and fewest is not None and answer.examples_at_critical.value is not None:
         critical = float(answer.fit.estimate.critical)
         ends = min(critical, reached[0].batch_size) / _BEYOND, max(critical, reached[-1].batch_size) * _BEYOND
         yield from fitted(answer, np.geomspace(*ends, _RESOLUTION))
-        yield {"kind": "critical", "batch_size": critical, "steps": 2 * answer.min_steps}
+        yield {"kind": "critical", "batch_size": critical, "steps": 2 * fewest}
 
 
 @FIGURES.register("pareto")

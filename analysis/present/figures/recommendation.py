@@ -10,11 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.arrays import percentiles
 from analysis.estimate.result import Answer
 from analysis.phrases import plural, time_unit
 from analysis.present import style
 from analysis.present.figures import FIGURES, about, figure, tidy
-from analysis.questions.recommendation import course
+from analysis.questions.courses import course
 from analysis.questions.recommendation.plans import Plan
 from analysis.questions.recommendation.result import Recommendations
 from analysis.read.throughput import Throughput
@@ -53,15 +54,13 @@ def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[s
     entry = course(fit, step_times, optimizer, plan.devices)
     assert entry is not None
     price = 1.0 if plan.objective == "time" else plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
-    each, low, high = price * entry.seconds, *np.full((2, len(entry.seconds)), np.nan)
-    if len(entry.resampled):
-        tail = 0.5 - answer.confidence / 2
-        low, high = np.quantile(entry.resampled, [tail, 1 - tail], axis=0) * each
-    for size, value, *ends in zip(entry.batch_sizes, entry.steps * each, low, high, strict=True):
+    near = dict(zip(("near_low", "near_high"), plan.within_5_percent, strict=True))
+    curve = price * entry.seconds * np.stack([entry.steps, *percentiles(entry.resampled, answer.confidence)])
+    for size, value, *ends in zip(entry.batch_sizes, *curve, strict=True):
         row = {"batch_size": size, "value": value, "low": ends[0], "high": ends[1]}
         yield {"kind": "curve"} | row
         if size == plan.batch_size:
-            yield {"kind": "best", "near_low": plan.near[0], "near_high": plan.near[1]} | row
+            yield {"kind": "best", **near} | row
     for point in answer.points:
         if point.reached and entry.batch_sizes[0] <= point.batch_size <= entry.batch_sizes[-1]:
             seconds = step_times.seconds_per_step(optimizer, np.array([point.batch_size]), plan.devices)[0]

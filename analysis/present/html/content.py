@@ -119,7 +119,7 @@ class Described:
 def definitions(answers: Sequence[Answer]) -> list[Described]:
     """Every definition that was evaluated."""
     found = []
-    for name, entry in answers[0].estimate.critical.items():
+    for name, entry in answers[0].definitions.items():
         kind = DEFINITIONS[name]
         module = inspect.getdoc(sys.modules[kind.__module__]) or ""
         sentence, _, rest = module.partition("\n\n")

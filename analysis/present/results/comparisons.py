@@ -110,11 +110,12 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
 
 def rising(ratio: TokenRatio) -> str:
     """Whether the token ratio decreases with the batch size, in a sentence."""
-    if ratio.rises is None or ratio.slope_rises is None:
+    curves, points = ratio.probability_not_decreasing, ratio.probability_slope_not_negative
+    if curves is None or points is None:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
     low, high = ratio.slope_interval
     return (
-        f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability {share(ratio.rises)} by "
-        f"the fitted curves, {share(ratio.slope_rises)} by the measured points (slope of ln ratio over ln batch size "
+        f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability {share(curves)} by "
+        f"the fitted curves, {share(points)} by the measured points (slope of ln ratio over ln batch size "
         f"{number(ratio.slope)} [{number(low)}, {number(high)}])"
     )

@@ -36,7 +36,7 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
         for advice in entry.advice
         if best.objective in advice.plans
     ]
-    unit, length = time_unit(row.plan.seconds.value for row in rows)
+    unit, length = time_unit(row.plan.seconds.value or 0.0 for row in rows)
     priced = "cost" if any(row.plan.cost is not None for row in rows) else "device_hours"
 
     def quantity(name: str) -> Column:
@@ -51,12 +51,12 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
         Column("optimizer", "plan.optimizer", "optimizer", name=True),
         Column("batch_size", "plan.batch_size", "batch size"),
         Column("devices", "plan.devices", "devices"),
-        Column("near_low", lambda row: row.plan.near[0]),
-        Column("near_high", lambda row: row.plan.near[1]),
-        Column("", lambda row: "–".join(map(str, row.plan.near)), "within 5 %"),
-        Column("best_batch_size_low", lambda row: row.plan.best_interval[0]),
-        Column("best_batch_size_high", lambda row: row.plan.best_interval[1]),
-        Column("probability_near", "plan.probability_near"),
+        Column("near_low", lambda row: row.plan.within_5_percent[0]),
+        Column("near_high", lambda row: row.plan.within_5_percent[1]),
+        Column("", lambda row: "–".join(map(str, row.plan.within_5_percent)), "within 5 %"),
+        Column("best_batch_size_low", lambda row: row.plan.best_batch_size_interval[0]),
+        Column("best_batch_size_high", lambda row: row.plan.best_batch_size_interval[1]),
+        Column("probability_near", "plan.probability_within_5_percent"),
         *map(quantity, ("steps", "examples", "seconds", "device_hours", "cost")),
         Column(
             "",
@@ -99,11 +99,12 @@ def sentences(recommendation: Recommendation) -> list[str]:
     for advice in recommendation.advice:
         lines += [f"{advice.optimizer}: {remark}" for remark in advice.remarks]
         time = advice.plans.get("time")
-        if time is not None and time.probability_near is not None:
-            ends = time.best_interval
+        near = None if time is None else time.probability_within_5_percent
+        if time is not None and near is not None:
+            ends = time.best_batch_size_interval
             lines.append(
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
-                f"{share(time.probability_near)}; the best batch size itself lies within [{number(ends[0])}, "
+                f"{share(near)}; the best batch size itself lies within [{number(ends[0])}, "
                 f"{number(ends[1])}]"
             )
         if advice.doubling is not None:

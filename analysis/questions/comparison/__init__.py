@@ -14,16 +14,16 @@ twice, so what compares them is widened by t at the degrees of freedom of Welch 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
 from analysis.estimate.definitions import ROUNDING
-from analysis.estimate.estimates import Interval
 from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.quantity import Interval, Plain, Quantity
 from analysis.estimate.result import Answer
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
@@ -34,7 +34,7 @@ _RESOLUTION = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioAt:
+class RatioAt(Quantity):
     """Token ratio at a batch size that both optimizers reached the target at.
 
     Attributes:
@@ -44,8 +44,6 @@ class RatioAt:
     """
 
     batch_size: int
-    value: float
-    interval: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ class RatioCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenRatio:
+class TokenRatio(Plain):
     """Token ratio of one optimizer.
 
     Attributes:
@@ -72,39 +70,31 @@ class TokenRatio:
         optimizer: the one in the denominator.
         at: one per batch size that both reached.
         curve: ``None`` where one of them has no fit.
-        rises: probability that the ratio of the fitted curves does not decrease with the batch size; ``None`` without
-            resamples. The ratio at the largest batch size that both reached is held against that at the smallest.
+        probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
+            without resamples. The ratio at the largest batch size that both reached is held against that at the
+            smallest.
         slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
         slope_interval: of it.
-        slope_rises: probability that the slope is at least 0.
+        probability_slope_not_negative: that the slope is at least 0.
     """
 
     reference: str
     optimizer: str
     at: tuple[RatioAt, ...]
     curve: RatioCurve | None = field(repr=False)
-    rises: float | None
+    probability_not_decreasing: float | None
     slope: float | None
     slope_interval: Interval
-    slope_rises: float | None
+    probability_slope_not_negative: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the curve is left to the figure's table."""
-        return {
-            "reference": self.reference,
-            "optimizer": self.optimizer,
-            "token_ratio": [
-                {"batch_size": at.batch_size, "value": at.value, "interval": list(at.interval)} for at in self.at
-            ],
-            "probability_not_decreasing": self.rises,
-            "slope": self.slope,
-            "slope_interval": list(self.slope_interval),
-            "probability_slope_not_negative": self.slope_rises,
-        }
+        found = super().to_json()
+        return found | {"token_ratio": found.pop("at")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalPair:
+class CriticalPair(Plain):
     """Critical batch sizes of two optimizers.
 
     Attributes:
@@ -119,16 +109,6 @@ class CriticalPair:
     probability: float | None
     ratio: float | None
     interval: Interval
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "larger": self.larger,
-            "smaller": self.smaller,
-            "probability": self.probability,
-            "ratio": self.ratio,
-            "interval": list(self.interval),
-        }
 
 
 def named(answers: Sequence[Answer], name: str) -> list[Answer]:
@@ -160,6 +140,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     ends = [interval(np.exp(column), confidence) if len(column) else (None, None) for column in resampled.T]
     sloped = len(shared) > 1
     slopes = _slopes(shared, resampled) if sloped else np.empty(0)
+    low, high = percentiles(slopes, confidence)
     return TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
@@ -168,10 +149,10 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
             for size, value, end in zip(shared, values, ends, strict=True)
         ),
         curve=_curve(reference, other, shared),
-        rises=_rises(reference, other, shared),
+        probability_not_decreasing=_rises(reference, other, shared),
         slope=float(_slopes(shared, values[None])[0]) if sloped else None,
-        slope_interval=_quantiles(slopes, confidence),
-        slope_rises=float((slopes >= 0).mean()) if len(slopes) else None,
+        slope_interval=(finite_or_none(float(low)), finite_or_none(float(high))),
+        probability_slope_not_negative=float((slopes >= 0).mean()) if len(slopes) else None,
     )
 
 
@@ -253,17 +234,30 @@ def _log_steps(answer: Answer) -> dict[int, float]:
     return {point.batch_size: math.log(point.steps_to_target) for point in answer.points if point.steps_to_target}
 
 
+def _narrowed_pair(
+    first: Answer, second: Answer, read: Callable[[Fit], tuple[Array, Array]]
+) -> tuple[Array, Array] | None:
+    """Resamples of a logarithm of both fits, nearer to its estimate as :func:`narrowing` says; ``None`` where a fit has
+    none. ``read`` gives estimate and resamples of a fit."""
+    one, two = first.fit, second.fit
+    if one is None or two is None or not len(one.resampled_log_steps) * len(two.resampled_log_steps):
+        return None
+    found = []
+    for fit, factor in zip((one, two), narrowing(one, two, first.confidence), strict=True):
+        centre, resampled = read(fit)
+        found.append(centre + factor * (resampled - centre))
+    return found[0], found[1]
+
+
 def _log_ratios(reference: Answer, other: Answer, shared: Sequence[int]) -> Array:
     """Resampled ln(ratio) around the measured means, shape ``[R, shared]``; no rows where there are no resamples."""
-    factors = narrowing(reference.fit, other.fit, reference.confidence)
-    columns = []
-    for fit, factor in zip((reference.fit, other.fit), factors, strict=True):
-        if fit is None or not len(fit.resampled_log_steps):
-            return np.empty((0, len(shared)))
+
+    def measured(fit: Fit) -> tuple[Array, Array]:
         place = np.searchsorted(fit.batch_sizes, np.asarray(shared, dtype=float))
-        centre = fit.log_steps[place]
-        columns.append(centre + factor * (fit.measured_resamples[:, place] - centre))
-    return np.asarray(columns[0] - shuffled(columns[1], seed=reference.config.seed))
+        return fit.log_steps[place], fit.measured_resamples[:, place]
+
+    pair = _narrowed_pair(reference, other, measured)
+    return np.empty((0, len(shared))) if pair is None else pair[0] - shuffled(pair[1], seed=reference.config.seed)
 
 
 def _slopes(batch_sizes: Sequence[int], log_ratios: Array) -> Array:
@@ -274,16 +268,15 @@ def _slopes(batch_sizes: Sequence[int], log_ratios: Array) -> Array:
 
 
 def _rises(reference: Answer, other: Answer, shared: Sequence[int]) -> float | None:
-    first, second = reference.fit, other.fit
-    if first is None or second is None or len(shared) < 2:
-        return None
-    if not len(first.resampled_log_steps) * len(second.resampled_log_steps):
-        return None
-    ends, falls = np.array([shared[0], shared[-1]], dtype=float), []
-    for fit, factor in zip((second, first), narrowing(second, first, reference.confidence), strict=True):
+    def fall(fit: Fit) -> tuple[Array, Array]:
+        ends = np.array([shared[0], shared[-1]], dtype=float)
         centre, resampled = (curve.log_steps(ends) @ np.array([1.0, -1.0]) for curve in (fit.estimate, fit.resampled))
-        falls.append(centre + factor * (resampled - centre))
-    mine, its = falls
+        return centre, resampled
+
+    pair = _narrowed_pair(other, reference, fall) if len(shared) > 1 else None
+    if pair is None:
+        return None
+    mine, its = pair
     # equal ones count whole: two curves of perfect scaling, or two plateaus, have a constant ratio
     return float(np.searchsorted(np.sort(its), mine + ROUNDING, side="right").mean() / len(its))
 
@@ -293,18 +286,13 @@ def _curve(reference: Answer, other: Answer, shared: Sequence[int]) -> RatioCurv
     if first is None or second is None or len(shared) < 2:
         return None
     grid = np.geomspace(shared[0], shared[-1], _RESOLUTION)
-    low = high = np.full(len(grid), np.nan)
-    if len(first.resampled_log_steps) and len(second.resampled_log_steps):
-        above, below = (
-            (fit.resampled.log_steps(grid) - fit.estimate.log_steps(grid)) * factor
-            for fit, factor in zip((first, second), narrowing(first, second, reference.confidence), strict=True)
-        )
-        ratio = first.estimate.log_steps(grid) - second.estimate.log_steps(grid)
-        band = ratio + above - shuffled(below, seed=reference.config.seed)
-        tail = 0.5 - reference.confidence / 2
-        low, high = np.exp(np.quantile(band, [tail, 1 - tail], axis=0))
+    pair = (
+        _narrowed_pair(reference, other, lambda fit: (fit.estimate.log_steps(grid), fit.resampled.log_steps(grid)))
+        or (np.empty((0, len(grid))),) * 2
+    )
+    low, high = percentiles(pair[0] - shuffled(pair[1], seed=reference.config.seed), reference.confidence)
     values = np.exp(first.estimate.log_steps(grid) - second.estimate.log_steps(grid))
-    return RatioCurve(batch_sizes=grid, values=values, low=low, high=high)
+    return RatioCurve(batch_sizes=grid, values=values, low=np.exp(low), high=np.exp(high))
 
 
 def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int) -> Interval:
@@ -319,11 +307,3 @@ def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int
     high = interval(np.where(np.isnan(ratios), np.inf, ratios), confidence)[1]
     # an end beyond everything that can be measured says no more than that it is open
     return finite_or_none(low), high or None
-
-
-def _quantiles(values: Array, confidence: float) -> Interval:
-    """Percentile interval of values of either sign."""
-    if not len(values):
-        return None, None
-    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return float(low), float(high)

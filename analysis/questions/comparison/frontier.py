@@ -6,20 +6,21 @@ time is steps to target, by the fit, times seconds per step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting import Fit
+from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
+from analysis.questions.courses import courses_of
 from analysis.read.throughput import Throughput
+from cbs.store import finite_or_none
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanePoint:
+class PlanePoint(Plain):
     """One way to reach the target.
 
     Attributes:
@@ -42,10 +43,6 @@ class PlanePoint:
     seconds_high: float | None
     on_frontier: bool
     assumption: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def undominated(devices: Array, seconds: Array) -> Array:
@@ -79,32 +76,32 @@ def plane(answer: Answer, throughput: Throughput) -> list[PlanePoint]:
     fit, optimizer = answer.fit, answer.group.optimizer
     if fit is None:
         return []
-    found = []
-    for devices in throughput.device_counts(optimizer, most_devices(answer, throughput)):
-        sizes = _batch_sizes(fit, throughput, optimizer, devices)
-        if len(sizes):
-            found.append((devices, sizes, throughput.seconds_per_step(optimizer, sizes, devices)))
-    if not found:
-        return []
-    counts = np.concatenate([np.full(len(sizes), devices) for devices, sizes, _ in found])
-    sizes, each = (np.concatenate([row[index] for row in found]) for index in (1, 2))
-    steps = np.exp(fit.estimate.log_steps(sizes))
-    low, high = steps_interval(fit, sizes, answer.confidence)
-    kept = undominated(counts, steps * each)
-    return [
+
+    def among(devices: int) -> Callable[[float, float], Array]:
+        measured = [*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices)]
+        return lambda low, high: np.unique(
+            [size for size in (*measured, np.ceil(low), high // 1) if low <= size <= high]
+        )
+
+    found = [
         PlanePoint(
             optimizer=optimizer,
-            devices=int(counts[index]),
-            batch_size=int(sizes[index]),
-            steps=float(steps[index]),
-            seconds=float(steps[index] * each[index]),
-            seconds_low=None if np.isnan(low[index]) else float(low[index] * each[index]),
-            seconds_high=None if np.isnan(high[index]) else float(high[index] * each[index]),
-            on_frontier=bool(kept[index]),
-            assumption=throughput.assumption(optimizer, int(counts[index])),
+            devices=entry.devices,
+            batch_size=int(size),
+            steps=float(steps),
+            seconds=float(steps * each),
+            seconds_low=finite_or_none(float(low)),
+            seconds_high=finite_or_none(float(high)),
+            on_frontier=False,
+            assumption=throughput.assumption(optimizer, entry.devices),
         )
-        for index in range(len(sizes))
+        for entry in courses_of(fit, throughput, optimizer, most_devices(answer, throughput), among)
+        for size, steps, each, low, high in zip(
+            entry.batch_sizes, entry.steps, entry.seconds, *entry.ends(answer.confidence), strict=True
+        )
     ]
+    kept = undominated(*(np.array([getattr(point, name) for point in found]) for name in ("devices", "seconds")))
+    return [replace(point, on_frontier=bool(on)) for point, on in zip(found, kept, strict=True)]
 
 
 def most_devices(answer: Answer, throughput: Throughput) -> int:
@@ -117,22 +114,3 @@ def most_devices(answer: Answer, throughput: Throughput) -> int:
         if throughput.batch_sizes(answer.group.optimizer, count)
     ]
     return max(measured) if len(measured) > 1 else 1 << (largest.bit_length() - 1)
-
-
-def steps_interval(fit: Fit, batch_sizes: Array, confidence: float) -> tuple[Array, Array]:
-    """Ends of the interval of the fitted steps at every batch size; NaN without resamples."""
-    if not len(fit.resampled_log_steps):
-        none = np.full(len(batch_sizes), np.nan)
-        return none, none
-    tail = 0.5 - confidence / 2
-    low, high = np.exp(np.quantile(fit.resampled.log_steps(batch_sizes), [tail, 1 - tail], axis=0))
-    return low, high
-
-
-def _batch_sizes(fit: Fit, throughput: Throughput, optimizer: str, devices: int) -> Array:
-    span = throughput.span(optimizer, devices)
-    if span is None:
-        return np.empty(0)
-    low, high = max(span[0], fit.batch_sizes[0]), min(span[1], fit.batch_sizes[-1])
-    wanted: Sequence[float] = [*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices), np.ceil(low), high // 1]
-    return np.unique([size for size in wanted if low <= size <= high])

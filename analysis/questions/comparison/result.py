@@ -8,23 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import Answer, answers, scopes
+from analysis.plain import plain
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
 from analysis.questions.comparison.frontier import PlanePoint, plane
-from analysis.questions.scopes import scope_columns, title, verdicts
-from analysis.read.results import load
+from analysis.questions.scopes import Scope, read_scopes, verdicts
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Scope):
     """The optimizers of one sweep, workload and target.
 
     Attributes:
-        title: what tells it from the other comparisons.
-        answers: one per optimizer.
         reference: the optimizer in the numerator of the token ratios.
         ratios: one per other optimizer.
         pairs: every ordered pair of optimizers.
@@ -32,18 +29,11 @@ class Comparison:
         notes: verdicts, and what could not be compared.
     """
 
-    title: str
-    answers: tuple[Answer, ...]
     reference: str
     ratios: tuple[TokenRatio, ...]
     pairs: tuple[CriticalPair, ...]
     points: tuple[PlanePoint, ...]
     notes: tuple[str, ...]
-
-    @property
-    def scope(self) -> dict[str, Any]:
-        """Columns that every table begins with."""
-        return scope_columns(self.answers[0])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -52,9 +42,9 @@ class Comparison:
             "definition": self.answers[0].definition,
             "optimizers": [answer.group.optimizer for answer in self.answers],
             "reference": self.reference,
-            "token_ratios": [ratio.to_json() for ratio in self.ratios],
-            "critical_batch_sizes": [pair.to_json() for pair in self.pairs],
-            "compute_time": [point.to_json() for point in self.points],
+            "token_ratios": plain(self.ratios),
+            "critical_batch_sizes": plain(self.pairs),
+            "compute_time": plain(self.points),
             "notes": list(self.notes),
         }
 
@@ -80,7 +70,7 @@ class Comparisons:
         return {
             "confidence": self.config.confidence,
             "throughput": self.throughput.statement if self.throughput else "",
-            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "comparisons": plain(self.comparisons),
             "notes": list(self.notes),
         }
 
@@ -108,27 +98,25 @@ def compare(
         ResultsError: if the results cannot be read.
     """
     config = config or AnalysisConfig()
-    results = load(path)
-    found = list(scopes(answers(results, config, targets=targets, noise=False)).values())
-    if reference is not None and not any(named(scope, reference) for scope in found):
-        names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope)
+    found, notes = read_scopes(path, config, targets)
+    if reference is not None and not any(named(scope.answers, reference) for scope in found):
+        names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope.answers)
         raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")
     return Comparisons(
-        comparisons=tuple(_comparison(scope, reference, throughput, title(scope, found)) for scope in found),
+        comparisons=tuple(_comparison(scope, reference, throughput) for scope in found),
         config=config,
         throughput=throughput,
-        notes=tuple(results.notes),
+        notes=notes,
     )
 
 
-def _comparison(
-    scope: Sequence[Answer], reference: str | None, throughput: Throughput | None, title: str
-) -> Comparison:
-    chosen = pick_reference(scope, reference)
-    others = [answer for answer in scope if answer is not chosen]
+def _comparison(scope: Scope, reference: str | None, throughput: Throughput | None) -> Comparison:
+    answers = scope.answers
+    chosen = pick_reference(answers, reference)
+    others = [answer for answer in answers if answer is not chosen]
     ratios = [token_ratio(chosen, other) for other in others]
-    notes = verdicts(scope)
-    if reference is not None and not named(scope, reference):
+    notes = verdicts(answers)
+    if reference is not None and not named(answers, reference):
         notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
     if not others:
         notes.append(f"{chosen.group.optimizer} is the only optimizer: there is none to compare it with")
@@ -137,17 +125,16 @@ def _comparison(
         for ratio in ratios
         if not ratio.at
     ]
-    points = [] if throughput is None else [point for answer in scope for point in plane(answer, throughput)]
+    points = [] if throughput is None else [point for answer in answers for point in plane(answer, throughput)]
     if throughput is not None:
-        missing = {answer.group.optimizer for answer in scope} - {point.optimizer for point in points}
+        missing = {answer.group.optimizer for answer in answers} - {point.optimizer for point in points}
         notes += [f"{name}: no batch size that reached the target has a step time" for name in sorted(missing)]
         notes += sorted({point.assumption for point in points if point.assumption and point.on_frontier})
     return Comparison(
-        title=title,
-        answers=tuple(scope),
+        **vars(scope),
         reference=chosen.group.optimizer,
         ratios=tuple(ratios),
-        pairs=tuple(critical_pair(one, two) for one in scope for two in scope if one is not two),
+        pairs=tuple(critical_pair(one, two) for one in answers for two in answers if one is not two),
         points=tuple(points),
         notes=tuple(notes),
     )

@@ -18,10 +18,7 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.estimates import Estimate, beliefs, estimates
-from analysis.estimate.fitting.exponent import Belief
-from analysis.estimate.noise import NoiseScale
-from analysis.estimate.result import Answer
+from analysis.estimate.result import Answer, Curves, answered, known_value
 from analysis.estimate.studies import Study
 from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import Row, read
@@ -34,7 +31,6 @@ UNNAMED = "the target"
 """A target of which a table does not tell the value."""
 
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
-_NO_NOISE = NoiseScale(None, note="a table has no gradients", measured=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +68,15 @@ class TableFit:
 
     def _fit(self, answer: Answer, group: str | None, optimizer: str | None) -> dict[str, Any]:
         whole = fit_to_json(answer, self.answers)
-        of_sweeps = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit")
-        rest = {key: value for key, value in whole.items() if key not in of_sweeps and "noise_scale" not in key}
-        del rest["matched_geometry"]
-        known = isinstance(answer.target, TableTarget) and answer.target.known
+        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
+        rest = {key: value for key, value in whole.items() if key not in left_out and "noise_scale" not in key}
         points = [{key: value for key, value in point.items() if "noise_scale" not in key} for point in rest["points"]]
-        first = {"group": group, "optimizer": optimizer}
         return (
-            first
+            {"group": group}
             | rest
             | {
                 "optimizer": optimizer,
-                "target": answer.target.value if known else None,
+                "target": known_value(answer.target),
                 "confidence": answer.confidence,
                 "options": answer.critical.options,
                 "points": points,
@@ -122,27 +115,26 @@ def fit_table(
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)
-    parts: list[tuple[tuple[str | None, str | None], Group, list[float | None], list[list[Study]]]] = []
-    for (group, optimizer), members in _parts(rows, lambda row: (row.group, row.optimizer)):
-        about = _group(name, group, optimizer, members, one)
-        curves = _parts(members, lambda row: row.target)
-        curves.sort(key=lambda part: -math.inf if part[0] is None else part[0])
-        parts.append(
-            ((group, optimizer), about, [t for t, _ in curves], [_studies(name, curve) for _, curve in curves])
-        )
-    believed = iter(
-        beliefs(
-            [studies for *_, curves in parts for studies in curves], [t for _, _, own, _ in parts for t in own], config
-        )
+    names, curves = [], []
+    for who, members in _parts(rows, lambda row: (row.group, row.optimizer)):
+        about = _group(name, members, one)
+        parts = sorted(_parts(members, lambda row: row.target), key=lambda part: _first(part[0]))
+        made = [_studies(name, rows) for _, rows in parts]
+        failed = [_NOT_REACHED] * len(parts)
+        curves.append(Curves(group=about, targets=[_target(t) for t, _ in parts], studies=made, not_reached=failed))
+        names += [who] * len(parts)
+    return TableFit(
+        name=name,
+        answers=tuple(answer for found in answered(curves, config) for answer in found),
+        names=tuple(names),
+        unit=whole if unit else "examples (as in the table)",
+        notes=tuple(notes),
     )
-    found: list[Answer] = []
-    names: list[tuple[str | None, str | None]] = []
-    for who, about, targets, studies in parts:
-        made = _estimates(studies, targets, config, [next(believed) for _ in targets])
-        found += [_answer(about, target, config, estimate) for target, estimate in zip(targets, made, strict=True)]
-        names += [who] * len(targets)
-    words = whole if unit else "examples (as in the table)"
-    return TableFit(name=name, answers=tuple(found), names=tuple(names), unit=words, notes=tuple(notes))
+
+
+def _first(value: float | None) -> float:
+    """To sort by; what is not known comes first."""
+    return -math.inf if value is None else value
 
 
 def _parts(rows: Iterable[Row], key: Any) -> list[tuple[Any, list[Row]]]:
@@ -153,7 +145,8 @@ def _parts(rows: Iterable[Row], key: Any) -> list[tuple[Any, list[Row]]]:
     return list(found.items())
 
 
-def _group(name: str, group: str | None, optimizer: str | None, rows: Sequence[Row], unit: str) -> Group:
+def _group(name: str, rows: Sequence[Row], unit: str) -> Group:
+    group, optimizer = rows[0].group, rows[0].optimizer
     tokens = _parts(rows, lambda row: row.tokens_per_example)
     if len(tokens) > 1:
         raise DataError(
@@ -230,7 +223,7 @@ def _study(size: float, rows: Sequence[Row], grid_known: bool) -> Study:
     Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
     a learning rate of NaN keeps it from being taken for the edge of a grid.
     """
-    lrs: list[float | None] = sorted({row.lr for row in rows}, key=lambda lr: -math.inf if lr is None else lr)
+    lrs: list[float | None] = sorted({row.lr for row in rows}, key=_first)
     seeds = list(dict.fromkeys(row.seed for row in rows))
     shape = (len(lrs), len(seeds))
     steps, bound, status = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, "", dtype=object)
@@ -241,30 +234,3 @@ def _study(size: float, rows: Sequence[Row], grid_known: bool) -> Study:
     known = [lr if lr is not None and grid_known else math.nan for lr in lrs]
     number: Any = int(size) if size.is_integer() else size
     return Study(number, np.array(known), np.arange(len(seeds)), steps, status, bound, np.full(shape, -1))
-
-
-def _estimates(
-    curves: list[list[Study]], targets: list[float | None], config: AnalysisConfig, believed: list[Belief]
-) -> list[Estimate]:
-    count = len(curves)
-    return estimates(
-        curves,
-        config,
-        targets=targets,
-        not_reached=[_NOT_REACHED] * count,
-        believed=believed,
-    )
-
-
-def _answer(group: Group, target: float | None, config: AnalysisConfig, estimate: Estimate) -> Answer:
-    return Answer(
-        group=group,
-        target=_target(target),
-        config=config,
-        estimate=estimate,
-        noise={},
-        noise_scale=_NO_NOISE,
-        geometry=None,
-        matched_noise_scale=_NO_NOISE,
-        attention_logits={},
-    )

@@ -20,25 +20,24 @@ the same batch size; they differ in the devices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import Fit, interval
+from analysis.estimate.quantity import Quantity
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.comparison import shuffled
-from analysis.questions.recommendation.plans import Advice, Doubling, Plan, Quantity, Wish
-from analysis.read.throughput import Throughput, powers_of_two
+from analysis.questions.courses import Course, course, courses_of
+from analysis.questions.recommendation.plans import Advice, Doubling, Plan, Wish
+from analysis.read.throughput import Throughput
 
 NEAR = 1.05
 """A batch size is near the best when it takes at most this multiple of the best."""
 
-_CANDIDATES = 200
 _ROUNDING = 1e-9
 """Of batch sizes that differ by less than this, in the objective, the smallest is taken."""
 
@@ -46,29 +45,10 @@ _FLAT = 5e-3
 """Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """Steps and seconds over candidate batch sizes on one number of devices.
-
-    Attributes:
-        devices: devices that share a step.
-        batch_sizes: candidates, shape ``[K]``, increasing.
-        seconds: of a step, shape ``[K]``.
-        steps: to target by the fit, shape ``[K]``.
-        resampled: likewise, shape ``[R, K]``.
-    """
-
-    devices: int
-    batch_sizes: Array
-    seconds: Array
-    steps: Array
-    resampled: Array
-
-
 def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
     """The best batch size of an optimizer for every objective."""
     remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
-    courses = _courses(answer, throughput, wish.devices)
+    courses = [] if answer.fit is None else courses_of(answer.fit, throughput, answer.group.optimizer, wish.devices)
     if not courses:
         remarks.append(_why_nothing(answer, throughput, wish.devices))
         return Advice(answer=answer, plans={}, doubling=None, remarks=tuple(remarks))
@@ -85,55 +65,6 @@ def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | 
     table = [shuffled(plan.objective_resamples, seed=seed, turn=turn) for turn, plan in enumerate(plans)]
     best = np.argmin(table, axis=0)
     return [float((best == index).mean()) for index in range(len(plans))]
-
-
-def course(
-    fit: Fit, throughput: Throughput, optimizer: str, devices: int, span: tuple[float, float] | None = None
-) -> Course | None:
-    """Steps and seconds over the batch sizes that the fit covers and that have a step time; ``None`` without one.
-
-    Args:
-        fit: steps to target.
-        throughput: seconds per step.
-        optimizer: whose.
-        devices: devices that share a step.
-        span: look at these batch sizes instead of those the fit covers.
-    """
-    known = throughput.span(optimizer, devices)
-    if known is None:
-        return None
-    covered = span or (fit.batch_sizes[0], fit.batch_sizes[-1])
-    sizes = candidates(max(known[0], covered[0]), min(known[1], covered[1]))
-    if not len(sizes):
-        return None
-    return Course(
-        devices,
-        sizes,
-        throughput.seconds_per_step(optimizer, sizes, devices),
-        np.exp(fit.estimate.log_steps(sizes)),
-        np.exp(fit.resampled.log_steps(sizes)) if len(fit.resampled_log_steps) else np.empty((0, len(sizes))),
-    )
-
-
-def candidates(low: float, high: float) -> Array:
-    """Whole batch sizes from ``low`` to ``high``: all of them where they are few, else about 200 in equal ratios, with
-    both ends and every power of two."""
-    first, last = math.ceil(low), math.floor(high)
-    if first > last:
-        return np.empty(0)
-    if last - first < _CANDIDATES:
-        return np.arange(first, last + 1, dtype=float)
-    spaced = np.rint(np.geomspace(first, last, _CANDIDATES))
-    powers = [size for size in powers_of_two(last) if size >= first]
-    return np.unique(np.concatenate([spaced, powers]))
-
-
-def _courses(answer: Answer, throughput: Throughput, most: int) -> list[Course]:
-    fit, optimizer = answer.fit, answer.group.optimizer
-    if fit is None:
-        return []
-    found = [course(fit, throughput, optimizer, count) for count in throughput.device_counts(optimizer, most)]
-    return [entry for entry in found if entry is not None]
 
 
 def _weights(objective: str, entry: Course, wish: Wish, price: float | None) -> Array:
@@ -165,9 +96,9 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         objective=objective,
         batch_size=int(entry.batch_sizes[at]),
         devices=entry.devices,
-        near=_near(entry.batch_sizes, value, at),
-        best_interval=interval(entry.batch_sizes[best], confidence),
-        probability_near=float(shares.mean()) if len(shares) else None,
+        within_5_percent=_near(entry.batch_sizes, value, at),
+        best_batch_size_interval=interval(entry.batch_sizes[best], confidence),
+        probability_within_5_percent=float(shares.mean()) if len(shares) else None,
         steps=steps,
         seconds=steps.times(float(entry.seconds[at])),
         price=prices[chosen],
@@ -210,7 +141,7 @@ def _edge(fit: Fit, throughput: Throughput, optimizer: str, entry: Course, at: i
     if not beyond:
         return f"batch size {size:.0f} is the {end} with a step time: a {side} one may be better"
     wide = (span[0], min(span[1], fit.batch_sizes[-1] * 1e3))
-    further = course(fit, throughput, optimizer, entry.devices, wide)
+    further = course(fit, throughput, optimizer, entry.devices, span=wide)
     assert further is not None
     best = int((further.steps * further.seconds).argmin())
     if fit.batch_sizes[0] <= further.batch_sizes[best] <= fit.batch_sizes[-1]:

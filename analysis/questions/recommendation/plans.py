@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.arrays import Array
-from analysis.estimate.estimates import Interval
+from analysis.estimate.quantity import Interval, Plain, Quantity
 from analysis.estimate.result import Answer
+from analysis.plain import plain
 from cbs.errors import ConfigError
 
 OBJECTIVES = ("time", "cost", "examples", "priced")
@@ -43,25 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """A number with its interval; an end is ``None`` without resamples, or where the data leave it open."""
-
-    value: float
-    interval: Interval
-
-    def times(self, factor: float) -> Quantity:
-        """In another unit."""
-        low, high = self.interval
-        ends = (None if low is None else low * factor, None if high is None else high * factor)
-        return Quantity(value=self.value * factor, interval=ends)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"value": self.value, "interval": list(self.interval)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Plain):
     """The best batch size of one optimizer for one objective.
 
     Attributes:
@@ -69,10 +52,10 @@ class Plan:
         objective: what is as small as can be, see the head of this module.
         batch_size: examples.
         devices: devices that share a step.
-        near: smallest and largest batch size around it that take at most 5 % more on these devices.
-        best_interval: interval of the batch size that is best on these devices, over the resamples.
-        probability_near: that the batch size takes at most 5 % more than the best on these devices; ``None`` without
-            resamples.
+        within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
+        best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
+        probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
+            ``None`` without resamples.
         steps: to target.
         seconds: wall time to target, validation not included.
         price: of a device-hour; ``None`` where it is not known.
@@ -81,18 +64,18 @@ class Plan:
         objective_resamples: the objective on every resample, shape ``[R]``.
     """
 
-    optimizer: str
+    optimizer: str = field(repr=False)
     objective: str
     batch_size: int
     devices: int
-    near: tuple[int, int]
-    best_interval: Interval
-    probability_near: float | None
+    within_5_percent: tuple[int, int]
+    best_batch_size_interval: Interval
+    probability_within_5_percent: float | None
     steps: Quantity
     seconds: Quantity
-    price: float | None
+    price: float | None = field(repr=False)
     remarks: tuple[str, ...]
-    objective_value: float
+    objective_value: float = field(repr=False)
     objective_resamples: Array = field(repr=False)
 
     @property
@@ -110,23 +93,12 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values without the resamples."""
-        quantities = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
-        quantities["device_hours"] = self.device_hours
-        return {
-            "objective": self.objective,
-            "batch_size": self.batch_size,
-            "devices": self.devices,
-            "within_5_percent": list(self.near),
-            "best_batch_size_interval": list(self.best_interval),
-            "probability_within_5_percent": self.probability_near,
-            **{name: quantity.to_json() for name, quantity in quantities.items()},
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "remarks": list(self.remarks),
-        }
+        more = {name: plain(getattr(self, name)) for name in ("examples", "device_hours", "cost")}
+        return super().to_json() | more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doubling:
+class Doubling(Plain):
     """What twice as many devices buy when all of them are used, each time at the batch size of least time.
 
     Attributes:
@@ -142,16 +114,6 @@ class Doubling:
     time_factor: Quantity
     cost_factor: Quantity
     remarks: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "devices": self.devices,
-            "batch_sizes": list(self.batch_sizes),
-            "time_factor": self.time_factor.to_json(),
-            "cost_factor": self.cost_factor.to_json(),
-            "remarks": list(self.remarks),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +141,7 @@ class Advice:
         return {
             "optimizer": self.optimizer,
             "verdict": str(self.answer.verdict),
-            "plans": [plan.to_json() for plan in self.plans.values()],
-            "doubling_devices": None if self.doubling is None else self.doubling.to_json(),
+            "plans": plain(list(self.plans.values())),
+            "doubling_devices": plain(self.doubling),
             "remarks": list(self.remarks),
         }

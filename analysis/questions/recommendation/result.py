@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import answers, scopes
+from analysis.estimate.quantity import Plain
+from analysis.plain import plain
 from analysis.questions.recommendation import advise, probabilities_of_best
 from analysis.questions.recommendation.plans import Advice, Wish
-from analysis.questions.scopes import scope_columns, title
-from analysis.read.results import load
+from analysis.questions.scopes import Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winner:
+class Winner(Plain):
     """The optimizer that is best for an objective.
 
     Attributes:
@@ -34,30 +34,20 @@ class Winner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommendation:
+class Recommendation(Scope):
     """What to train with, for one sweep, workload and target.
 
     Attributes:
-        title: what tells it from the others.
-        scope: columns that every table begins with.
         advice: one per optimizer.
         winners: one per objective; empty where nothing can be recommended.
     """
 
-    title: str
-    scope: dict[str, Any]
     advice: tuple[Advice, ...]
     winners: tuple[Winner, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return self.scope | {
-            "optimizers": [advice.to_json() for advice in self.advice],
-            "best": [
-                {"objective": best.objective, "optimizer": best.optimizer, "probability": best.probability}
-                for best in self.winners
-            ],
-        }
+        return self.scope | {"optimizers": plain(self.advice), "best": plain(self.winners)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +72,9 @@ class Recommendations:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return {
             "confidence": self.config.confidence,
-            "devices": self.wish.devices,
-            "price": self.wish.price,
-            "price_ratio": self.wish.price_ratio,
+            **asdict(self.wish),
             "throughput": self.throughput.statement,
-            "recommendations": [recommendation.to_json() for recommendation in self.recommendations],
+            "recommendations": plain(self.recommendations),
             "notes": list(self.notes),
         }
 
@@ -113,25 +101,18 @@ def recommend(
         ResultsError: if the results cannot be read.
     """
     config = config or AnalysisConfig()
-    results = load(path)
-    found = list(scopes(answers(results, config, targets=targets, noise=False)).values())
+    found, notes = read_scopes(path, config, targets)
     recommendations = []
     for scope in found:
-        advice = tuple(advise(answer, throughput, wish) for answer in scope)
-        recommendations.append(
-            Recommendation(
-                title=title(scope, found),
-                scope=scope_columns(scope[0]),
-                advice=advice,
-                winners=_winners(advice, wish, config.seed),
-            )
-        )
+        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        winners = _winners(advice, wish, config.seed)
+        recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(
         wish=wish,
         recommendations=tuple(recommendations),
         config=config,
         throughput=throughput,
-        notes=tuple(results.notes),
+        notes=notes,
     )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from analysis.arrays import Array, percentiles
 from analysis.config import AnalysisConfig
-from analysis.estimate.estimates import Interval
 from analysis.estimate.laws.three_term import Runs
+from analysis.estimate.quantity import Interval
 from analysis.estimate.result import Answer, answers
 from analysis.read.results import load
 from cbs.errors import ConfigError
@@ -172,7 +172,7 @@ def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_
     group, fit, critical = answer.group, answer.fit, answer.critical
     assert fit is not None
     assert critical.value is not None
-    data, ends = answer.examples_at_critical, answer.examples_at_critical_interval
+    data, ends = answer.examples_at_critical.value, answer.examples_at_critical.interval
     resampled = fit.resampled.examples_at_critical
     if data_at_batch is not None:
         size = np.array([data_at_batch])

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from analysis.estimate.diagnosis import Doubts
+from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
@@ -33,7 +33,7 @@ _WIDE_GAP = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suggestion:
+class Suggestion(Plain):
     """Trials that would help: every batch size with every seed (and learning rate), less what is there already.
 
     Attributes:
@@ -52,7 +52,7 @@ class Suggestion:
         command: for the shell; empty where the sweep was not run by ``cbs sweep``.
     """
 
-    group: Group
+    group: Group = field(repr=False)
     target: Target
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -66,25 +66,13 @@ class Suggestion:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "sweep": self.group.sweep,
-            "workload": self.group.workload,
-            "optimizer": self.group.optimizer,
-            "target": self.target.to_json(),
-            "batch_sizes": list(self.batch_sizes),
-            "seeds": list(self.seeds),
-            "lrs": None if self.lrs is None else list(self.lrs),
-            "missing": [list(cell) for cell in self.missing],
-            "trials": self.trials,
-            "reasons": list(self.reasons),
-            "interval_factor": self.interval_factor,
-            "cost": self.cost,
-            "command": self.command,
-        }
+        group = self.group
+        about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
+        return about | super().to_json()
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Design:
     """Batch sizes and seeds to have, and why."""
 
     batch_sizes: tuple[int, ...]
@@ -106,31 +94,31 @@ def suggest(answer: Answer) -> Suggestion | None:
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }
-    wish = _asked_for(answer, edges) or _most_for_its_cost(answer)
-    if wish is None:
+    design = _asked_for(answer, edges) or _most_for_its_cost(answer)
+    if design is None:
         return None
-    rates = _rates(answer, wish, edges)
-    missing, trials, cost = _missing(answer, wish, rates)
+    rates = _rates(answer, design, edges)
+    missing, trials, cost = _missing(answer, design, rates)
     if not missing:
         return None
     return Suggestion(
         group=answer.group,
         target=answer.target,
-        batch_sizes=wish.batch_sizes,
-        seeds=wish.seeds,
+        batch_sizes=design.batch_sizes,
+        seeds=design.seeds,
         lrs=rates,
         missing=missing,
         trials=trials,
-        reasons=wish.reasons,
+        reasons=design.reasons,
         interval_factor=_factor(answer, missing),
         cost=cost,
         command=adding(
-            answer.group.folder, answer.group.optimizer.partition("(")[0], wish.batch_sizes, wish.seeds, rates
+            answer.group.folder, answer.group.optimizer.partition("(")[0], design.batch_sizes, design.seeds, rates
         ),
     )
 
 
-def _rates(answer: Answer, wish: _Wish, edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
+def _rates(answer: Answer, design: _Design, edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
     """Learning rates of the command; ``None`` where the sweep searches them and no best one lies at an edge.
 
     A search does not go on at a target that the sweep was not run for, so those beyond an edge are listed, with those
@@ -140,7 +128,7 @@ def _rates(answer: Answer, wish: _Wish, edges: dict[int, tuple[float, ...]]) -> 
     searched = not isinstance(axes, dict) or axes.get("lrs") is None
     if not edges and searched:
         return None
-    near = [study for study in answer.studies if not searched or study.batch_size in wish.batch_sizes]
+    near = [study for study in answer.studies if not searched or study.batch_size in design.batch_sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
     return tuple(sorted(tried.union(*edges.values()))) or None
 
@@ -162,7 +150,7 @@ def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
     return tuple(sorted([*have, *(next(new) for _ in range(least - len(have)))]))
 
 
-def _asked_for(answer: Answer, edges: dict[int, tuple[float, ...]]) -> _Wish | None:
+def _asked_for(answer: Answer, edges: dict[int, tuple[float, ...]]) -> _Design | None:
     """What the verdict asks for; ``None`` where it asks for nothing."""
     reached = [point.batch_size for point in answer.points if point.reached]
     sizes: set[int] = set()
@@ -185,7 +173,7 @@ def _asked_for(answer: Answer, edges: dict[int, tuple[float, ...]]) -> _Wish | N
     if have < SEEDS:
         sizes |= set(reached)
         reasons.append(f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known")
-    return _Wish(tuple(sorted(sizes)), seeds, tuple(reasons)) if reasons else None
+    return _Design(tuple(sorted(sizes)), seeds, tuple(reasons)) if reasons else None
 
 
 def _sides(answer: Answer) -> tuple[list[int], list[int]]:
@@ -195,7 +183,7 @@ def _sides(answer: Answer) -> tuple[list[int], list[int]]:
     """
     reached = [point.batch_size for point in answer.points if point.reached]
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
-    seen = answer.estimate.seen if len(reached) > 1 else (False, False)
+    seen = answer.doubts.seen if len(reached) > 1 else (False, False)
     smaller = [first // 2**power for power in (2, 1) if first % 2**power == 0 and first >= 2**power]
     larger = [last * 2**power for power in (1, 2)]
     return (
@@ -206,10 +194,7 @@ def _sides(answer: Answer) -> tuple[list[int], list[int]]:
 
 def _beside_decisive(answer: Answer) -> list[int]:
     """The batch size that decides alone, and the middles of the gaps on its sides; empty where none does."""
-    estimate = answer.estimate
-    if "pareto" not in estimate.critical:
-        return []
-    found = Doubts(left_out=estimate.left_out, ends=estimate.critical["pareto"].interval).decisive()
+    found = answer.doubts.decisive()
     if found is None:
         return []
     size = round(found[0])
@@ -221,7 +206,7 @@ def _middle(below: int, above: int) -> int:
     return round(math.sqrt(below * above))
 
 
-def _most_for_its_cost(answer: Answer) -> _Wish | None:
+def _most_for_its_cost(answer: Answer) -> _Design | None:
     """New batch sizes at the seeds that are there, or further seeds at some: whatever reaches the goal at less cost."""
     fit = answer.fit
     if fit is None or not two_sided(fit):
@@ -241,7 +226,7 @@ def _most_for_its_cost(answer: Answer) -> _Wish | None:
         if chosen:
             cells = _new(answer, [(size, seed) for size in chosen for seed in seeds])
             reason = f"{what} {_listed(chosen)}: nothing is missing; these narrow the interval most per example"
-            plans.append((_factor(answer, cells) or 1.0, _examples(answer, cells), _Wish(chosen, seeds, (reason,))))
+            plans.append((_factor(answer, cells) or 1.0, _examples(answer, cells), _Design(chosen, seeds, (reason,))))
     if not plans:
         return None
     return min(plans, key=lambda plan: (plan[0] > GOAL, plan[1] if plan[0] <= GOAL else plan[0]))[2]
@@ -264,14 +249,14 @@ def _factor(answer: Answer, cells: Sequence[tuple[int, int]]) -> float | None:
 
 
 def _missing(
-    answer: Answer, wish: _Wish, lrs: tuple[float, ...] | None
+    answer: Answer, design: _Design, lrs: tuple[float, ...] | None
 ) -> tuple[tuple[tuple[int, int], ...], int | None, float]:
     """Cells of which trials are missing, how many (if it is known), and the examples they take."""
     studies = {study.batch_size: study for study in answer.studies}
     usual = int(np.median([len(study.lrs) for study in answer.studies]))
     cells, trials, cost = [], 0, 0.0
-    for size in wish.batch_sizes:
-        for seed in wish.seeds:
+    for size in design.batch_sizes:
+        for seed in design.seeds:
             done = _done(studies.get(size), seed)
             lacking = (0 if done else usual) if lrs is None else sum(lr not in done for lr in lrs)
             if lacking:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate import estimates
+from analysis.estimate import study_fits
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import (
     DEFINITIONS,
@@ -105,8 +105,8 @@ class TestAll:
         rows = [hyperbola(STEPS * k, EXAMPLES / 8 * k**2) for k in (1, 2, 3)]
         tables = [[Table.of(np.exp(row[None, None])) for row in each] for each in rows]
         fits = [fit_curve(SIZES, table, resamples=200, belief=HELD) for table in tables]
-        measured = [estimates.sample(fit, loss) for fit, loss in zip(fits, LOSSES, strict=True)]
-        drawn = [estimates.sample(fit, loss, resampled=True) for fit, loss in zip(fits, LOSSES, strict=True)]
+        measured = [study_fits.sample(fit, loss) for fit, loss in zip(fits, LOSSES, strict=True)]
+        drawn = [study_fits.sample(fit, loss, resampled=True) for fit, loss in zip(fits, LOSSES, strict=True)]
         low, high = interval(definition(drawn, 1), 0.95)
         assert low == pytest.approx(definition(measured, 1)[0], rel=SHIFT)
         assert high == pytest.approx(low, rel=SHIFT)

@@ -50,12 +50,12 @@ def test_a_sweep_with_holes_says_the_same_as_a_whole_one() -> None:
     """30 % of the cells of 20 sweeps were never run. At 95 % fewer than 17 hits have probability 0.016. Taken for
     failed they let learning rates win that happened to be run with every seed: estimates are then off by a factor."""
     found = [estimate(sweep(seed, missing=0.3)) for seed in range(20)]
-    assert sum(holds(CRITICAL, each.critical["pareto"].interval) for each in found) >= 17
+    assert sum(holds(CRITICAL, each.definitions["pareto"].interval) for each in found) >= 17
     assert sum(holds(MIN_STEPS, each.min_steps.interval) for each in found) >= 17
     assert np.median([each.min_steps.value or math.nan for each in found]) == pytest.approx(MIN_STEPS, rel=0.05)
     failed = [estimate(sweep(seed, missing=0.3, known=False)) for seed in range(10)]
     off = [
-        np.median([abs(math.log((each.critical["pareto"].value or math.inf) / CRITICAL)) for each in some])
+        np.median([abs(math.log((each.definitions["pareto"].value or math.inf) / CRITICAL)) for each in some])
         for some in (found, failed)
     ]
     assert off[0] < 0.15
@@ -65,7 +65,7 @@ def test_a_sweep_with_holes_says_the_same_as_a_whole_one() -> None:
 def test_nothing_missing_nothing_changed() -> None:
     """Where all was run, what ``ran`` says is what is taken when it says nothing."""
     whole, told = (estimate(sweep(0, missing=0.0, known=known)) for known in (True, False))
-    assert whole.critical["pareto"].interval == told.critical["pareto"].interval
+    assert whole.definitions["pareto"].interval == told.definitions["pareto"].interval
     assert whole.points == told.points
 
 
@@ -102,9 +102,9 @@ def test_an_exponent_at_the_end_of_what_is_looked_for_is_open(exponent: float) -
     sizes = 2.0 ** np.arange(1, 10)
     steps = 1000 * (1 + (30.0 / sizes) ** exponent)
     found = fit_table(pd.DataFrame({"batch_size": sizes, "steps": steps}), QUICK).answers[0]
-    assert found.exponent is None
-    assert found.exponent_interval[0 if exponent < 1 else 1] is None
-    assert not set(EXPONENTS) & {found.exponent, *found.exponent_interval}
+    assert found.exponent.value is None
+    assert found.exponent.interval[0 if exponent < 1 else 1] is None
+    assert not set(EXPONENTS) & {found.exponent.value, *found.exponent.interval}
 
 
 @pytest.mark.parametrize(

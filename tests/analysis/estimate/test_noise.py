@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from analysis.estimate import noise
-from analysis.estimate.noise import UNSAID, Measured, NoiseScale, correct, near, over, pooled_ratio
+from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, over, pooled_ratio
+from analysis.estimate.quantity import Quantity
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus
@@ -34,7 +35,7 @@ def folder(root: Path, batch_size: int = 8, seed: int = 0, truth: Truth | None =
     return Store(root).trials / result.trial_id
 
 
-def measure(folders: list[Path], steps_to_target: list[float], batch_size: int) -> Measured:
+def measure(folders: list[Path], steps_to_target: list[float], batch_size: int) -> NoiseScales:
     return noise.measure([read_steps(path / "steps.parquet") for path in folders], steps_to_target, batch_size)
 
 
@@ -234,11 +235,11 @@ def test_without_a_critical_batch_size_the_geometric_mean_stands_in() -> None:
 
 def test_a_ratio_holds_both_uncertainties() -> None:
     """Factors of 2 and 1.5 either way: on the log axis the distances add up as squares."""
-    found = over(NoiseScale(30.0, (15.0, 60.0)), 40.0, (40 / 1.5, 60.0))
+    found = over(NoiseScale(30.0, (15.0, 60.0)), Quantity(40.0, (40 / 1.5, 60.0)))
     factor = math.exp(math.hypot(math.log(2), math.log(1.5)))
     assert found.value == pytest.approx(0.75)
     assert found.interval == (pytest.approx(0.75 / factor), pytest.approx(0.75 * factor))
-    exact = over(NoiseScale(30.0, (20.0, 50.0)), 40.0, (40.0, 40.0))
+    exact = over(NoiseScale(30.0, (20.0, 50.0)), Quantity(40.0, (40.0, 40.0)))
     assert exact.interval == (pytest.approx(0.5), pytest.approx(1.25))
 
 
@@ -254,14 +255,14 @@ def test_a_ratio_holds_both_uncertainties() -> None:
 def test_an_end_that_is_open_in_one_is_open_in_the_ratio(
     given: NoiseScale, critical: float, interval: tuple[float | None, float | None], ends: tuple[bool, bool]
 ) -> None:
-    found = over(given, critical, interval)
+    found = over(given, Quantity(critical, interval))
     assert found.value == pytest.approx(0.75)
     assert tuple(end is not None for end in found.interval) == ends
 
 
 @pytest.mark.parametrize(("given", "critical"), [(NoiseScale(None, (15.0, None)), 40.0), (NoiseScale(30.0), None)])
 def test_a_ratio_of_what_is_undefined_is_undefined(given: NoiseScale, critical: float | None) -> None:
-    found = over(given, critical, (30.0, 50.0))
+    found = over(given, Quantity(critical, (30.0, 50.0)))
     assert (found.value, found.interval) == (None, (None, None))
 
 
@@ -271,6 +272,7 @@ def test_the_ratio_covers() -> None:
     hits = 0
     for own, other in np.exp(rng.standard_normal((1000, 2)) * [0.3, 0.15]):
         half, quarter = math.exp(1.96 * 0.3), math.exp(1.96 * 0.15)
-        low, high = over(NoiseScale(own, (own / half, own * half)), other, (other / quarter, other * quarter)).interval
+        critical = Quantity(other, (other / quarter, other * quarter))
+        low, high = over(NoiseScale(own, (own / half, own * half)), critical).interval
         hits += low <= 1.0 <= high
     assert 929 <= hits <= 968

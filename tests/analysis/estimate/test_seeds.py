@@ -99,7 +99,7 @@ def test_an_estimate_says_which_and_its_interval_holds_either_way(factor: float)
     assert estimate(trials()).verdict is Verdict.OK
     found = estimate(data)
     assert found.verdict is Verdict.FAR_SEED
-    assert f"seed 11 at batch size 256 took {found.far_seeds[0].factor:.2g} times the steps" in found.advice
+    assert f"seed 11 at batch size 256 took {found.doubts.far_seeds[0].factor:.2g} times the steps" in found.advice
     (row,) = found.to_json()["far_seeds"]
     assert (row["batch_size"], row["seed"], row["factor"]) == (256, 11, pytest.approx(factor, rel=0.2))
     # the estimate is that of the rest
@@ -138,5 +138,5 @@ def test_with_and_without_hold_the_truth() -> None:
 def test_one_run_at_eleven_times_the_steps_does_not_hide_the_curve(place: int) -> None:
     found = estimate(slowed(trials(), (place, 2, 11.0)))
     assert found.verdict is Verdict.FAR_SEED
-    assert found.seen == (True, True)
-    assert math.log(found.critical["pareto"].value or math.inf) == pytest.approx(math.log(CRITICAL), abs=0.35)
+    assert found.doubts.seen == (True, True)
+    assert math.log(found.definitions["pareto"].value or math.inf) == pytest.approx(math.log(CRITICAL), abs=0.35)

@@ -62,7 +62,7 @@ def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None
     for answer in measured.answers:
         (line,) = [line for line in lines if line.startswith(f"{answer.group.optimizer} ")]
         assert with_interval(answer.critical_batch_size, answer.interval) in line
-        assert with_interval(answer.exponent, answer.exponent_interval) in line
+        assert with_interval(answer.exponent.value, answer.exponent.interval) in line
         assert f"{number(100 * answer.fit.residual_rms, 2)} %" in line
         assert line.rstrip().endswith(str(answer.verdict))
         verdict = "" if answer.verdict == "ok" else f"{answer.verdict}: "
@@ -76,9 +76,9 @@ def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measure
         size = answer.hyperbola.critical_batch_size
         assert f"if it were a hyperbola: B_crit {with_interval(size.value, size.interval)}" in shown
     same = [
-        replace(answer, estimate=replace(answer.estimate, hyperbola=replace(answer.hyperbola, critical_batch_size=own)))
+        replace(answer, hyperbola=replace(answer.hyperbola, critical_batch_size=own))
         for answer in measured.answers
-        for own in [replace(answer.estimate.min_steps, value=answer.critical_batch_size, interval=answer.interval)]
+        for own in [replace(answer.min_steps, value=answer.critical_batch_size, interval=answer.interval)]
     ]
     assert "hyperbola" not in " ".join(summary(same).lines)
 
@@ -156,7 +156,7 @@ def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) ->
             for answer in defined.answers
             if (answer.group.optimizer, answer.target.value) == (row["optimizer"], row["target"])
         ]
-        entry = answer.estimate.critical[row["definition"]]
+        entry = answer.definitions[row["definition"]]
         assert (row["value"] == pytest.approx(entry.value)) if entry.value else pd.isna(row["value"])
         assert pd.isna(row["value"]) or row["value_tokens"] == pytest.approx(32 * row["value"])
         assert json.loads(row["options"]) == entry.options

@@ -351,11 +351,10 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_its_exponent(tmp_
     fit = dataclasses.replace(answer.fit, estimate=bent)
     drawn = {}
     for name, shown in {"bent": fit, "straight": dataclasses.replace(fit, estimate=fit.hyperbola)}.items():
-        estimate = dataclasses.replace(answer.estimate, fit=shown)
-        table = FIGURES["steps"].compute([dataclasses.replace(answer, estimate=estimate)])
+        table = FIGURES["steps"].compute([dataclasses.replace(answer, fit=shown)])
         drawn[name] = (table["kind"] == "hyperbola").any()
         legend = next(iter(FIGURES["steps"].figure(table).legends))
-        assert any(f"a = {answer.exponent:.2f}" in text.get_text() for text in legend.get_texts())
+        assert any(f"a = {answer.exponent.value:.2f}" in text.get_text() for text in legend.get_texts())
         curve = table[table["kind"] == "fit"]
         np.testing.assert_allclose(np.log(curve["steps"]), shown.estimate.log_steps(curve["batch_size"].to_numpy()))
     assert drawn == {"bent": True, "straight": False}

@@ -190,12 +190,12 @@ def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
 def test_everything_is_there(document: Document, page: Page) -> None:
     text = document.text()
     for answer in page.answers:
-        examples = answer.examples_at_critical
-        for value in (answer.critical_batch_size, answer.min_steps, examples, answer.noise_scale.value):
+        examples = answer.examples_at_critical.value
+        for value in (answer.critical_batch_size, answer.min_steps.value, examples, answer.noise_scale.value):
             assert number(value) in text
         for end in answer.interval:
             assert number(end) in text
-        for entry in answer.estimate.critical.values():
+        for entry in answer.definitions.values():
             assert entry.remark in text
         for point in answer.points:
             assert number(point.steps_to_target) in text

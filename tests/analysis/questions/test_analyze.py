@@ -135,7 +135,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_known_parameters_come_back_exactly(exact: Path) -> None:
     adamw, muon = run(exact).answers
-    assert (adamw.min_steps, adamw.examples_at_critical) == (pytest.approx(175), pytest.approx(2 * 7381))
+    assert (adamw.min_steps.value, adamw.examples_at_critical.value) == (pytest.approx(175), pytest.approx(2 * 7381))
     assert adamw.critical_batch_size == pytest.approx(7381 / 175)
     assert adamw.interval == (pytest.approx(7381 / 175), pytest.approx(7381 / 175))
     assert muon.critical_batch_size == pytest.approx(50)
@@ -177,7 +177,7 @@ def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None
     assert len(found) == 6
     for value in (2.4, 2.6, 2.8):
         scale = math.exp((2.4 - value) / 0.3)
-        assert found["adamw", value].min_steps == pytest.approx(175 * scale, rel=1e-6)
+        assert found["adamw", value].min_steps.value == pytest.approx(175 * scale, rel=1e-6)
         assert found["adamw", value].critical_batch_size == pytest.approx(7381 / 175, rel=1e-6)
 
 
@@ -200,12 +200,12 @@ def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: P
     options = {"overhead": {"overhead": 0.5, "reference_batch": 8.0}}
     adamw = run(exact, definition="overhead", options=options).answers[0]
     assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175)
-    assert adamw.estimate.critical["pareto"].value == pytest.approx(7381 / 175)
+    assert adamw.definitions["pareto"].value == pytest.approx(7381 / 175)
     found = run(exact, options=options)
     written(found, tmp_path)
     beside = found.answers[0]
     assert beside.critical_batch_size == pytest.approx(7381 / 175)
-    assert beside.estimate.critical["overhead"].to_json() == adamw.critical.to_json()
+    assert beside.definitions["overhead"].to_json() == adamw.critical.to_json()
     summary = pd.read_csv(tmp_path / "summary.csv")
     assert summary["lack_of_fit"].dtype == float
     assert summary["exponent"].tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
@@ -251,7 +251,7 @@ def test_several_sweeps_are_analyzed_apart(tmp_path: Path) -> None:
     for name, min_steps in (("one", 175.0), ("two", 350.0)):
         truth = dataclasses.replace(INTERIOR, min_steps=min_steps)
         sweep(tmp_path / name, {"adamw": truth}, batch_sizes=(2, 8, 32), lrs=LRS[:3], growth=1.5, name=name)
-    found = {answer.group.sweep: answer.min_steps for answer in run(tmp_path).answers}
+    found = {answer.group.sweep: answer.min_steps.value for answer in run(tmp_path).answers}
     assert found == {"one": pytest.approx(175), "two": pytest.approx(350)}
 
 

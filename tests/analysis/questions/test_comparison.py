@@ -79,10 +79,10 @@ def test_without_noise_the_ratio_is_that_of_the_truths(tmp_path: Path) -> None:
     assert ratio.curve is not None
     expected = (175 + 7381 / ratio.curve.batch_sizes) / (80 + 4000 / ratio.curve.batch_sizes)
     np.testing.assert_allclose(ratio.curve.values, expected, rtol=1e-6)
-    assert ratio.rises == 1.0, "50 examples is more than 42"
+    assert ratio.probability_not_decreasing == 1.0, "50 examples is more than 42"
     assert ratio.slope is not None
     assert ratio.slope > 0
-    assert token_ratio(found["muon"], found["adamw"]).rises == 0.0
+    assert token_ratio(found["muon"], found["adamw"]).probability_not_decreasing == 0.0
 
 
 def test_the_interval_is_that_of_two_independent_means(noisy: dict[str, Answer]) -> None:
@@ -102,7 +102,7 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
     found = made(tmp_path / "b", {"adamw": BASE, "slow": dataclasses.replace(BASE, min_steps=600.0)}, max_steps=500)
     assert token_ratio(found["adamw"], found["slow"]).at == ()
     assert token_ratio(found["adamw"], found["slow"]).curve is None
-    assert token_ratio(found["adamw"], found["slow"]).rises is None
+    assert token_ratio(found["adamw"], found["slow"]).probability_not_decreasing is None
     (single,) = read(tmp_path / "a")
     ratio = token_ratio(found["adamw"], single)
     assert [at.batch_size for at in ratio.at] == [32]
@@ -136,8 +136,8 @@ def with_resamples(answer: Answer, name: str, values: Sequence[float]) -> Answer
     bounded = [value for value in values if 0 < value < math.inf]
     value = float(np.median(bounded)) if bounded else None
     critical = dataclasses.replace(answer.critical, value=value, resampled=np.asarray(values, dtype=float))
-    estimate = dataclasses.replace(answer.estimate, critical={**answer.estimate.critical, "pareto": critical})
-    return dataclasses.replace(answer, estimate=estimate, group=dataclasses.replace(answer.group, optimizer=name))
+    definitions = {**answer.definitions, "pareto": critical}
+    return dataclasses.replace(answer, definitions=definitions, group=dataclasses.replace(answer.group, optimizer=name))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,7 @@ def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     fit = fit_curve(SIZES, measured, resamples=300, seed=0)
     value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)
-    estimate = dataclasses.replace(like.estimate, fit=fit, critical={**like.estimate.critical, "pareto": made})
-    return dataclasses.replace(like, estimate=estimate)
+    return dataclasses.replace(like, fit=fit, definitions={**like.definitions, "pareto": made})
 
 
 def probabilities(like: Answer, count: int, *, ratio: float, seeds: int = 3) -> np.ndarray:

@@ -101,8 +101,8 @@ def test_worked_points_of_mccandlish_are_a_whole_curve() -> None:
         }
     )
     (answer,) = fit_table(frame, QUICK).answers
-    assert answer.min_steps == pytest.approx(worked.MIN_STEPS, rel=PRECISION)
-    assert answer.examples_at_critical == pytest.approx(2 * worked.MIN_EXAMPLES, rel=PRECISION)
+    assert answer.min_steps.value == pytest.approx(worked.MIN_STEPS, rel=PRECISION)
+    assert answer.examples_at_critical.value == pytest.approx(2 * worked.MIN_EXAMPLES, rel=PRECISION)
     assert answer.critical_batch_size == pytest.approx(worked.CRITICAL, rel=PRECISION)
     for point, (_, _, examples) in zip(answer.points, worked.POINTS, strict=True):
         assert point.examples_to_target == pytest.approx(worked.MIN_EXAMPLES * examples)

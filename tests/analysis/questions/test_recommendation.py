@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer, answers
 from analysis.questions.comparison.frontier import plane
-from analysis.questions.recommendation import advise, candidates, probabilities_of_best
+from analysis.questions.courses import candidates
+from analysis.questions.recommendation import advise, probabilities_of_best
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
@@ -72,7 +73,7 @@ def test_the_best_batch_size_and_its_time_in_closed_form(exact: Answer, devices:
     assert plan.steps.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / plan.batch_size)
     assert plan.examples.value == pytest.approx(MIN_STEPS * plan.batch_size + MIN_EXAMPLES)
     assert plan.device_hours.value == pytest.approx(devices * plan.seconds.value / 3600)
-    assert plan.probability_near == 1.0
+    assert plan.probability_within_5_percent == 1.0
     assert plan.remarks == ()
 
 
@@ -91,7 +92,7 @@ def test_the_five_percent_range_is_that_of_the_closed_form(exact: Answer) -> Non
     both = (1.05 * (a + b) ** 2 - a * a - b * b) / (a * b)
     factor = (both + math.sqrt(both * both - 4)) / 2
     best = math.sqrt(CRITICAL * latency * rate)
-    assert plan.near == (pytest.approx(best / factor, rel=0.03), pytest.approx(best * factor, rel=0.03))
+    assert plan.within_5_percent == (pytest.approx(best / factor, rel=0.03), pytest.approx(best * factor, rel=0.03))
 
 
 def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_said_to_be_the_last(exact: Answer) -> None:
@@ -189,11 +190,11 @@ def test_intervals_and_probabilities_come_from_the_resamples_of_the_steps(noisy:
     seconds = np.sort(steps * (0.05 + plan.batch_size / 8000.0))
     low, high = plan.seconds.interval
     assert (low, high) == (pytest.approx(seconds[25], rel=0.01), pytest.approx(seconds[974], rel=0.01))
-    assert 0 < plan.probability_near <= 1
+    assert 0 < plan.probability_within_5_percent <= 1
     sizes = np.arange(SIZES[0], SIZES[-1] + 1.0)
     each = np.exp(answer.fit.resampled.log_steps(sizes)) * (0.05 + sizes / 8000.0)
     ends = np.quantile(sizes[each.argmin(axis=1)], [0.025, 0.975])
-    assert plan.best_interval == (pytest.approx(ends[0], rel=0.05), pytest.approx(ends[1], rel=0.05))
+    assert plan.best_batch_size_interval == (pytest.approx(ends[0], rel=0.05), pytest.approx(ends[1], rel=0.05))
 
 
 def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_its_fit_says(

@@ -212,7 +212,7 @@ def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
             for answer in measured
             if (answer.group.optimizer, answer.target) == (a.optimizer, a.target) == (b.optimizer, b.target)
         ]
-        assert a.data == pytest.approx(32 * answer.examples_at_critical)
+        assert a.data == pytest.approx(32 * answer.examples_at_critical.value)
         assert b.data == pytest.approx(32 * 64 * math.exp(answer.fit.estimate.log_steps(np.array([64.0]))[0]))
 
 

@@ -47,7 +47,7 @@ def test_the_critical_batch_size_of_known_curves_comes_out(tmp_path: Path) -> No
     import_runs([write_csv(tmp_path / "runs.csv", long_rows())], tmp_path / "out", settings())
     (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100))
     assert answer.critical_batch_size == pytest.approx(32.0, rel=EXACT)
-    assert answer.min_steps == pytest.approx(100.0, rel=EXACT)
+    assert answer.min_steps.value == pytest.approx(100.0, rel=EXACT)
     assert {point.best_lr for point in answer.points} == {2e-3}
     assert not answer.noise_scale.measured
     assert answer.noise_scale.note == "no gradient moments were recorded"
