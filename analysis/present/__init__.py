@@ -26,6 +26,10 @@ SCHEMA_VERSION = 2
 """Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
 
 
+_DRAWN = (".pdf", ".png", ".csv")
+"""What a figure is written as."""
+
+
 class Result(Protocol):
     """What a question returns."""
 
@@ -144,11 +148,10 @@ def to_json(result: Result, *, files: Sequence[Path] = ()) -> dict[str, Any]:
 
 def _short(names: Sequence[str]) -> list[str]:
     """Names of files, a figure's three formats in one."""
-    drawn = {name.removesuffix(".pdf") for name in names if name.endswith(".pdf")}
-    kept = dict.fromkeys(
-        f"{stem}.{{pdf,png,csv}}" if (stem := name.rpartition(".")[0]) in drawn else name for name in names
-    )
-    return list(kept)
+    whole = {
+        f"{name[:-4]}{end}": f"{name[:-4]}.{{pdf,png,csv}}" for name in names for end in _DRAWN if name[-4:] == ".pdf"
+    }
+    return list(dict.fromkeys(whole.get(name, name) for name in names))
 
 
 __all__ = ["SCHEMA_VERSION", "Presentation", "presentation", "show", "to_json", "write"]

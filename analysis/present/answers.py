@@ -125,7 +125,7 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
     lines = []
     for answer in answers:
         who = f"{answer.group.optimizer}{titled([answer]) if several_targets else ''}"
-        if found := _if_hyperbola(answer):
+        if found := if_hyperbola(answer):
             lines.append(f"{who}: {found}")
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
@@ -134,7 +134,7 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
     return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines)
 
 
-def _if_hyperbola(answer: Answer) -> str:
+def if_hyperbola(answer: Answer) -> str:
     """What the hyperbola would say, where that is something else; empty otherwise."""
     curve = answer.hyperbola
     if curve is None or answer.exponent.value is None:
@@ -260,4 +260,4 @@ def points(answers: Sequence[Answer]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-__all__ = ["definitions", "example_units", "lr_interior", "points", "summary", "titled"]
+__all__ = ["definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]

@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
+from analysis.present.answers import if_hyperbola
 from analysis.present.table import Column, Table
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Judged:
         bar: where value and interval lie on the common axis, 0 to 1; ``None`` where open or undefined.
         fine: whether nothing is held against it.
         meaning: what the verdict says.
+        hyperbola: what the exponent 1 would say; empty where that is the same.
     """
 
     place: int
@@ -62,6 +64,7 @@ class Judged:
     bar: tuple[float | None, float | None, float | None]
     fine: bool
     meaning: str
+    hyperbola: str
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
@@ -88,6 +91,7 @@ def judged(answers: Sequence[Answer]) -> list[Judged]:
             bar=(place(answer.interval[0]), place(answer.critical_batch_size), place(answer.interval[1])),
             fine=answer.verdict is Verdict.OK,
             meaning=MEANING[answer.verdict.name],
+            hyperbola=(said := if_hyperbola(answer))[:1].upper() + said[1:],
         )
         for index, answer in enumerate(answers)
     ]
@@ -137,5 +141,4 @@ def definitions(answers: Sequence[Answer]) -> list[Described]:
 
 def plain(text: str) -> str:
     """A docstring without its markup."""
-    text = re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
-    return text.replace("min_examples", "E_min").replace("min_steps", "S_min")
+    return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")

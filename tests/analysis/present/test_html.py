@@ -21,7 +21,7 @@ from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present.answers import definitions, points, summary
+from analysis.present.answers import definitions, if_hyperbola, points, summary
 from analysis.present.figures import pictures, scopes
 from analysis.present.html import Page, content, report, vector
 from analysis.present.numbers import number
@@ -209,6 +209,16 @@ def test_everything_is_there(document: Document, page: Page) -> None:
     linked = [attributes["href"][1:] for attributes in document.all("a") if attributes["href"][0] == "#"]
     assert set(sections) <= set(linked)
     assert page.size == page.path.stat().st_size
+
+
+def test_the_hyperbola_stands_beside_the_curve_that_was_fitted(document: Document, page: Page) -> None:
+    text = " ".join(document.text().split())
+    assert "The curve S = S min (1 + (B crit /B) a )" in text
+    told = [found for answer in page.answers if (found := if_hyperbola(answer))]
+    assert told
+    for found in told:
+        assert f"I{found[1:]}." in text
+    assert text.count("E_min") == len(told)
 
 
 def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(document: Document, page: Page) -> None:

@@ -97,6 +97,13 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
 
 
+def test_every_file_is_named_where_a_figure_has_the_name_of_the_json(tmp_path: Path) -> None:
+    console = Console(width=400, file=io.StringIO())
+    present.show(MeasuredRun(RUN), console, files=present.write(MeasuredRun(RUN), tmp_path))
+    said = console.file.getvalue()
+    assert f"in {tmp_path}: noise_scale.{{pdf,png,csv}}, noise_scale.json\n" in said
+
+
 def test_a_run_of_undefined_estimates_has_no_figure() -> None:
     run = copy.deepcopy(RUN)
     for phase in run["phases"]:
