@@ -22,7 +22,7 @@ from scipy.stats import norm
 from analysis.estimate.fitting import Fit, fit_curve
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256, 512])
 LRS = 7
@@ -33,7 +33,7 @@ SAME = 1e-4
 """Largest relative difference of the minima: what the stopping rule of curve_fit (1e-8 in the squares) leaves open."""
 
 
-def sweep(censored: bool) -> list[Table]:
+def sweep(censored: bool) -> list[Trials]:
     """Trials per batch size: 8 % seed noise around a hyperbola, seven learning rates."""
     rng = np.random.default_rng(0)
     found = []
@@ -42,7 +42,7 @@ def sweep(censored: bool) -> list[Table]:
         logs = logs + 0.08 * (0.8 * rng.standard_normal((1, SEEDS)) + 0.6 * rng.standard_normal((LRS, SEEDS)))
         budget = np.log(3600.0) if censored and size == SIZES[0] else np.inf
         missed = logs > budget
-        found.append(Table.of(np.where(missed, np.nan, np.exp(logs)), np.where(missed, np.exp(budget), np.nan)))
+        found.append(Trials.of(np.where(missed, np.nan, np.exp(logs)), np.where(missed, np.exp(budget), np.nan)))
     return found
 
 

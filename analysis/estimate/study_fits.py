@@ -15,13 +15,13 @@ from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
 from analysis.estimate.fitting.seeds import FarSeed, far_seeds
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.studies import Study
 
 
-def tables(studies: Sequence[Study]) -> list[Table]:
+def tables(studies: Sequence[Study]) -> list[Trials]:
     """The trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
-    return [Table(study.steps, study.bound, study.ran) for study in studies]
+    return [Trials(study.steps, study.bound, study.ran) for study in studies]
 
 
 def fit_studies(
@@ -37,7 +37,7 @@ def fit_studies(
     whole = tables(studies)
     sizes = [study.batch_size for study in studies]
 
-    def fitted(tried: Sequence[Table]) -> Fit:
+    def fitted(tried: Sequence[Trials]) -> Fit:
         return fit_curve(
             sizes,
             tried,

@@ -37,7 +37,7 @@ _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spa
 
 
 @dataclass(frozen=True)
-class Table:
+class Sheet:
     """Cells as they stand.
 
     Attributes:
@@ -84,10 +84,10 @@ class Table:
         """Rows in which a column is not empty; none where the table has no such column."""
         return [row for row, cell in enumerate(self.columns.get(title, ())) if not empty(cell)]
 
-    def rows(self, chosen: Sequence[int]) -> Table:
+    def rows(self, chosen: Sequence[int]) -> Sheet:
         """Some of the rows, with their places."""
         columns = {title: [cells[row] for row in chosen] for title, cells in self.columns.items()}
-        return Table(self.name, columns, [self.places[row] for row in chosen])
+        return Sheet(self.name, columns, [self.places[row] for row in chosen])
 
     def numbers(self, title: str, rows: Sequence[int], *, minimum: float | None = None) -> Array:
         """Cells of a column as numbers, not finite in general.
@@ -119,7 +119,7 @@ class Table:
         return values
 
 
-def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Table:
+def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
     """All cells of a file, of standard input (``-``) or of a table in memory.
 
     Raises:
@@ -140,11 +140,11 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Table:
     return _parsed(os.fspath(source), content, Path(source).suffix.lower())
 
 
-def of_rows(name: str, rows: Sequence[Mapping[str, Any]], places: str = "entry") -> Table:
+def of_rows(name: str, rows: Sequence[Mapping[str, Any]], places: str = "entry") -> Sheet:
     """The table of rows that are mappings, as JSON has them; what a row lacks is empty."""
     titles = dict.fromkeys(title for row in rows for title in row)
     columns = {title: [row.get(title) for row in rows] for title in titles}
-    return Table(name, columns, [f"{places} {index + 1}" for index in range(len(rows))])
+    return Sheet(name, columns, [f"{places} {index + 1}" for index in range(len(rows))])
 
 
 def table_paths(source: Path) -> list[Path]:
@@ -168,7 +168,7 @@ def header_of(path: Path) -> list[str]:
     return [title.strip() for title in titles]
 
 
-def _parsed(name: str, content: bytes, suffix: str) -> Table:
+def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
     if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         try:
             table = pq.read_table(io.BytesIO(content))
@@ -191,7 +191,7 @@ def _parsed(name: str, content: bytes, suffix: str) -> Table:
     return _from_text(name, text, suffix)
 
 
-def _from_text(name: str, text: str, suffix: str) -> Table:
+def _from_text(name: str, text: str, suffix: str) -> Sheet:
     delimiter = _delimiter(text.lstrip("\r\n").splitlines()[0], suffix)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     if text.count('"') % 2:
@@ -228,12 +228,12 @@ def _delimiter(first: str, suffix: str) -> str:
 
 def _checked(
     name: str, titles: Iterable[str], cells: Sequence[Sequence[Any]], rows: int, places: Sequence[str] = ()
-) -> Table:
+) -> Sheet:
     header = [title.strip() for title in titles]
     _check(name, header)
     if not rows:
         raise DataError(f"{name} has a header and no rows below it; add rows, or export it again")
-    return Table(name, dict(zip(header, cells, strict=True)), places or [f"row {row + 1}" for row in range(rows)])
+    return Sheet(name, dict(zip(header, cells, strict=True)), places or [f"row {row + 1}" for row in range(rows)])
 
 
 def _check(name: str, header: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
-from analysis.read.table import Table, read_table
+from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
 from cbs.step_times import COLUMNS, StepTime
 
@@ -213,7 +213,7 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
-def _check_columns(table: Table) -> None:
+def _check_columns(table: Sheet) -> None:
     unknown = [name for name in table.columns if name not in COLUMNS]
     if unknown:
         raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
@@ -224,7 +224,7 @@ def _check_columns(table: Table) -> None:
         )
 
 
-def _step_time(table: Table, row: int) -> StepTime:
+def _step_time(table: Sheet, row: int) -> StepTime:
     def get(name: str, parse: Callable[[Any], Any], default: Any = None) -> Any:
         return table.cell(row, name, parse) if name in table.columns else default
 

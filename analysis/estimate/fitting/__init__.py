@@ -20,7 +20,7 @@ from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
 from analysis.estimate.fitting.data import Data, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief, Free
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 
 _TINY = 1e-300
 _ROUNDS = 3
@@ -85,7 +85,7 @@ class Fit:
         return self.resampled_log_steps + (self.log_steps - self.estimate.log_steps(self.batch_sizes))
 
 
-def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Table], *, confidence: float = 0.95) -> Free | None:
+def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Trials], *, confidence: float = 0.95) -> Free | None:
     """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
 
     The variance is that of the linearised fit, widened by Student's t where few data estimate the noise.
@@ -99,7 +99,7 @@ def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Table], *, conf
 
 def fit_curve(
     batch_sizes: Sequence[float],
-    tables: Sequence[Table],
+    tables: Sequence[Trials],
     *,
     belief: Belief = ALONE,
     confidence: float = 0.95,

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.tables import Table, stacked, winners
+from analysis.estimate.fitting.trials import Trials, stacked, winners
 from cbs.lr_choice import best_lr_many
 
 _FEW_SEEDS = 5
@@ -17,7 +17,7 @@ _ALIKE = 4.0
 
 
 def seed_deviations(
-    tables: Sequence[Table], reached: Array, resamples: int, rng: np.random.Generator
+    tables: Sequence[Trials], reached: Array, resamples: int, rng: np.random.Generator
 ) -> tuple[Array, Array, float, int]:
     """How the winner's mean log steps scatter when seeds are drawn with replacement.
 
@@ -68,7 +68,7 @@ def _alike(draws: Mapping[int, np.ndarray]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _winners_means(tables: Sequence[Table], draws: Sequence[np.ndarray]) -> Array:
+def _winners_means(tables: Sequence[Trials], draws: Sequence[np.ndarray]) -> Array:
     """Mean log steps of the winning learning rate, shape ``[tables, R]``, when the seeds are those of each row of
     ``draws``; NaN where none of them reached the target."""
     seeds = draws[0].shape[1]

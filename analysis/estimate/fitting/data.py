@@ -11,7 +11,7 @@ from analysis.arrays import Array
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.censoring import Bounds, collect, completed, fit_censored, observed
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
-from analysis.estimate.fitting.tables import Table, winners
+from analysis.estimate.fitting.trials import Trials, winners
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Data:
         )
 
 
-def gather(batch_sizes: Sequence[float], tables: Sequence[Table]) -> tuple[Data, list[Table]]:
+def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:
     """The data of a curve, and the tables of the batch sizes that reached the target."""
     seen = [observed(table.steps, table.bound, row) for table, row in zip(tables, winners(tables), strict=True)]
     used = [index for index, (logs, limits) in enumerate(seen) if len(logs) or len(limits)]

@@ -14,7 +14,7 @@ from analysis.estimate.curves import Curve
 from analysis.estimate.fitting import Fit
 from analysis.estimate.fitting.censoring import LEAST_DEVIATION
 from analysis.estimate.fitting.data import Data
-from analysis.estimate.fitting.tables import Table, winners
+from analysis.estimate.fitting.trials import Trials, winners
 
 FEWEST = 4
 """Batch sizes below which a curve through all but one of them is exactly determined or not at all."""
@@ -34,7 +34,7 @@ class Misfit:
     excess_rms: float
 
 
-def misfit(fit: Fit, tables: Sequence[Table]) -> Misfit | None:
+def misfit(fit: Fit, tables: Sequence[Trials]) -> Misfit | None:
     r"""Test of lack of fit with its effect size; ``None`` where undefined.
 
     The classical test against pure error (Draper and Smith, "Applied Regression Analysis", section 2.1): with ``M``
@@ -68,7 +68,7 @@ def _misfit(fit: Fit, data: Data, curve: Curve, freedom: float, grid: float) -> 
     return Misfit(probability, math.sqrt(max(squares.sum() / freedom - error.mean(), 0.0)))
 
 
-def grid_variance(tables: Sequence[Table]) -> float:
+def grid_variance(tables: Sequence[Trials]) -> float:
     r"""Variance of the mean log steps of a batch size from where its learning rates happen to lie.
 
     Near its minimum ``ln S`` is a parabola in the logarithm of the learning rate. With the second difference ``D``
@@ -109,7 +109,7 @@ class LeaveOneOut:
         return low, high
 
 
-def leave_one_out(fit: Fit, tables: Sequence[Table]) -> LeaveOneOut | None:
+def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
     """Refits without one batch size that reached the target; ``None`` below :data:`FEWEST`.
 
     Args:

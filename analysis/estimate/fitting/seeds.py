@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import chdtri, stdtr
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.tables import Table, winners
+from analysis.estimate.fitting.trials import Trials, winners
 
 FEWEST_SIBLINGS = 2
 LEAST_FACTOR = 1.5
@@ -35,7 +35,7 @@ class FarSeed:
     factor: float
 
 
-def far_seeds(tables: Sequence[Table]) -> list[FarSeed]:
+def far_seeds(tables: Sequence[Trials]) -> list[FarSeed]:
     """Seeds at the best learning rate whose log steps lie far from the mean of at least two siblings.
 
     The distance is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far
@@ -70,6 +70,6 @@ def far_seeds(tables: Sequence[Table]) -> list[FarSeed]:
     return [farthest[place] for place in sorted(farthest)]
 
 
-def _winning(table: Table, row: int | None) -> Array:
+def _winning(table: Trials, row: int | None) -> Array:
     """Log steps of every seed at the best learning rate, shape ``[seeds]``; NaN where it was not reached."""
     return np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.read import cells
 from analysis.read.cells import shown
-from analysis.read.table import Table, read_table
+from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError
 
 REQUIRED = ("batch_size", "steps")
@@ -103,7 +103,7 @@ def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     return f"if {shown(near[0])} holds {meaning}, pass --column {name}={shown(near[0], quote=False)}{unit}"
 
 
-def _row(table: Table, index: int, titles: Mapping[str, str]) -> Row:
+def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> Row:
     def get(name: str, parse: Callable[[Any], Any], required: str = "") -> Any:
         """The cell under our name; ``None`` without such a column, or where it is empty and may be."""
         if name not in titles:

@@ -27,7 +27,7 @@ from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, Claim, Request, Run, fact
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.runs import run_of
-from analysis.read.table import Table, read_table
+from analysis.read.table import Sheet, read_table
 from cbs.errors import DataError
 from cbs.record import TrialStatus
 
@@ -133,7 +133,7 @@ def _run(study: _Study, folder: Path, data: dict[str, Any], request: Request) ->
         "lr": _lr(parameters["learning_rate"], folder),
         "seed": 0,
     }
-    table = Table(str(folder / CURVE), {}, [])
+    table = Sheet(str(folder / CURVE), {}, [])
     if data["status"] == "INFEASIBLE":
         facts["status"] = TrialStatus.DIVERGED
     else:

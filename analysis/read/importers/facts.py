@@ -14,7 +14,7 @@ from analysis.read import cells
 from analysis.read.importers.base import CONFIG, FACTS, Run, fact
 from analysis.read.importers.runs import lookup
 from analysis.read.importers.settings import Settings
-from analysis.read.table import Table, read_table
+from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
 
 REQUIRED = ("batch_size", "optimizer", "lr")
@@ -123,7 +123,7 @@ def _listed(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any
     return found, notes
 
 
-def _rows(table: Table, settings: Settings) -> dict[str, dict[str, Any]]:
+def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
     def title(name: str) -> str:
         theirs = settings.columns.get(name, name)
         return theirs if theirs in table.columns else name

@@ -17,7 +17,7 @@ from typing import Any
 from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Request, Run
 from analysis.read.importers.files import below, read_mapping
 from analysis.read.importers.runs import in_folder, run_of
-from analysis.read.table import Table, header_of, read_table
+from analysis.read.table import Sheet, header_of, read_table
 from cbs.errors import DataError
 
 HISTORY, ABOUT = "run_df.csv", "run.json"
@@ -66,7 +66,7 @@ class OpenRLBenchmark:
             )
 
 
-def _is_summary(table: Table) -> bool:
+def _is_summary(table: Sheet) -> bool:
     first = [cells[0] for title, cells in table.columns.items() if title]
     return bool(first) and all(isinstance(cell, str) and _DEVIATION in cell for cell in first)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from analysis.read import cells
 from analysis.read.importers.base import CONFIG, EMPTY, FACTS, Request, Run, fact
-from analysis.read.table import Table
+from analysis.read.table import Sheet
 from cbs.errors import DataError
 
 
 def run_of(
-    table: Table,
+    table: Sheet,
     request: Request,
     axis: tuple[str, str],
     *,
@@ -106,7 +106,7 @@ def _setting(config: Any, path: Sequence[str]) -> Any:
     return next((_setting(config[".".join(path[:end])], path[end:]) for end in ends), None)
 
 
-def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Table:
+def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Sheet:
     """The table of series of (step, value) that were stored one by one.
 
     Every point of the metric is a row that also has what the other series have at its step; points of the others
@@ -121,10 +121,10 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
     rows += [{"step": step, title: value} for title, points in others.items() for step, value in points]
     titles = dict.fromkeys(["step", *series])
     columns = {title: [row.get(title) for row in rows] for title in titles}
-    return Table(name, columns, [f"point {index + 1}" for index in range(len(rows))])
+    return Sheet(name, columns, [f"point {index + 1}" for index in range(len(rows))])
 
 
-def _one(table: Table, title: str, run: str, name: str) -> Any:
+def _one(table: Sheet, title: str, run: str, name: str) -> Any:
     """What a column says of a run, or ``None`` where it is empty; a run has one of everything."""
     told: Sequence[Any] = table.columns[title]
     rows: Sequence[int] = range(len(told))

@@ -10,7 +10,7 @@ from analysis.read import cells
 from analysis.read.cells import shown
 from analysis.read.importers.base import ANY_TABLE, AXES, IMPORTERS, Claim, Request, Run
 from analysis.read.importers.runs import run_of
-from analysis.read.table import Table, header_of, read_table, table_paths
+from analysis.read.table import Sheet, header_of, read_table, table_paths
 
 
 @IMPORTERS.register("table")
@@ -41,7 +41,7 @@ class LongTable:
                 yield run_of(part, request, request.axis(unit, unit), name=name, named=True, files=(path,))
 
 
-def _names(table: Table, request: Request) -> list[str]:
+def _names(table: Sheet, request: Request) -> list[str]:
     title = request.columns.get("run", "run")
     if title not in table.columns and "run" in request.constants:
         return [request.constants["run"]] * len(table.places)

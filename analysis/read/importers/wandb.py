@@ -17,7 +17,7 @@ from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Request, Run
 from analysis.read.importers.files import below
 from analysis.read.importers.runs import run_of
 from analysis.read.importers.wandb_file import SUFFIX, read_offline
-from analysis.read.table import SUFFIXES, Table, header_of, of_rows, read_table, table_paths
+from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError, MissingDependencyError, reason
 
 STEP = "_step"
@@ -111,7 +111,7 @@ def _logged(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def _of_chart(table: Table, title: str, request: Request, file: Path) -> Run:
+def _of_chart(table: Sheet, title: str, request: Request, file: Path) -> Run:
     """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points."""
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:
         rows = table.filled(title)
@@ -125,7 +125,7 @@ def _of_chart(table: Table, title: str, request: Request, file: Path) -> Run:
                 f"one that was logged; {_ALL}",
             )
     columns = {theirs: cells for theirs, cells in table.columns.items() if theirs != title}
-    one = Table(table.name, columns | {request.metric: table.columns[title]}, table.places)
+    one = Sheet(table.name, columns | {request.metric: table.columns[title]}, table.places)
     axis, name = request.axis(next(iter(table.columns))), title.removesuffix(f" - {request.metric}")
     return run_of(one, request, axis, name=name, metrics=table.columns, files=(file,))
 

@@ -16,7 +16,7 @@ from analysis.estimate.fitting import fit_curve, interval
 from analysis.estimate.fitting.censoring import Bounds, collect, completed, hazard, observed
 from analysis.estimate.fitting.data import Data, gather
 from analysis.estimate.fitting.least_squares import HYPERBOLA
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.result import answers
 from analysis.read.results import load
 from cbs.lr_choice import best_lr
@@ -67,11 +67,11 @@ def test_the_hazard_far_out() -> None:
     np.testing.assert_allclose(hazard(z), np.exp(norm.logpdf(z) - norm.logsf(z)), rtol=1e-10)
 
 
-def censored_tables(limit: float, place: int = 0) -> list[Table]:
+def censored_tables(limit: float, place: int = 0) -> list[Trials]:
     """A sweep whose batch size at ``place`` has run ``limit`` steps at every learning rate and seed."""
-    data = [Table.of(table) for table in tables(Truth(noise=0.05), SIZES, 3)]
+    data = [Trials.of(table) for table in tables(Truth(noise=0.05), SIZES, 3)]
     shape = data[place].steps.shape
-    data[place] = Table.of(np.full(shape, NAN), np.full(shape, limit))
+    data[place] = Trials.of(np.full(shape, NAN), np.full(shape, limit))
     return data
 
 
@@ -107,14 +107,14 @@ def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
     shift = []
     for seed in range(40):
         found = tables(truth, SIZES, 5, lrs=(5e-4, 1e-3, 2e-3), prune_factor=None, seed=seed)
-        data = [Table.of(table) for table in found]
+        data = [Trials.of(table) for table in found]
         late = data[at].steps > limit
         steps = np.where(late, NAN, data[at].steps)
         if not np.isfinite(steps).any():
             continue
-        data[at] = Table.of(steps)
+        data[at] = Trials.of(steps)
         ignored = fit_curve(SIZES, data, resamples=50)
-        data[at] = Table.of(steps, np.where(late, limit, NAN))
+        data[at] = Trials.of(steps, np.where(late, limit, NAN))
         used = fit_curve(SIZES, data, resamples=50)
         shift.append((ignored.log_steps[at], used.log_steps[at]))
     ignored_mean, used_mean = np.mean(shift, axis=0) - math.log(limit)
@@ -171,15 +171,15 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     assert low is not None
     assert high is not None
     assert low < 7381 / 175 < high
-    whole = [Table(study.steps, study.bound, study.ran) for study in answer.studies]
+    whole = [Trials(study.steps, study.bound, study.ran) for study in answer.studies]
     without = fit_curve([4, 16, 64, 256], whole[1:], resamples=300)
     ends = interval(without.resampled.critical, 0.95)
     assert answer.interval == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
 
 
 def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
-    data = [Table.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)]
-    bounded = [Table.of(table.steps, np.full(table.steps.shape, NAN)) for table in data]
+    data = [Trials.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)]
+    bounded = [Trials.of(table.steps, np.full(table.steps.shape, NAN)) for table in data]
     first, second = fit_curve(SIZES, data, resamples=200), fit_curve(SIZES, bounded, resamples=200)
     np.testing.assert_array_equal(first.resampled.min_steps, second.resampled.min_steps)
     assert first.data.weights.tolist() == second.data.weights.tolist()
@@ -188,7 +188,7 @@ def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
 def test_a_trial_that_was_never_run_is_no_bound() -> None:
     """A seed that is missing at the best learning rate neither reached the target nor fell short of it."""
     steps, ran = np.array([[100.0, NAN], [300.0, 310.0]]), np.array([[True, False], [True, True]])
-    table = Table.of(steps, ran=ran)
+    table = Trials.of(steps, ran=ran)
     data, reached = gather([8], [table])
     assert (data.weights.tolist(), len(data.bounds), reached) == ([1.0], 0, [table])
     assert np.exp(data.log_steps).tolist() == pytest.approx([100.0])

@@ -21,7 +21,7 @@ from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief, pooled
 from analysis.estimate.fitting.quality import Misfit, leave_one_out, misfit
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 LRS = tuple(1e-5 * 2.0**power for power in range(16))
@@ -36,7 +36,7 @@ class Drawn:
     critical: float
     exponent: float
     sizes: list[int]
-    tables: list[Table]
+    tables: list[Trials]
 
     def fit(self, resamples: int, seed: int, belief: Belief = ALONE) -> Case:
         return Case(self, fit_curve(self.sizes, self.tables, belief=belief, resamples=resamples, seed=seed))
@@ -123,12 +123,12 @@ def case(
     return draw(seeds, index, censored=censored, mixed=mixed, exponent=exponent).fit(resamples, index)
 
 
-def stopped(steps: np.ndarray, budget: float) -> Table:
+def stopped(steps: np.ndarray, budget: float) -> Trials:
     """Steps to target with a budget and pruning, and the bounds of what was stopped."""
     reached = np.where(steps > budget, np.inf, steps)
     limit = np.minimum(budget, PRUNE_FACTOR * reached.min(axis=0))
     hit = reached <= limit
-    return Table.of(np.where(hit, steps, np.nan), np.where(hit, np.nan, np.broadcast_to(limit, steps.shape)))
+    return Trials.of(np.where(hit, steps, np.nan), np.where(hit, np.nan, np.broadcast_to(limit, steps.shape)))
 
 
 def suspected(found: Case) -> bool:
@@ -308,7 +308,7 @@ def test_points_off_any_curve_are_found_out(percent: float, share: float) -> Non
     for index in range(30):
         drawn = draw(3, 45_000 + index)
         slow = [1 + percent / 100 * (place % 2) for place in range(len(drawn.sizes))]
-        whole = [Table.of(table.steps * by, table.bound * by) for table, by in zip(drawn.tables, slow, strict=True)]
+        whole = [Trials.of(table.steps * by, table.bound * by) for table, by in zip(drawn.tables, slow, strict=True)]
         entry = dataclasses.replace(drawn, tables=whole).fit(200, index)
         found.append(rejected(entry) and entry.misfit is not None and entry.misfit.excess_rms > EXCESS_RMS)
     assert np.mean(found) >= share

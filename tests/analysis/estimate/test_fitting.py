@@ -11,20 +11,20 @@ from scipy.stats import norm, t
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, widening
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief
 from analysis.estimate.fitting.least_squares import information
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
 EXACT = (5e-4, 1e-3, 2e-3)
 
 
-def trials(truth: Truth, sizes: np.ndarray = SIZES, seeds: int = 3, seed: int = 0) -> list[Table]:
-    return [Table.of(table) for table in tables(truth, sizes.tolist(), seeds, seed=seed)]
+def trials(truth: Truth, sizes: np.ndarray = SIZES, seeds: int = 3, seed: int = 0) -> list[Trials]:
+    return [Trials.of(table) for table in tables(truth, sizes.tolist(), seeds, seed=seed)]
 
 
 def noise_free(exponent: float = 1.0, sizes: np.ndarray = SIZES, **options: object) -> Fit:
     truth = Truth(lr_at_1=1e-3, lr_power=0.0, exponent=exponent)
-    data = [Table.of(table) for table in tables(truth, sizes.tolist(), 3, lrs=EXACT)]
+    data = [Trials.of(table) for table in tables(truth, sizes.tolist(), 3, lrs=EXACT)]
     return fit_curve(sizes, data, resamples=200, **options)
 
 
@@ -121,7 +121,7 @@ def test_the_interval_says_what_it_was_made_from() -> None:
 def test_selection_of_the_learning_rate_widens_the_interval() -> None:
     """Two learning rates that are nearly tied but differ between seeds: choosing between them is part of the noise."""
     rng = np.random.default_rng(3)
-    noisy = [Table.of(np.exp(np.log(175 + 7381 / size) + 0.1 * rng.standard_normal((4, 5)))) for size in SIZES]
+    noisy = [Trials.of(np.exp(np.log(175 + 7381 / size) + 0.1 * rng.standard_normal((4, 5)))) for size in SIZES]
     fit = fit_curve(SIZES, noisy)
     assert fit.resampled_log_steps.std(axis=0).min() > 0.01
 
@@ -131,7 +131,7 @@ def test_resamples_are_as_wide_as_students_t_asks() -> None:
     draws know it to 1.6 %, and the mean of eight squares better. Batch sizes differ by their own seeds, drawn towards
     what all of them say: their variances count for 2 degrees of freedom of 6."""
     rng = np.random.default_rng(0)
-    data = [Table.of(np.exp(np.log(175 + 7381 / size) + 0.1 * rng.standard_normal((1, 3)))) for size in SIZES]
+    data = [Trials.of(np.exp(np.log(175 + 7381 / size) + 0.1 * rng.standard_normal((1, 3)))) for size in SIZES]
     fit = fit_curve(SIZES, data)
     assert fit.seed_freedom == 16
     assert 4 < fit.freedom - fit.seed_freedom < 6
@@ -149,7 +149,7 @@ def test_noise_that_grows_with_the_batch_size_is_drawn_so() -> None:
     rng = np.random.default_rng(1)
     noise = np.geomspace(0.02, 0.15, len(SIZES))
     curve = np.log(175 + 7381 / SIZES)
-    data = [Table.of(np.exp(c + n * rng.standard_normal((1, 5)))) for c, n in zip(curve, noise, strict=True)]
+    data = [Trials.of(np.exp(c + n * rng.standard_normal((1, 5)))) for c, n in zip(curve, noise, strict=True)]
     scatter = fit_curve(SIZES, data, resamples=500).resampled_log_steps.std(axis=0)
     assert scatter[-2:].mean() > 1.5 * scatter[:2].mean()
 

@@ -12,7 +12,7 @@ from analysis.estimate.fitting import Fit, fit_curve
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import fit_curves
 from analysis.estimate.fitting.quality import Misfit, grid_variance, leave_one_out, misfit
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
@@ -21,11 +21,11 @@ HELD = Belief(np.zeros(1), np.full(1, 1e-9), np.ones(1))
 """The hyperbola, all but."""
 
 
-def trials(truth: Truth, seeds: int = 3, **options: object) -> list[Table]:
-    return [Table.of(table) for table in tables(truth, SIZES.tolist(), seeds, **options)]
+def trials(truth: Truth, seeds: int = 3, **options: object) -> list[Trials]:
+    return [Trials.of(table) for table in tables(truth, SIZES.tolist(), seeds, **options)]
 
 
-def of_fit(fit: Fit, data: list[Table]) -> Misfit:
+def of_fit(fit: Fit, data: list[Trials]) -> Misfit:
     found = misfit(fit, data)
     assert found is not None
     return found
@@ -35,7 +35,7 @@ def test_the_textbook_f_test() -> None:
     """One learning rate: no choice, no grid; the bootstrap variance of a mean becomes the usual one with many draws (it
     is known to 2 % with 8 batch sizes of 4000 draws). With the exponent held all six degrees of freedom are left."""
     rng = np.random.default_rng(1)
-    data = [Table.of(np.exp(np.log(175 + 7381 / size) + 0.08 * rng.standard_normal((1, 4)))) for size in SIZES]
+    data = [Trials.of(np.exp(np.log(175 + 7381 / size) + 0.08 * rng.standard_normal((1, 4)))) for size in SIZES]
     fit = fit_curve(SIZES, data, resamples=4000, belief=HELD)
     logs = np.log(np.concatenate([table.steps for table in data]))
     fitted = fit.estimate.log_steps(SIZES)
@@ -61,7 +61,7 @@ def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise:
     the degrees of freedom that the curve leaves. Seeds move it by two of their standard errors at most."""
     rng = np.random.default_rng(0)
     logs = np.log(175 + 7381 / SIZES) + 0.04 * (-1.0) ** np.arange(len(SIZES))
-    data = [Table.of(np.exp(at + noise * rng.standard_normal((1, seeds)))) for at in logs]
+    data = [Trials.of(np.exp(at + noise * rng.standard_normal((1, seeds)))) for at in logs]
     fit = fit_curve(SIZES, data, resamples=500)
     found, freedom = of_fit(fit, data), fit.freedom - fit.seed_freedom
     expected = 0.04 * math.sqrt(len(SIZES) / freedom)
@@ -88,13 +88,13 @@ def test_the_grid_scatters_as_much_as_its_variance_says() -> None:
     offset = rng.uniform(-step / 2, step / 2, 1500)
     penalty = 0.5 * curvature * (np.arange(-3, 4)[None] * step - offset[:, None]) ** 2
     measured = penalty.min(axis=1).var()
-    whole = [Table.of(table) for table in np.exp(penalty)[..., None]]
+    whole = [Trials.of(table) for table in np.exp(penalty)[..., None]]
     assert grid_variance(whole) == pytest.approx(measured, rel=0.1)
 
 
 def test_an_edge_or_a_lonely_learning_rate_says_nothing_about_the_grid() -> None:
     arrays = (np.array([[100.0]]), np.array([[100.0], [120.0]]), np.full((3, 1), math.nan))
-    assert grid_variance([Table.of(table) for table in arrays]) == 0.0
+    assert grid_variance([Trials.of(table) for table in arrays]) == 0.0
 
 
 def test_leaving_out_is_refitting_the_rest() -> None:
@@ -116,7 +116,7 @@ def test_leaving_out_is_refitting_the_rest() -> None:
 def test_a_batch_size_that_bounds_alone_leaves_the_range_open() -> None:
     """Without the largest batch size the rest scales perfectly."""
     sizes = np.array([1, 2, 4, 4096])
-    data = [Table.of(np.array([[1e6 / size + 175]])) for size in sizes]
+    data = [Trials.of(np.array([[1e6 / size + 175]])) for size in sizes]
     found = leave_one_out(fit_curve(sizes, data, resamples=100, belief=HELD), data)
     assert found is not None
     assert found.range[1] is None
@@ -124,7 +124,7 @@ def test_a_batch_size_that_bounds_alone_leaves_the_range_open() -> None:
 
 def test_one_bad_batch_size_is_told_from_another_curve() -> None:
     data = trials(Truth(noise=0.04, lr_power=0.0), lrs=EXACT)
-    data[3] = Table.of(data[3].steps * math.exp(0.5))
+    data[3] = Trials.of(data[3].steps * math.exp(0.5))
     fit = fit_curve(SIZES, data, resamples=300)
     found = leave_one_out(fit, data)
     assert found is not None

@@ -12,7 +12,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Estimate, estimates
 from analysis.estimate.fitting import fit_curve, interval
 from analysis.estimate.fitting.seeds import LEAST_FACTOR, FarSeed, far_seeds
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.studies import Study
 from tests.factories import Truth, tables
 
@@ -20,21 +20,21 @@ SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 CRITICAL = 7381 / 175
 
 
-def trials(seed: int = 1, seeds: int = 3, noise: float = 0.06) -> list[Table]:
-    return [Table.of(table) for table in tables(Truth(noise=noise), SIZES, seeds, prune_factor=None, seed=seed)]
+def trials(seed: int = 1, seeds: int = 3, noise: float = 0.06) -> list[Trials]:
+    return [Trials.of(table) for table in tables(Truth(noise=noise), SIZES, seeds, prune_factor=None, seed=seed)]
 
 
-def slowed(data: list[Table], *places: tuple[int, int, float]) -> list[Table]:
+def slowed(data: list[Trials], *places: tuple[int, int, float]) -> list[Trials]:
     """With all learning rates of a seed at a batch size so many times as slow: place, column, factor."""
     found = list(data)
     for place, column, factor in places:
         steps = found[place].steps.copy()
         steps[:, column] *= factor
-        found[place] = Table.of(steps)
+        found[place] = Trials.of(steps)
     return found
 
 
-def studies(data: list[Table]) -> list[Study]:
+def studies(data: list[Trials]) -> list[Study]:
     return [
         Study(
             batch_size=size,
@@ -49,7 +49,7 @@ def studies(data: list[Table]) -> list[Study]:
     ]
 
 
-def estimate(data: list[Table]) -> Estimate:
+def estimate(data: list[Trials]) -> Estimate:
     return estimates([studies(data)], AnalysisConfig(resamples=400), targets=[None])[0]
 
 
@@ -67,7 +67,7 @@ def test_a_seed_far_from_its_siblings_is_named_with_its_factor(factor: float) ->
 def test_the_factor_is_that_over_the_geometric_mean_of_the_siblings() -> None:
     steps = [np.array([[100.0, 110.0, 105.0]]) for _ in SIZES]
     steps[2] = np.array([[100.0, 121.0, 330.0]])
-    assert far_seeds([Table.of(table) for table in steps]) == [FarSeed(2, 2, pytest.approx(3.0))]
+    assert far_seeds([Trials.of(table) for table in steps]) == [FarSeed(2, 2, pytest.approx(3.0))]
 
 
 def test_none_is_named_on_clean_curves() -> None:

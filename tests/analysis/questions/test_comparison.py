@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.result import Answer, answers, scopes
 from analysis.questions.comparison import (
     critical_pair,
@@ -179,7 +179,7 @@ def test_the_same_draws_are_not_compared_one_by_one(noisy: dict[str, Answer]) ->
 def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     """An answer drawn from ``truth`` without going through the disk."""
     data = tables(truth, SIZES, seeds, lrs=tuple(1e-4 * 2.0**power for power in range(12)), seed=index)
-    measured = [Table(steps, np.full_like(steps, np.nan), np.ones(steps.shape, dtype=bool)) for steps in data]
+    measured = [Trials(steps, np.full_like(steps, np.nan), np.ones(steps.shape, dtype=bool)) for steps in data]
     fit = fit_curve(SIZES, measured, resamples=300, seed=0)
     value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)

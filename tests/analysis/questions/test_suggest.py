@@ -16,7 +16,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.tables import Table
+from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.result import Answer, answers
 from analysis.estimate.studies import Study
 from analysis.questions.suggest import Suggestion, _beyond, suggest
@@ -254,7 +254,7 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
     to 1.6 %, and linearising costs a few percent more."""
     sizes = np.array(SIZES)
     found = tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3))
-    fit = fit_curve(sizes, [Table.of(table) for table in found], resamples=2000)
+    fit = fit_curve(sizes, [Trials.of(table) for table in found], resamples=2000)
     scatter = np.std(fit.resampled_log_steps - fit.estimate.log_steps(fit.batch_sizes), axis=0)
     wide = widening(fit.freedom, 0.95)
     assert np.mean(scatter**2 * fit.weights) == pytest.approx((wide * fit.deviation) ** 2, rel=0.08)
@@ -265,7 +265,7 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
 
 def test_twice_the_seeds_halve_what_the_belief_leaves_open_and_the_choice_meets_its_goal() -> None:
     sizes = np.array(SIZES)
-    fit = fit_curve(sizes, [Table.of(table) for table in tables(Truth(noise=0.05), sizes, 3)])
+    fit = fit_curve(sizes, [Trials.of(table) for table in tables(Truth(noise=0.05), sizes, 3)])
     free = dataclasses.replace(fit, exponent=Exponent())
     assert variance(free, SIZES, [3] * 5) == pytest.approx(variance(free) / 2)
     assert variance(free) / 2 < variance(fit) / 2 < variance(fit, SIZES, [3] * 5) < variance(fit) or (

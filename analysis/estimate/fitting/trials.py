@@ -12,7 +12,7 @@ from cbs.lr_choice import best_lr_many
 
 
 @dataclass(frozen=True)
-class Table:
+class Trials:
     """Every trial at one batch size, shape ``[learning rates, seeds]`` each.
 
     Attributes:
@@ -26,7 +26,7 @@ class Table:
     ran: np.ndarray
 
     @classmethod
-    def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Table:
+    def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Trials:
         """A table in which every trial was run and none is bounded, unless said otherwise."""
         steps = np.asarray(steps, dtype=float)
         return cls(
@@ -35,18 +35,18 @@ class Table:
             np.ones(steps.shape, dtype=bool) if ran is None else np.asarray(ran, dtype=bool),
         )
 
-    def without(self, seed: int) -> Table:
+    def without(self, seed: int) -> Trials:
         """The table as if a seed (a column) had never been run."""
         kept = np.arange(self.steps.shape[1]) != seed
-        return Table(self.steps[:, kept], self.bound[:, kept], self.ran[:, kept])
+        return Trials(self.steps[:, kept], self.bound[:, kept], self.ran[:, kept])
 
 
-def winners(tables: Sequence[Table]) -> list[int | None]:
+def winners(tables: Sequence[Trials]) -> list[int | None]:
     """Row of the best learning rate of every table, see :func:`cbs.lr_choice.best_lr`."""
     return [None if row < 0 else int(row) for row in best_lr_many(*stacked(tables))]
 
 
-def stacked(tables: Sequence[Table]) -> tuple[Array, np.ndarray]:
+def stacked(tables: Sequence[Trials]) -> tuple[Array, np.ndarray]:
     """Steps and whether they were run of tables of unlike shapes, each ``[tables, most learning rates, most seeds]``,
     filled up with what was never run."""
     shape = np.max([table.steps.shape for table in tables], axis=0)
