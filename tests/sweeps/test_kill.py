@@ -81,9 +81,7 @@ def reached(folder: Path) -> dict[str, bytes]:
 
 def fits(folder: Path) -> list[dict]:
     """What the analysis says of a sweep."""
-    return analysis.analyze(folder, output=folder.parent / f"analysis-of-{folder.name}", figures=False).to_json()[
-        "fits"
-    ]
+    return analysis.analyze(folder).to_json()["fits"]
 
 
 def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
