@@ -35,7 +35,7 @@ CHILD = """
 import json, resource, sys, time
 from analysis.estimate.result import answers
 from analysis.read.results import load
-from analysis.config import Method
+from analysis.config import AnalysisConfig
 from cbs.store import find_sweeps, read_record
 path, what = sys.argv[1:]
 if what == "read":
@@ -48,7 +48,7 @@ else:
     begin = time.process_time()
     results = load(path)
     loaded = time.process_time()
-    found = answers(results, Method(), targets=[2.4, 2.6, 2.8])
+    found = answers(results, AnalysisConfig(), targets=[2.4, 2.6, 2.8])
     done = time.process_time()
     print(json.dumps({
         "load": loaded - begin, "analyse": done - loaded, "answers": len(found), "trials": len(results.trials),
