@@ -111,10 +111,10 @@ def fit_curve(
     Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
     winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
 
-    1. centred, then rescaled to a standard deviation per batch size: the seed variance (pooled over batch sizes,
-       inflated by n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is
-       larger, as it also holds what seeds cannot show (the spacing of the learning-rate grid, a
-       curve of another form);
+    1. centred, then rescaled to one standard deviation: the seed variance (pooled over batch sizes, inflated by
+       n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
+       it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
+       share of each batch size, see :func:`analysis.estimate.fitting.bootstrap.seed_deviations`;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, and refitted, each with a draw of what is believed of the exponent.
 
