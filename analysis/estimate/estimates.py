@@ -148,6 +148,7 @@ def estimates(
     usable = [(fit, target) for (fit, _), target in zip(found, targets, strict=True) if fit is not None]
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
+    wanted = chosen(config)
     made, at = [], -1
     for index, (studies, (fit, far)) in enumerate(zip(curves, found, strict=True)):
         at += fit is not None
@@ -155,7 +156,7 @@ def estimates(
             name: Critical(definition=name, options=dataclasses.asdict(definition))  # type: ignore[call-overload]
             if fit is None
             else _critical(name, definition, measured, resampled, at, config.confidence)
-            for name, definition in chosen(config).items()
+            for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in studies)
         doubts = Doubts() if fit is None else _doubts(studies, fit, far, config.confidence)

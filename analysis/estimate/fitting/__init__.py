@@ -193,8 +193,7 @@ def _free(alone: Data, seeds: _Seeds, confidence: float) -> Free:
     found = alone.fit(FREE, 1.0).row(0)
     deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
-    known = information(alone.batch_sizes, found, alone.weights)
-    spare = known[1, 1] - known[0, 1] ** 2 / known[0, 0] if known[0, 0] > 0 else 0.0
+    spare = _known_of_exponent(alone.batch_sizes, found, alone.weights)
     return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
@@ -224,10 +223,15 @@ def _fitted(data: Data, exponent: Exponent, seeds: _Seeds) -> tuple[Curve, float
 
 def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> float:
     """Share of what is known of the exponent that comes from the data, 0 to 1."""
-    known = information(data.batch_sizes, curve, data.all_weights)
-    spare = known[1, 1] - known[0, 1] ** 2 / known[0, 0] if known[0, 0] > 0 else 0.0
+    spare = _known_of_exponent(data.batch_sizes, curve, data.all_weights)
     before = deviation**2 / float(exponent.variance)
     return spare / (spare + before) if spare + before > 0 else 1.0
+
+
+def _known_of_exponent(batch_sizes: Array, curve: Curve, weights: Array) -> float:
+    """Information on the log exponent with ``ln B_crit`` profiled out, for seeds of unit standard deviation."""
+    known = information(batch_sizes, curve, weights)
+    return float(known[1, 1] - known[0, 1] ** 2 / known[0, 0]) if known[0, 0] > 0 else 0.0
 
 
 def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedom: float) -> tuple[float, float]:
