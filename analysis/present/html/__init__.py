@@ -6,7 +6,8 @@ The same results, options and command give the same bytes; the page holds no tim
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer, answers
 from analysis.present.answers import definitions, example_units, points, summary
-from analysis.present.figures import Scope
+from analysis.present.figures import pictures, scopes
 from analysis.present.html import content, provenance
-from analysis.present.html.drawings import LONGEST_TABLE, Drawn, drawings
 from analysis.present.numbers import percent
 from analysis.present.results.analysis import facts
+from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
 from analysis.read.results import Results, load
 from cbs.files import whole_file
@@ -32,6 +33,8 @@ from cbs.target import Target
 
 LINES = 120
 """Rows of points beyond which their tables are folded."""
+
+_BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +90,28 @@ def report(
     data = text.encode(errors="backslashreplace")
     with whole_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
-    return Page(path=file, size=len(data), answers=tuple(found), figures=sum(len(drawn) for _, drawn in figures))
+    count = sum(len(entry["figures"]) for entry in figures)
+    return Page(path=file, size=len(data), answers=tuple(found), figures=count)
+
+
+def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Every ``scope`` with its ``points`` in their ``unit`` and its ``figures``, numbered through."""
+    pages: list[dict[str, Any]] = []
+    number = 1
+    for scope in scopes(found):
+        shown = sorted(pictures(Analysis, scope.answers, scope.suffix), key=content.order)
+        figures = [content.drawn(picture, place) for place, picture in enumerate(shown, number)]
+        number += len(figures)
+        unit = example_units(scope.answers)
+        pages.append({"scope": scope, "figures": figures, "points": points(scope.answers), "unit": unit})
+    return pages
 
 
 def render(
     results: Results,
     found: Sequence[Answer],
     config: AnalysisConfig,
-    figures: Sequence[tuple[Scope, Sequence[Drawn]]],
+    figures: Sequence[Mapping[str, Any]],
     *,
     title: str = "",
     command: str = "",
@@ -105,12 +122,11 @@ def render(
         results: what was read.
         found: the answers, at least one.
         config: how they were made.
-        figures: of every scope.
+        figures: see :func:`drawings`.
         title: of the page; names the sweeps when empty.
         command: that makes the page.
     """
     folders = {group.sweep: group.folder for group in results.groups}
-    names = list(folders)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.present.html", "."),
         autoescape=True,
@@ -120,21 +136,13 @@ def render(
     )
     environment.filters |= {"papers": _papers, "breakable": _breakable}
     sweeps = [provenance.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
-    measured = [points(scope.answers) for scope, _ in figures]
-    scoped = [
-        {"scope": scope, "figures": drawn, "points": table, "unit": example_units(scope.answers)}
-        for (scope, drawn), table in zip(figures, measured, strict=True)
-    ]
-    suggested = [suggestion for suggestion in map(suggest, found) if suggestion is not None]
+    runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
-        title=title or f"Critical batch size: {', '.join(names)}",
+        title=title or f"Critical batch size: {', '.join(folders)}",
         style=Markup((Path(__file__).parent / "page.css").read_text()),
         summary=summary(found).shown(wide=True),
         definitions=definitions(found),
         judged=content.judged(found),
-        several_sweeps=len(names) > 1,
-        several_workloads=len({answer.group.workload for answer in found}) > 1,
-        several_targets=len({str(answer.target) for answer in found}) > 1,
         workloads=list(dict.fromkeys(answer.group.workload for answer in found)),
         targets=list(dict.fromkeys(str(answer.target) for answer in found)),
         axis=content.axis(found),
@@ -144,17 +152,16 @@ def render(
         config=config,
         intervals=list(dict.fromkeys(answer.fit.interval_method for answer in found if answer.fit)),
         described=content.definitions(found),
-        suggestions=[(suggestion, facts(suggestion)) for suggestion in suggested],
-        scopes=scoped,
-        fold=sum(len(table.rows) for table in measured) > LINES,
-        longest=LONGEST_TABLE,
+        suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, found) if suggestion],
+        scopes=figures,
+        fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
+        longest=content.LONGEST_TABLE,
         sweeps=sweeps,
-        origin=provenance.latest(sweeps),
-        started=sorted(run["started"] for sweep in sweeps for run in sweep.runs if run["started"]),
-        trials=len(results.trials),
+        origin=provenance.latest(runs),
+        started=sorted(run["started"] for run in runs if run["started"]),
+        results=results,
         statuses=provenance.statuses(results),
         messages=provenance.messages(results),
-        notes=results.notes,
         command=command,
         version=cbs.__version__,
     )
@@ -162,14 +169,14 @@ def render(
 
 def _papers(text: str) -> Markup:
     """``text`` with arXiv numbers as links."""
-    parts = content.ARXIV.split(text)
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
+    parts = content.ARXIV.split(text)
     return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 def _breakable(text: str) -> Markup:
     """``text`` that may be broken after a comma and the like."""
-    return Markup("").join(Markup("{}<wbr>").format(part) for part in content.BREAKS.findall(text))
+    return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))
 
 
 __all__ = ["Page", "report"]

@@ -1,4 +1,4 @@
-"""What the page says beside its tables, as plain values: no HTML here, and no number that an answer does not hold."""
+"""What the page says beside its tables, as plain values, and its figures."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.result import Answer
 from analysis.present.answers import if_hyperbola
+from analysis.present.figures import Picture
+from analysis.present.html.vector import picture
 from analysis.present.table import Column, Table
 
-if TYPE_CHECKING:
-    from analysis.estimate.result import Answer
-
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
-BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
+
+LONGEST_TABLE = 60
+"""Rows of the table behind a figure that are shown; the download has all."""
+
+FIRST = ("steps", "pareto", "definitions")
+"""Figures that come before the others."""
 
 MEANING = {
     "OK": "Nothing is held against this answer: the batch sizes show both ends of the curve, every best learning "
@@ -46,99 +50,75 @@ MEANING = {
 """Of every verdict, by its name, in plain words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What the page says to one answer beside the tables.
-
-    Attributes:
-        place: counts the answers, from 1.
-        answer: the answer.
-        bar: where value and interval lie on the common axis, 0 to 1; ``None`` where open or undefined.
-        fine: whether nothing is held against it.
-        meaning: what the verdict says.
-        hyperbola: what the exponent 1 would say; empty where that is the same.
-    """
-
-    place: int
-    answer: Answer
-    bar: tuple[float | None, float | None, float | None]
-    fine: bool
-    meaning: str
-    hyperbola: str
-
-
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
     """Ends of a common logarithmic axis for critical batch sizes: powers of two around every value and finite end."""
     known = [
         value for answer in answers for value in (answer.critical_batch_size, *answer.interval) if value and value > 0
     ]
-    sizes = [float(point.batch_size) for answer in answers for point in answer.points]
-    values = known or sizes
+    values = known or [float(point.batch_size) for answer in answers for point in answer.points]
     return 2.0 ** math.floor(math.log2(min(values)) - 0.01), 2.0 ** math.ceil(math.log2(max(values)) + 0.01)
 
 
-def judged(answers: Sequence[Answer]) -> list[Judged]:
-    """One per answer."""
-    low, high = axis(answers)
-
-    def place(value: float | None) -> float | None:
-        return None if value is None else (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
-
+def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """What the page says to every answer: whether it is ``fine``, what its verdict means, what a ``hyperbola`` would
+    say, and where low end, value and high end lie on the common axis, 0 to 1, ``None`` where open or undefined."""
+    low, high = map(math.log, axis(answers))
     return [
-        Judged(
-            place=index + 1,
-            answer=answer,
-            bar=(place(answer.interval[0]), place(answer.critical_batch_size), place(answer.interval[1])),
-            fine=answer.verdict is Verdict.OK,
-            meaning=MEANING[answer.verdict.name],
-            hyperbola=(said := if_hyperbola(answer))[:1].upper() + said[1:],
-        )
-        for index, answer in enumerate(answers)
+        {
+            "answer": answer,
+            "bar": [
+                None if value is None else (math.log(value) - low) / (high - low)
+                for value in (answer.interval[0], answer.critical_batch_size, answer.interval[1])
+            ],
+            "fine": answer.verdict is Verdict.OK,
+            "meaning": MEANING[answer.verdict.name],
+            "hyperbola": if_hyperbola(answer),
+        }
+        for answer in answers
     ]
 
 
-def of_frame(frame: pd.DataFrame) -> Table:
-    """A table of a figure's numbers as they are."""
-
-    def text(value: object) -> str:
-        return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-    columns = tuple(
-        Column(name, itemgetter(place), name, text=text, left=True) for place, name in enumerate(frame.columns)
-    )
-    return Table(columns=columns, rows=list(frame.itertuples(index=False, name=None)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """A definition: its name with its options, one plain sentence, what exactly is computed, and its source."""
-
-    name: str
-    called: str
-    sentence: str
-    exactly: str
-    source: str
-
-
-def definitions(answers: Sequence[Answer]) -> list[Described]:
-    """Every definition that was evaluated."""
+def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
+    """Every definition that was evaluated: its name with its options, one plain sentence, what exactly is computed, and
+    its source."""
     found = []
     for name, entry in answers[0].definitions.items():
         kind = DEFINITIONS[name]
-        module = inspect.getdoc(sys.modules[kind.__module__]) or ""
-        sentence, _, rest = module.partition("\n\n")
-        found.append(
-            Described(
-                name=name,
-                called=in_words(name, entry.options),
-                sentence=plain(sentence),
-                exactly=plain((inspect.getdoc(kind) or "").partition("\n\n")[0]),
-                source=", ".join(f"arXiv:{number}" for number in dict.fromkeys(ARXIV.findall(rest))),
-            )
-        )
+        sentence, _, rest = (inspect.getdoc(sys.modules[kind.__module__]) or "").partition("\n\n")
+        exactly = (inspect.getdoc(kind) or "").partition("\n\n")[0]
+        source = ", ".join(f"arXiv:{number}" for number in dict.fromkeys(ARXIV.findall(rest)))
+        called = in_words(name, entry.options)
+        found.append({"called": called, "sentence": _plain(sentence), "exactly": _plain(exactly), "source": source})
     return found
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """A docstring without its markup."""
     return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
+
+
+def order(shown: Picture) -> tuple[int, str]:
+    """Sorts the figures of a page."""
+    kind = shown.name.partition("-")[0]
+    return FIRST.index(kind) if kind in FIRST else len(FIRST), shown.name
+
+
+def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
+    """A figure with its number on the page, its words, the table behind it, and that as a ``data:`` URI."""
+    kind, frame, figure = shown.kind, shown.table, shown.kind.figure(shown.table)
+    columns = [Column(name, heading=name, text=_text, left=True) for name in frame]
+    return {
+        "number": number,
+        "name": shown.name,
+        "title": kind.title,
+        "caption": kind.said(frame),
+        "drawing": picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title),
+        "wide": figure.get_size_inches()[0] > 4,
+        "table": Table(columns=tuple(columns), rows=frame.head(LONGEST_TABLE).to_dict("records")),
+        "rows": len(frame),
+        "csv": "data:text/csv;charset=utf-8," + quote(frame.to_csv(index=False)),
+    }
+
+
+def _text(value: object) -> str:
+    return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
