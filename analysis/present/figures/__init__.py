@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+FORMATS = (".pdf", ".png")
+"""What every figure is written as."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +87,12 @@ class FigureKind:
 FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures")
 
 
-def figure(**about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:
-    """Makes a :class:`FigureKind` of the function that draws it and of all else ``about`` it."""
-    return lambda draw: FigureKind(draw=draw, **about)
+def figure(name: str, /, **about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:
+    """Registers the :class:`FigureKind` of the function that draws it and of all else ``about`` it."""
+    return lambda draw: FIGURES.register(name)(FigureKind(draw=draw, **about))
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """One figure: the name of its files, what kind it is, and the table it is drawn of."""
 
     name: str
@@ -98,13 +100,14 @@ class Picture:
     table: pd.DataFrame
 
     def write(self, folder: Path) -> list[str]:
-        """Draw into ``folder`` as ``name.pdf`` and ``name.png``, and save the table as ``name.csv``; returns the
-        names."""
+        """Write the figure in every format and the table as CSV into ``folder``; returns the names."""
         from analysis.present import style
 
         self.table.to_csv(folder / f"{self.name}.csv", index=False)
-        with style.style():
-            return [*style.save(self.kind.figure(self.table), folder, self.name), f"{self.name}.csv"]
+        drawn, files = self.kind.figure(self.table), [f"{self.name}{suffix}" for suffix in FORMATS]
+        for file in files:
+            style.save_as(drawn, folder / file)
+        return [*files, f"{self.name}.csv"]
 
 
 def figures_of(result: Any) -> Iterator[Picture]:
@@ -139,42 +142,25 @@ def parts(result: Any) -> Iterable[tuple[str, Any]]:
     return [("", result)]
 
 
-@dataclass(frozen=True)
-class Scope:
-    """Answers that stand side by side in a figure: those of one sweep, workload and target.
-
-    Attributes:
-        sweep, workload, target: which they share.
-        suffix: what tells its files from those of the other scopes; empty where there is one.
-        answers: at least one.
-    """
-
-    sweep: str
-    workload: str
-    target: str
-    suffix: str
-    answers: tuple[Answer, ...]
-
-
-def scopes(answers: Sequence[Answer]) -> list[Scope]:
-    """The answers of every (sweep, workload, target), in their order."""
-    members = side_by_side(answers)
-    return [Scope(*scope, _suffix(scope, list(members)), tuple(found)) for scope, found in members.items()]
-
-
-@parts.register(Analysis)
+@parts.register
 def _(result: Analysis) -> Iterable[tuple[str, Any]]:
-    return [(scope.suffix, scope.answers) for scope in scopes(result.answers)]
+    return scopes(result.answers)
 
 
-def _suffix(scope: tuple[str, str, str], scopes: Sequence[tuple[str, str, str]]) -> str:
-    """What tells the files of one scope from those of the others; empty when there is one."""
-    told = [part for index, part in enumerate(scope) if len({other[index] for other in scopes}) > 1]
-    return "".join(f"-{in_file_name(part.replace('<', 'below').replace('>', 'above'))}" for part in told)
+def scopes(answers: Sequence[Answer]) -> list[tuple[str, list[Answer]]]:
+    """The answers of every (sweep, workload, target), in their order, after what tells their files from those of the
+    others."""
+    found = side_by_side(answers)
+    several = [len(set(parts)) > 1 for parts in zip(*found, strict=True)]
+    return [
+        ("".join(f"-{in_file_name(part)}" for part, told in zip(scope, several, strict=True) if told), members)
+        for scope, members in found.items()
+    ]
 
 
 def in_file_name(words: str) -> str:
     """``words`` with nothing but letters, digits and dots."""
+    words = words.replace("<", "below").replace(">", "above")
     return re.sub(r"[^A-Za-z0-9.]+", "_", words).strip("_")
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.arrays import percentiles
 from analysis.estimate.laws.learning_rate import Trend
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure, tidy
+from analysis.present.figures import figure, tidy
 from analysis.questions.learning_rate import LearningRate, LearningRates
 
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "example_unit", "tokens_per_example"]
@@ -59,8 +59,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-@FIGURES.register("best_learning_rate")
 @figure(
+    "best_learning_rate",
     of=LearningRates,
     compute=compute,
     panel="panel",

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from analysis.phrases import time_unit
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure, tidy
+from analysis.present.figures import figure, tidy
 from analysis.questions.comparison.result import Comparisons
 
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
@@ -24,8 +24,8 @@ def compute(found: Comparisons) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 
 
-@FIGURES.register("compute_time")
 @figure(
+    "compute_time",
     of=Comparisons,
     compute=compute,
     panel="panel",

@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.present.style.labels import LINE
 from analysis.present.style.lettering import ink
 from analysis.questions.analyze import Analysis
@@ -61,8 +61,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [*handles, Line2D([], [], color=style.GREY, alpha=0.25, linewidth=6, label="measured")]
 
 
-@FIGURES.register("definitions")
 @figure(
+    "definitions",
     of=Analysis,
     compute=compute,
     marks=marks,

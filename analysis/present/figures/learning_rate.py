@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure, tidy
+from analysis.present.figures import figure, tidy
 from analysis.questions.analyze import Analysis
 from cbs.record import TrialStatus
 
@@ -81,8 +81,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-@FIGURES.register("learning_rate")
 @figure(
+    "learning_rate",
     of=Analysis,
     compute=compute,
     panel="optimizer",

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from analysis.estimate.attention import COLUMNS
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure, tidy
+from analysis.present.figures import figure, tidy
 from analysis.questions.analyze import Analysis
 
 _COLUMNS = ["panel", "optimizer", "batch_size", "lr", *COLUMNS, "example_unit"]
@@ -66,8 +66,8 @@ def _rows(answer: Answer, layer: int, batch_size: int) -> list[dict[str, Any]]:
     return [about | row for row in own or [{"layer": float(layer)}]]
 
 
-@FIGURES.register("max_attention_logit")
 @figure(
+    "max_attention_logit",
     of=Analysis,
     compute=compute,
     panel="panel",

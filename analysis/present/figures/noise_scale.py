@@ -13,7 +13,7 @@ from analysis.estimate.definitions import math_symbol
 from analysis.estimate.noise import PLAIN, NoiseScales
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.questions.analyze import Analysis
 
 _BOTH = ["simple_noise_scale", "matched_noise_scale"]
@@ -51,8 +51,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)]
 
 
-@FIGURES.register("noise_scale")
 @figure(
+    "noise_scale",
     of=Analysis,
     compute=compute,
     panel="optimizer",

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure
+from analysis.present.figures import figure
 from analysis.present.results.noise_scale_run import CORRECTED, scales
 from analysis.questions.noise_scale_run import MeasuredRun
 
@@ -29,8 +29,8 @@ def _measured(table: pd.DataFrame) -> pd.Series:
     return ~table["geometry"].isin(better) & (table["noise_scale"] > 0)
 
 
-@FIGURES.register("noise_scale_run")
 @figure(
+    "noise_scale_run",
     of=MeasuredRun,
     name="noise_scale",
     compute=compute,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.present.figures.steps import fitted
 from analysis.questions.analyze import Analysis
 
@@ -47,8 +47,8 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
         yield {"kind": "critical", "batch_size": critical, "steps": 2 * fewest}
 
 
-@FIGURES.register("pareto")
 @figure(
+    "pareto",
     of=Analysis,
     compute=compute,
     title="Data against steps",

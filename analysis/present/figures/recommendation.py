@@ -14,7 +14,7 @@ from analysis.arrays import percentiles
 from analysis.estimate.result import Answer
 from analysis.phrases import plural, time_unit
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.questions.courses import course
 from analysis.questions.recommendation.plans import Plan
 from analysis.questions.recommendation.result import Recommendations
@@ -80,8 +80,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [Line2D([], [], color=style.GREY, label=label, **look) for label, look in shown.items()]
 
 
-@FIGURES.register("recommendation")
 @figure(
+    "recommendation",
     of=Recommendations,
     compute=compute,
     panel="panel",

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.present import style
-from analysis.present.figures import FIGURES, figure, in_file_name, parts, tidy
+from analysis.present.figures import figure, in_file_name, parts, tidy
 from analysis.present.numbers import with_interval
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law, held, option
@@ -102,8 +102,8 @@ def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
     return f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
 
 
-@FIGURES.register("scaling")
 @figure(
+    "scaling",
     of=Scaling,
     compute=compute,
     title="Critical batch size against scale",

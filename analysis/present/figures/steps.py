@@ -15,7 +15,7 @@ from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.present.numbers import number, with_interval
 from analysis.questions.analyze import Analysis
 
@@ -71,8 +71,8 @@ def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
             yield {"kind": "hyperbola", "batch_size": size, "steps": steps}
 
 
-@FIGURES.register("steps")
 @figure(
+    "steps",
     of=Analysis,
     compute=compute,
     title="Steps against batch size",

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.present import style
-from analysis.present.figures import FIGURES, about, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparisons
 
@@ -42,8 +42,8 @@ def _rows(ratio: TokenRatio) -> Iterator[dict[str, Any]]:
             yield {"kind": "fit"} | dict(zip(names, values, strict=True))
 
 
-@FIGURES.register("token_ratio")
 @figure(
+    "token_ratio",
     of=Comparisons,
     compute=compute,
     panel="panel",

@@ -95,15 +95,14 @@ def report(
 
 
 def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Every ``scope`` with its ``points`` in their ``unit`` and its ``figures``, numbered through."""
+    """Of every sweep, workload and target the ``answers``, their ``points`` and the ``figures``, numbered through."""
     pages: list[dict[str, Any]] = []
     number = 1
-    for scope in scopes(found):
-        shown = sorted(pictures(Analysis, scope.answers, scope.suffix), key=content.order)
+    for suffix, members in scopes(found):
+        shown = sorted(pictures(Analysis, members, suffix), key=content.order)
         figures = [content.drawn(picture, place) for place, picture in enumerate(shown, number)]
         number += len(figures)
-        unit = example_units(scope.answers)
-        pages.append({"scope": scope, "figures": figures, "points": points(scope.answers), "unit": unit})
+        pages.append({"answers": members, "points": points(members), "figures": figures})
     return pages
 
 
@@ -146,6 +145,7 @@ def render(
         workloads=list(dict.fromkeys(answer.group.workload for answer in found)),
         targets=list(dict.fromkeys(str(answer.target) for answer in found)),
         axis=content.axis(found),
+        units=example_units,
         unit=example_units(found),
         percent=percent(config.confidence),
         called=in_words(config.definition, found[0].critical.options),

@@ -42,7 +42,7 @@ def save_figure(found: TableFit, path: Path) -> None:
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
     kind = FIGURES["steps"]
     table = kind.compute([_labelled(answer, found.answers) for answer in found.answers])
-    with whole_file(path, "the figure ", "") as draft, style.style():
+    with whole_file(path, "the figure ", "") as draft:
         style.save_as(kind.figure(table), draft)
 
 

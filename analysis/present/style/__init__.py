@@ -79,22 +79,15 @@ def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
     return figure, axes[:panels]
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[str]:
-    """Write ``name.pdf`` and ``name.png``, see :func:`save_as`. Returns the names."""
-    names = [f"{name}.pdf", f"{name}.png"]
-    for file in names:
-        save_as(figure, folder / file)
-    return names
-
-
 def save_as(figure: Figure, path: Path) -> None:
     """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes."""
-    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
+    with style():
+        figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
 
 
 __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
     "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes", "log_axis", "log_limits",
-    "looks", "most_ticks", "panel_title", "plain", "points", "save", "save_as", "shades", "size", "spread", "style",
+    "looks", "most_ticks", "panel_title", "plain", "points", "save_as", "shades", "size", "spread", "style",
     "token_axis", "venue", "words", "wrapped",
 ]  # fmt: skip

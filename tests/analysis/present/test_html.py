@@ -249,7 +249,7 @@ def test_suggested_trials_are_there_with_their_command(document: Document, page:
 
 def test_the_data_behind_a_figure_is_its_whole_table(document: Document, page: Page) -> None:
     links = [attributes for attributes in document.all("a") if attributes.get("download")]
-    drawn = [pictures(Analysis, scope.answers, scope.suffix) for scope in scopes(page.answers)]
+    drawn = [pictures(Analysis, members, suffix) for suffix, members in scopes(page.answers)]
     tables = {f"{picture.name}.csv": picture.table for found in drawn for picture in found}
     assert {link["download"] for link in links} == set(tables)
     for link in links:
