@@ -113,7 +113,7 @@ FLAGS = {
     "fit": Flags(
         {
             "analysis.questions.fit_table.fit_table": answer,
-            "analysis.present.results.table_fit.save_figure": None,
+            "analysis.present.results.analysis.save_figure": None,
             **PRESENT,
         },
         base=["steps.csv"],

@@ -56,7 +56,7 @@ def command(
     config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     found = fit_table(table, config, columns=_pairs(column or []), unit=unit)
     if figure is not None:
-        from analysis.present.results.table_fit import save_figure
+        from analysis.present.results.analysis import save_figure
 
         save_figure(found, figure)
     files = [] if figure is None else [figure]

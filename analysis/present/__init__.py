@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.files import in_one_piece
-from analysis.present.table import Table
+from analysis.present.table import Table, latex
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,15 +85,14 @@ def show(
         definitions: whether to show every definition of the critical batch size.
         files: what :func:`write` returned.
     """
-    from analysis.present.terminal import say
-    from analysis.present.terminal import show as show_table
+    from analysis.present import terminal
 
     asked = {"": True, "definitions": definitions, "wide": wide}
     for part in presentation(result).shown:
         if isinstance(part, str):
-            say(part, console)
+            terminal.say(part, console)
         elif asked[part.asked]:
-            show_table(part, console, wide=wide)
+            terminal.show(part, console, wide=wide)
             console.print()
     by_folder: dict[Path, list[str]] = {}
     for path in files:
@@ -124,8 +123,6 @@ def write(
             table.frame().to_csv(draft / f"{name}.csv", index=False)
             names.append(f"{name}.csv")
             if name in found.latex:
-                from analysis.present.latex import latex
-
                 (draft / f"{name}.tex").write_text(latex(table))
                 names.append(f"{name}.tex")
         if figures:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimate.definitions import in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
-from analysis.present.numbers import number, percent, share_in_percent, with_interval
-from analysis.present.table import Column, Table
+from analysis.estimate.studies import Point
+from analysis.present.numbers import DASH, number, percent, share_in_percent, with_interval
+from analysis.present.table import Column, Table, files, text_of
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
+    from cbs.target import Target
 
 Names = Mapping[str, str]
 """Headings in place of ours."""
@@ -30,29 +31,25 @@ def example_units(answers: Sequence[Answer]) -> str:
     return f"{units.pop()}s" if len(units) == 1 else "examples"
 
 
-def _about(answers: Sequence[Answer], names: Names, of: str = "") -> tuple[Column, ...]:
-    """The columns that tell rows apart; people see those that differ. ``of`` is the path from a row to its answer."""
+def _about(answers: Sequence[Answer], names: Names) -> tuple[Column, ...]:
+    """The columns that tell rows apart; people see those that differ."""
+    metrics = {answer.target.metric for answer in answers}
 
-    def several(read: Callable[[Answer], Any]) -> bool:
-        return len({read(answer) for answer in answers}) > 1
+    def target(found: Target) -> str:
+        return str(found).removeprefix(found.metric if len(metrics) == 1 else "").strip()
 
-    def shown(heading: str, when: bool) -> str:
-        return names.get(heading, heading) if when else ""
-
-    one_metric = not several(lambda answer: answer.target.metric)
-
-    def target(row: Any) -> str:
-        target = (row.answer if of else row).target
-        return str(target).removeprefix(target.metric if one_metric else "").strip()
+    def column(key: str, value: str, of: set[Any], text: Callable[[Any], str] = text_of) -> Column:
+        heading = key or "target"
+        return Column(key, value, names.get(heading, heading) if len(of) > 1 else "", text=text, name=True)
 
     return (
-        Column("sweep", f"{of}group.sweep", shown("sweep", several(lambda a: a.group.sweep)), name=True),
-        Column("workload", f"{of}group.workload", shown("workload", several(lambda a: a.group.workload)), name=True),
-        Column("optimizer", f"{of}group.optimizer", shown("optimizer", True), name=True),
-        Column("metric", f"{of}target.metric"),
-        Column("target", f"{of}target.value"),
-        Column("", target, shown("target", several(lambda a: str(a.target))), name=True),
-        Column("direction", f"{of}target.direction"),
+        column("sweep", "group.sweep", {answer.group.sweep for answer in answers}),
+        column("workload", "group.workload", {answer.group.workload for answer in answers}),
+        Column("optimizer", "group.optimizer", names.get("optimizer", "optimizer"), name=True),
+        Column("metric", "target.metric"),
+        Column("target", "target.value"),
+        column("", "target", {str(answer.target) for answer in answers}, target),
+        Column("direction", "target.direction"),
     )
 
 
@@ -94,10 +91,11 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
         *_about(answers, names),
         Column("definition"),
         Column("example_unit", "group.example_unit"),
-        Column("critical_batch_size", None, b, "interval", b_latex),
+        Column("critical_batch_size", "", b, "interval", b_latex),
         Column("exponent", "exponent.value", "exponent", "exponent.interval"),
         Column(
-            "critical_batch_size_tokens", _tokens, when(tokens, f"{b} (tokens)"), latex=f"{b_latex} (tokens)", wide=True
+            "critical_batch_size_tokens", lambda a: _tokens(a, a.critical_batch_size), when(tokens, f"{b} (tokens)"),
+            latex=f"{b_latex} (tokens)", wide=True,
         ),
         quantity("min_steps", "min_steps", "S_min", r"$S_{\mathrm{min}}$"),
         quantity(
@@ -105,7 +103,7 @@ def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
             f"{unit} at {math_symbol('pareto')}",
         ),
         *scales("simple", "noise_scale", noise),
-        Column("matched_geometry", None, when(matched, "geometry"), left=True, wide=True),
+        Column("matched_geometry", "", when(matched, "geometry"), left=True, wide=True),
         *scales("matched", "matched_noise_scale", matched),
         Column("interval_method", lambda a: a.fit.interval_method if a.fit else "none: no fit"),
         Column("residual_rms", "fit.residual_rms", "rms residual", text=share_in_percent),
@@ -149,8 +147,8 @@ def if_hyperbola(answer: Answer) -> str:
     return f"if it were a hyperbola: B_crit {other}, S_min {steps}, E_min {examples} {unit}s"
 
 
-def _tokens(answer: Answer) -> float | None:
-    size, tokens = answer.critical_batch_size, answer.group.tokens_per_example
+def _tokens(answer: Answer, size: float | None) -> float | None:
+    tokens = answer.group.tokens_per_example
     return None if size is None or tokens is None else size * tokens
 
 
@@ -160,102 +158,77 @@ def lr_interior(answer: Answer) -> bool | None:
     return not any(edges) if edges else None
 
 
-@dataclass(frozen=True)
-class _Of:
-    """A row that belongs to an answer."""
-
-    answer: Answer
-    entry: Any
-
-
 def definitions(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
     """One row per answer and definition, every remark once below."""
-    rows = [_Of(answer, entry) for answer in answers for entry in answer.definitions.values()]
+    rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()]
     tokens = any(answer.group.tokens_per_example for answer in answers)
-
-    def in_tokens(row: _Of) -> float | None:
-        size = row.answer.group.tokens_per_example
-        return None if row.entry.value is None or size is None else row.entry.value * size
-
     columns = (
-        *_about(answers, names, "answer."),
-        Column("", lambda row: in_words(row.entry.definition, row.entry.options), "definition", name=True),
-        Column("definition", "entry.definition"),
-        Column("value", "entry.value", "critical batch size", "entry.interval", ends=("low", "high")),
-        Column("value_tokens", in_tokens, "tokens" if tokens else ""),
-        Column("example_unit", "answer.group.example_unit"),
-        Column("tokens_per_example", "answer.group.tokens_per_example"),
-        Column("confidence", "answer.confidence"),
-        Column("options", lambda row: json.dumps(row.entry.options)),
-        Column("remark", "entry.remark"),
+        *_about(answers, names),
+        Column("", lambda entry, _: in_words(entry.definition, entry.options), "definition", name=True),
+        Column("definition"),
+        Column("value", heading="critical batch size", interval="interval", ends=("low", "high")),
+        Column("value_tokens", lambda entry, of: _tokens(of, entry.value), "tokens" if tokens else ""),
+        *files("example_unit", "tokens_per_example", of="group."),
+        Column("confidence"),
+        Column("options", lambda entry, _: json.dumps(entry.options)),
+        Column("remark"),
     )
     title = f"Definitions side by side in {example_units(answers)} [{percent(answers[0].confidence)} % interval]"
-    return Table(
-        columns=columns, rows=rows, title=title + titled(answers), lines=_remarks(answers), asked="definitions"
-    )
+    lines = _remarks(answers)
+    return Table(columns=columns, rows=rows, title=title + titled(answers), lines=lines, asked="definitions")
 
 
 def _remarks(answers: Sequence[Answer]) -> list[str]:
     """Every remark once, with the answers it is about where these are not all."""
-    about: dict[tuple[str, str], list[Answer]] = {}
+    about: dict[tuple[str, str], dict[str, list[str]]] = {}
     for answer in answers:
         for entry in answer.definitions.values():
             if entry.remark:
-                about.setdefault((entry.definition, entry.remark), []).append(answer)
-    lines = []
-    for (definition, remark), members in about.items():
-        scope = ""
-        if len(members) < len(answers):
-            by_name: dict[str, list[str]] = {}
-            for answer in members:
+                by_name = about.setdefault((entry.definition, entry.remark), {})
                 by_name.setdefault(answer.group.optimizer, []).append(f"{answer.target.value:g}")
-            several = len({str(answer.target) for answer in answers}) > 1
-            parts = [f"{name} at {', '.join(targets)}" if several else name for name, targets in by_name.items()]
-            scope = f" ({'; '.join(parts)})"
+    several = len({str(answer.target) for answer in answers}) > 1
+    lines = []
+    for (definition, remark), by_name in about.items():
+        parts = [f"{name} at {', '.join(targets)}" if several else name for name, targets in by_name.items()]
+        everyone = sum(map(len, by_name.values())) == len(answers)
+        scope = "" if everyone else f" ({'; '.join(parts)})"
         lines.append(f"{definition}{scope}: {remark}")
     return lines
 
 
 def points(answers: Sequence[Answer]) -> Table:
     """One row per answer and batch size; what is shown is for the page, see ``points.csv`` for all."""
-    rows = [_Of(answer, point) for answer in answers for point in answer.points]
+    rows = [(point, answer) for answer in answers for point in answer.points]
 
-    def measured(row: _Of, kind: str) -> float | None:
-        found = row.answer.noise.get(row.entry.batch_size)
+    def measured(point: Point, answer: Answer, kind: str) -> float | None:
+        found = answer.noise.get(point.batch_size)
         return getattr(found, kind).value if found else None
 
-    def steps(row: _Of) -> str:
-        bound = row.entry.steps_lower_bound
-        missed = not row.entry.reached and bound is not None
-        return f"> {number(bound)}" if missed else number(row.entry.steps_to_target)
+    def steps(point: Point, _: Answer) -> str:
+        bound = None if point.reached else point.steps_lower_bound
+        return number(point.steps_to_target) if bound is None else f"> {number(bound)}"
 
-    def spread(row: _Of) -> str:
-        found = row.entry.steps_per_seed
-        return f"{number(min(found))} to {number(max(found))}" if len(found) > 1 else "–"
+    def lr(point: Point, _: Answer) -> str:
+        return DASH if point.best_lr is None else f"{point.best_lr:.4g}{' (edge)' if point.at_grid_edge else ''}"
 
-    def lr(row: _Of) -> str:
-        best = row.entry.best_lr
-        return "–" if best is None else f"{best:.4g}{' (edge)' if row.entry.at_grid_edge else ''}"
+    def spread(seeds: Sequence[float]) -> str:
+        return f"{number(min(seeds))} to {number(max(seeds))}" if len(seeds) > 1 else DASH
 
     noise = any(answer.noise_scale.measured for answer in answers)
-    about = [column for column in _about(answers, _OURS, "answer.") if column.key not in ("", "direction")]
     columns = (
-        *about,
-        Column("batch_size", "entry.batch_size", "batch size"),
+        *(column for column in _about(answers, _OURS) if column.key not in ("", "direction")),
+        Column("batch_size", heading="batch size"),
         Column("", lr, "best LR"),
-        Column("steps_to_target", "entry.steps_to_target"),
+        Column("steps_to_target"),
         Column("", steps, "steps to target"),
-        Column("", spread, "range over seeds"),
-        Column("examples_to_target", "entry.examples_to_target", "examples to target"),
-        Column("best_lr", "entry.best_lr"),
-        Column("at_grid_edge", "entry.at_grid_edge"),
-        Column("seeds", "entry.seeds"),
-        Column("seeds_reached", "entry.seeds_reached"),
-        Column("", lambda row: f"{row.entry.seeds_reached} of {row.entry.seeds}", "seeds"),
-        Column("status", "entry.status", "status", left=True),
-        Column("steps_lower_bound", "entry.steps_lower_bound"),
-        Column("simple_noise_scale", lambda row: measured(row, "summary"), "noise scale" if noise else ""),
-        Column("matched_noise_scale", lambda row: measured(row, "matched")),
+        Column("", "steps_per_seed", "range over seeds", text=spread),
+        Column("examples_to_target", heading="examples to target"),
+        *files("best_lr", "at_grid_edge", "seeds", "seeds_reached"),
+        Column("", lambda point, _: f"{point.seeds_reached} of {point.seeds}", "seeds"),
+        Column("status", heading="status", left=True),
+        Column("steps_lower_bound"),
+        Column("simple_noise_scale", lambda *row: measured(*row, "summary"), "noise scale" if noise else ""),
+        Column("matched_noise_scale", lambda *row: measured(*row, "matched")),
     )
     return Table(columns=columns, rows=rows)
 

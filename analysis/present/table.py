@@ -1,7 +1,7 @@
 """One description of a table, from which the terminal, CSV, LaTeX and HTML are made.
 
-A description is columns over rows; a row is whatever a question found (an answer, a plan, a law, a mapping), and a
-column knows how to read its value and its interval from a row.
+A description is columns over rows; a row is whatever a question found (an answer, a plan, a law, a mapping) or a tuple
+of such parts, and a column knows how to read its value and its interval from a row.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pandas as pd
 
 from analysis.present.numbers import DASH, ends, number
 
-Reader = str | Callable[[Any], Any] | None
-"""What reads a value: a function of the row; a dotted path of attributes and of keys of mappings, which gives ``None``
-where something on the way is ``None``; or ``None`` for the key of the column."""
+Reader = str | Callable[..., Any]
+"""What reads a value: a function of the parts of a row, or a dotted path of attributes and of keys of mappings, which
+gives ``None`` where something on the way is ``None``. The path begins at the first part of a row that has it."""
 
 
 def text_of(value: Any) -> str:
@@ -35,7 +35,7 @@ class Column:
 
     Attributes:
         key: name in CSV, with the unit where it has one; empty for a column that people alone see.
-        value: what reads it from a row.
+        value: what reads it from a row; the key when empty.
         heading: for people; empty for a column that files alone hold.
         interval: what reads its interval ``(low, high)``; ``None`` for a quantity without.
         latex: heading in LaTeX; the escaped ``heading`` when empty.
@@ -47,9 +47,9 @@ class Column:
     """
 
     key: str
-    value: Reader = None
+    value: Reader = ""
     heading: str = ""
-    interval: Reader = None
+    interval: Reader | None = None
     latex: str = ""
     text: Callable[[Any], str] = text_of
     ends: tuple[str, str] | None = None
@@ -57,27 +57,33 @@ class Column:
     name: bool = False
     wide: bool = False
 
-    def read(self, row: Any) -> Any:
-        """Its value in a row."""
-        return _read(row, self.key if self.value is None else self.value)
-
-    def cell(self, row: Any) -> tuple[str, str]:
-        """Its value and its interval in a row as texts; the interval is empty where there is none."""
-        interval = None if self.interval is None else _read(row, self.interval)
-        return self.text(self.read(row)), "" if interval is None else ends(interval)
-
-    def entries(self, row: Any) -> dict[str, Any]:
-        """Its values in a row by their names in CSV."""
-        found = {self.key: self.read(row)}
-        if self.interval is not None:
-            names = self.ends or (f"{self.key}_low", f"{self.key}_high")
-            found |= dict(zip(names, _read(row, self.interval) or (None, None), strict=True))
-        return found
+    @property
+    def words(self) -> bool:
+        """Whether it is text."""
+        return self.left or self.name
 
     @property
     def names(self) -> list[str]:
         """Its names in CSV."""
         return [self.key, *([] if self.interval is None else self.ends or (f"{self.key}_low", f"{self.key}_high"))]
+
+    def read(self, row: Any) -> Any:
+        """Its value in a row."""
+        return _read(row, self.value or self.key)
+
+    def read_interval(self, row: Any) -> Any:
+        """Its interval in a row; ``None`` where there is none."""
+        return None if self.interval is None else _read(row, self.interval)
+
+    def cell(self, row: Any) -> tuple[str, str]:
+        """Its value and its interval in a row as texts; the interval is empty where there is none."""
+        interval = self.read_interval(row)
+        return self.text(self.read(row)), "" if interval is None else ends(interval)
+
+
+def files(*names: str, of: str = "") -> tuple[Column, ...]:
+    """Columns that files alone hold; ``of`` begins the path to each."""
+    return tuple(Column(name, f"{of}{name}") for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,32 +114,59 @@ class Table:
     def frame(self) -> pd.DataFrame:
         """The columns that files hold."""
         kept = [column for column in self.columns if column.key]
-        names = [name for column in kept for name in column.names]
-        return pd.DataFrame(
-            [{k: v for column in kept for k, v in column.entries(row).items()} for row in self.rows], columns=names
-        )
+        rows: list[list[Any]] = [[] for _ in self.rows]
+        for row, values in zip(self.rows, rows, strict=True):
+            for column in kept:
+                values += [column.read(row)]
+                values += [] if column.interval is None else column.read_interval(row) or (None, None)
+        return pd.DataFrame(rows, columns=[name for column in kept for name in column.names])
 
 
-def pivot(rows: Sequence[Mapping[str, Any]], down: Column, across: str, value: str, interval: str = "") -> Table:
-    """A table of mappings with one column for every value of ``across`` and one row for every value of ``down``."""
-    found: dict[Any, dict[Any, Any]] = {}
+def pivot(rows: Sequence[Any], down: Column, across: Column) -> Table:
+    """A table with one row for every value of ``down`` and one column for every value of the key of ``across``, which
+    holds its value and interval."""
+    found: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found.setdefault(down.read(row), {"": row})[row[across]] = row
-    columns = [replace(down, value=lambda row: down.read(row[""]), name=True)]
-    for title in dict.fromkeys(row[across] for row in rows):
+        found.setdefault(down.read(row), {})[text_of(_read(row, across.key))] = row
+    columns = [replace(down, value=lambda cells: down.read(next(iter(cells.values()))), name=True)]
+    for title in dict.fromkeys(title for row in found.values() for title in row):
 
-        def read(row: Any, key: str = value, title: Any = title) -> Any:
-            return row[title][key] if title in row else None
+        def read(of: Callable[[Any], Any], title: str = title) -> Reader:
+            return lambda cells: of(cells[title]) if title in cells else None
 
-        ends_of = None if not interval else lambda row, read=read: read(row, interval)
-        columns.append(Column("", read, text_of(title), ends_of))
+        columns.append(Column("", read(across.read), title, read(across.read_interval)))
     return Table(columns=tuple(columns), rows=list(found.values()))
 
 
 def _read(row: Any, reader: Reader) -> Any:
+    parts = row if isinstance(row, tuple) else (row,)
     if callable(reader):
-        return reader(row)
-    for part in (reader or "").split("."):
-        if row is not None:
-            row = row.get(part) if isinstance(row, Mapping) else getattr(row, part)
-    return row
+        return reader(*parts)
+    first = reader.partition(".")[0]
+    known = (part for part in parts[:-1] if (first in part if isinstance(part, Mapping) else hasattr(part, first)))
+    found = next(known, parts[-1])
+    for name in reader.split("."):
+        if found is not None:
+            found = found.get(name) if isinstance(found, Mapping) else getattr(found, name)
+    return found
+
+
+_ESCAPED = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "∞": r"$\infty$", "–": "--"}
+)
+
+
+def latex(table: Table) -> str:
+    """Everything there is to see as a ``tabular`` for the booktabs package, below a comment that holds the title.
+
+    By hand: the Styler of pandas does the same, and loading it takes longer than a whole analysis of a small sweep.
+    """
+    table = table.shown(wide=True)
+    headings = [column.latex or column.heading.translate(_ESCAPED) for column in table.columns]
+    cells = [[" ".join(filter(None, cell)).translate(_ESCAPED) for cell in row] for row in table.cells()]
+    first, *rest = (" & ".join(row) + r" \\" for row in (headings, *cells))
+    letters = "".join("l" if column.words else "r" for column in table.columns)
+    lines = [rf"\begin{{tabular}}{{{letters}}}", r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
+    return "\n".join([f"% {table.title}", *lines, r"\end{tabular}"]) + "\n"

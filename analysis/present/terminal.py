@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -34,13 +34,9 @@ class _Laid:
 
     @property
     def least(self) -> int:
-        words = [self.column.heading, *(self.texts if self._text else ())]
-        lines = [line for text in ([] if self._text else self.texts) for line in text.split("\n")]
+        words = [self.column.heading, *(self.texts if self.column.words else ())]
+        lines = [line for text in ([] if self.column.words else self.texts) for line in text.split("\n")]
         return max((cell_len(part) for part in (*" ".join(words).split(), *lines)), default=0)
-
-    @property
-    def _text(self) -> bool:
-        return self.column.left or self.column.name
 
 
 def show(table: Table, console: Console, *, wide: bool = False) -> None:
@@ -99,8 +95,8 @@ def _grid(columns: Sequence[_Laid], width: int) -> Grid:
     for entry in columns:
         size = min(entry.most, entry.least + spare)
         spare -= size - entry.least
-        left = entry.column.left or entry.column.name
-        grid.add_column(Text(entry.column.heading), justify="left" if left else "right", width=size, overflow="fold")
+        justify: JustifyMethod = "left" if entry.column.words else "right"
+        grid.add_column(Text(entry.column.heading), justify=justify, width=size, overflow="fold")
     for row in zip(*(entry.texts for entry in columns), strict=True):
         grid.add_row(*map(Text, row))
     return grid

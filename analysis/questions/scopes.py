@@ -14,6 +14,10 @@ from analysis.read.results import load
 from cbs.target import Target
 
 
+SCOPE = ("sweep", "workload", "metric", "target")
+"""Columns that every table begins with, see :func:`scope_columns`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """The answers of one sweep, workload and target.

@@ -1,24 +1,44 @@
-"""What ``cbs analyze`` writes and prints."""
+"""What ``cbs analyze`` and ``cbs fit`` write and print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
+from analysis.estimate.result import Answer
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.present.numbers import number
 from analysis.questions.analyze import Analysis
+from analysis.questions.fit_table import TableFit, TableTarget
 from analysis.questions.suggest import Suggestion
+from cbs.errors import ConfigError
+from cbs.files import whole_file
 
 
 @presentation.register
 def _(found: Analysis) -> Presentation:
-    tables = {"summary": summary(found.answers), "points": points(found.answers)}
-    tables["definitions"] = definitions(found.answers)
     suggested = [] if found.suggestions is None else in_words(found.suggestions)
+    return _of_answers(found.answers, {}, (*suggested, *found.notes))
 
+
+@presentation.register
+def _(found: TableFit) -> Presentation:
+    names = {"workload": "group"}
+    if all(optimizer is None for _, optimizer in found.names):
+        names["optimizer"] = "table" if all(group is None for group, _ in found.names) else "group"
+    return _of_answers(found.answers, names, found.notes)
+
+
+def _of_answers(answers: Sequence[Answer], names: dict[str, str], lines: Sequence[str]) -> Presentation:
+    tables = {
+        "summary": summary(answers, names=names),
+        "points": points(answers),
+        "definitions": definitions(answers, names=names),
+    }
     return Presentation(
-        shown=[tables["summary"], tables["definitions"], *suggested, *found.notes],
+        shown=[tables["summary"], tables["definitions"], *lines],
         tables=tables,
         latex=("summary", "definitions"),
         json="report.json",
@@ -48,3 +68,32 @@ def facts(suggestion: Suggestion) -> dict[str, str]:
     if factor is not None and factor < 1:
         found["interval afterwards"] = f"about {number(factor, 2)} times as wide as now, on a log scale"
     return found
+
+
+def save_figure(found: TableFit, path: Path) -> None:
+    """Steps against batch size of all fits in one figure, as ``.pdf`` or ``.png``.
+
+    Raises:
+        ConfigError: if the name ends otherwise.
+        ResultsError: if it cannot be written.
+    """
+    from analysis.present import style
+    from analysis.present.figures import FIGURES
+
+    if path.suffix not in (".pdf", ".png"):
+        raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
+    kind = FIGURES["steps"]
+    table = kind.compute([_labelled(answer, found.answers) for answer in found.answers])
+    with whole_file(path, "the figure ", "") as draft:
+        style.save_as(kind.figure(table), draft)
+
+
+def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:
+    """The answer under a name that tells its curve from every other in one figure."""
+    groups, optimizers = {a.group.workload for a in answers}, {a.group.optimizer for a in answers}
+    parts = [answer.group.workload] if len(groups) > 1 and answer.group.workload else []
+    parts += [answer.group.optimizer] if len(optimizers) > 1 or not parts else []
+    if len({str(other.target) for other in answers}) > 1:
+        parts.append(str(answer.target))
+        answer = replace(answer, target=TableTarget(metric="target", value=0.0, known=False))
+    return replace(answer, group=replace(answer.group, optimizer=", ".join(parts)))

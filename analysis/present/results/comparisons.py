@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analysis.phrases import share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import DASH, number, percent
-from analysis.present.table import Column, Table, pivot
+from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.comparison import TokenRatio
+from analysis.questions.comparison.frontier import PlanePoint
 from analysis.questions.comparison.result import Comparison, Comparisons
+from analysis.questions.scopes import SCOPE
 
-_SCOPE = tuple(Column(name) for name in ("sweep", "workload", "metric", "target"))
+_OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 
 
 @presentation.register
@@ -29,83 +31,59 @@ def _(found: Comparisons) -> Presentation:
     return Presentation(shown=shown, tables=tables, json="comparison.json")
 
 
-def _shown(comparison: Comparison, said: str) -> list[Table]:
+def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
     """The tables of one comparison that have something to show."""
-    found = []
-    table = ratios([comparison])
-    if table.rows:
-        side_by_side = pivot(
-            table.rows, Column("", "batch_size", "batch size"), "optimizer", "token_ratio", "token_ratio_interval"
-        )
+    if rows := ratios([comparison]).rows:
+        across = Column("optimizer", "value", interval="interval")
         title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
-        found.append(replace(side_by_side, title=title, lines=[rising(ratio) for ratio in comparison.ratios]))
-    table = pairs([comparison])
-    kept = [row for row in table.rows if row["probability_larger"] is not None]
-    if kept:
+        lines = [rising(ratio) for ratio in comparison.ratios]
+        yield replace(pivot(rows, Column("", "batch_size", "batch size"), across), title=title, lines=lines)
+    if any(pair.probability is not None for pair in comparison.pairs):
         title = f"Critical batch size ({comparison.answers[0].definition}), {comparison.title}: probability that it is "
         title += f"larger than that of the other optimizer, and the ratio of the two {said}"
-        found.append(replace(table, rows=kept, title=title))
-    table = plane([comparison])
-    kept = [row for row in table.rows if row["on_frontier"]]
-    if kept:
-        found.append(replace(table, rows=kept, title=f"Least time, {comparison.title} {said}"))
-    return found
+        table = pairs([comparison])
+        yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)
+    if any(point.on_frontier for point in comparison.points):
+        table = plane([comparison])
+        kept = [row for row in table.rows if row[1].on_frontier]
+        yield replace(table, rows=kept, title=f"Least time, {comparison.title} {said}")
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer and batch size."""
-    rows = [
-        comparison.scope
-        | {"reference": ratio.reference, "optimizer": ratio.optimizer, "batch_size": at.batch_size}
-        | {"token_ratio": at.value, "token_ratio_interval": at.interval}
-        for comparison in comparisons
-        for ratio in comparison.ratios
-        for at in ratio.at
-    ]
-    columns = (
-        *_SCOPE,
-        *(Column(name) for name in ("reference", "optimizer", "batch_size")),
-        Column("token_ratio", interval="token_ratio_interval"),
-    )
-    return Table(columns=columns, rows=rows)
+    rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.ratios for at in ratio.at]
+    value = Column("token_ratio", "value", interval="interval")
+    return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value), rows=rows)
 
 
 def pairs(comparisons: Sequence[Comparison]) -> Table:
     """One row per ordered pair of optimizers."""
-    rows = [
-        comparison.scope
-        | {"optimizer": pair.larger, "other": pair.smaller, "probability_larger": pair.probability}
-        | {"ratio": pair.ratio, "ratio_interval": pair.interval}
-        for comparison in comparisons
-        for pair in comparison.pairs
-    ]
     columns = (
-        *_SCOPE,
-        Column("optimizer", None, "optimizer", name=True),
-        Column("other", None, "other", name=True),
-        Column("probability_larger", None, "probability", text=lambda value: DASH if value is None else share(value)),
-        Column("ratio", None, "ratio", "ratio_interval"),
+        *files(*SCOPE),
+        replace(_OPTIMIZER, value="larger"),
+        Column("other", "smaller", "other", name=True),
+        Column("probability_larger", "probability", "probability", text=lambda p: DASH if p is None else share(p)),
+        Column("ratio", heading="ratio", interval="interval"),
     )
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns, rows=[(each.scope, pair) for each in comparisons for pair in each.pairs])
 
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer, number of devices and batch size."""
-    rows = [comparison.scope | point.to_json() for comparison in comparisons for point in comparison.points]
-    unit, length = time_unit(row["seconds"] for row in rows if row["on_frontier"])
+    unit, length = time_unit(point.seconds for each in comparisons for point in each.points if point.on_frontier)
 
-    def ends(row: dict[str, float | None]) -> tuple[float | None, ...]:
-        return tuple(None if end is None else end / length for end in (row["seconds_low"], row["seconds_high"]))
+    def ends(_: object, point: PlanePoint) -> tuple[float | None, ...]:
+        return tuple(None if end is None else end / length for end in (point.seconds_low, point.seconds_high))
 
     columns = (
-        *_SCOPE,
-        Column("devices", None, "devices", name=True),
-        Column("optimizer", None, "optimizer", name=True),
-        Column("batch_size", None, "batch size"),
-        Column("", lambda row: row["seconds"] / length, f"time ({unit})", ends),
-        *(Column(name) for name in ("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption")),
+        *files(*SCOPE),
+        Column("devices", heading="devices", name=True),
+        _OPTIMIZER,
+        Column("batch_size", heading="batch size"),
+        Column("", lambda _, point: point.seconds / length, f"time ({unit})", ends),
+        *files("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption"),
     )
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns, rows=[(each.scope, point) for each in comparisons for point in each.points])
 
 
 def rising(ratio: TokenRatio) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
-from analysis.plain import shown
+from analysis.estimate.result import Answer
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table
@@ -36,8 +36,10 @@ def _(found: LearningRates) -> Presentation:
 def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
     """What tells rows apart; people see what differs."""
     rows = [_scope(entry) for entry in entries]
-    shown = {name: name if len({row[name] for row in rows}) > 1 else "" for name in ("sweep", "workload", "target")}
-    columns = [Column(name, heading=heading, name=True) for name, heading in shown.items()]
+    columns = [
+        Column(name, heading=name if len({row[name] for row in rows}) > 1 else "", name=True)
+        for name in ("sweep", "workload", "target")
+    ]
     return (*columns, Column("metric"), Column("optimizer", heading="optimizer", name=True))
 
 
@@ -47,12 +49,12 @@ def _scope(entry: LearningRate) -> dict[str, Any]:
 
 def optima(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer and batch size."""
-    rows = [_scope(entry) | best for entry in entries for best in entry.law.best]
-    bound = any(row["at_grid_edge"] for row in rows)
+    rows = [(_scope(entry), best) for entry in entries for best in entry.law.best]
+    bound = any(best["at_grid_edge"] for _, best in rows)
     columns = (
         *_about(entries),
         Column("batch_size", heading="batch size", name=True),
-        Column("lr", None, "best learning rate", "interval", text=lambda lr: number(lr)),
+        Column("lr", heading="best learning rate", interval="interval", text=number),
         Column("at_grid_edge", heading="at an edge" if bound else ""),
     )
     lines = ["at an edge of the grid only a bound is known, and the law does without it"] if bound else []
@@ -74,7 +76,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
         *(Column(name, f"{name}.value", heading, f"{name}.interval") for name, heading in names.items()),
         Column("scatter"),
     )
-    rows = [_scope(entry) | entry.law.to_json() for entry in entries]
+    rows = [(_scope(entry), entry.law) for entry in entries]
     few = any(entry.law.trend is Trend.UNKNOWN for entry in entries)
     lines = [f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid"] if few else []
     return Table(columns=columns, rows=rows, title="lr(B) = lr_max / (1 + B_n/B)^alpha", lines=lines)
@@ -82,11 +84,11 @@ def laws(entries: Sequence[LearningRate]) -> Table:
 
 def factors(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer, start and multiple."""
-    rows = [_scope(entry) | shown(factor) for entry in entries for factor in entry.factors]
+    rows = [(_scope(entry), factor) for entry in entries for factor in entry.factors]
     columns = (
         *_about(entries),
         Column("batch_size", heading="from batch size", name=True),
-        Column("multiple", None, "batch times", text=lambda multiple: f"{multiple:g}"),
+        Column("multiple", heading="batch times", text="{:g}".format),
         Column("factor", "value", "learning rate times", "interval"),
         Column("square_root", heading="square root inside"),
         Column("linear", heading="linear inside"),
@@ -99,25 +101,27 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
     rows = [
-        _scope(entry)
-        | protocol.to_json()
-        | {"reached": sum(point.reached for point in protocol.answer.points)}
-        | {"run": len(protocol.answer.points), "of": len(entry.answer.points)}
-        for entry in found.entries
-        for protocol in entry.protocols
+        (_scope(entry), protocol, protocol.answer, entry) for entry in found.entries for protocol in entry.protocols
     ]
     examples = "examples_at_critical"
+
+    def run(_: object, __: object, answer: Answer, ___: object) -> int:
+        return len(answer.points)
+
+    def reached(_: object, __: object, answer: Answer, ___: object) -> int:
+        return sum(point.reached for point in answer.points)
+
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
-        Column("critical_batch_size", None, "critical batch size", "interval"),
-        Column(examples, None, "examples there", f"{examples}_interval"),
-        Column("batch_sizes_reached", "reached"),
-        Column("batch_sizes_run", "run"),
-        Column("batch_sizes", "of"),
-        Column("", lambda row: f"{row['reached']} of {row['run']}", "reached"),
-        Column("verdict", heading="verdict", left=True),
+        Column("critical_batch_size", heading="critical batch size", interval="interval"),
+        Column(examples, f"{examples}.value", "examples there", f"{examples}.interval"),
+        Column("batch_sizes_reached", reached),
+        Column("batch_sizes_run", run),
+        Column("batch_sizes", lambda *row: len(row[-1].answer.points)),
+        Column("", lambda *row: f"{reached(*row)} of {run(*row)}", "reached"),
+        Column("verdict", heading="verdict", text=str, left=True),
         Column("advice"),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
@@ -128,25 +132,28 @@ def protocols(found: LearningRates) -> Table:
 def missing_trials(entries: Sequence[LearningRate]) -> Table:
     """One row per learning rate of a protocol that was not run."""
     rows = [
-        _scope(entry)
-        | {"protocol": protocol.name, "lr": cells.lr, "command": cells.command}
-        | {"batch_sizes": ", ".join(map(str, cells.batch_sizes)), "seeds": ", ".join(map(str, cells.seeds))}
+        (_scope(entry), protocol, cells)
         for entry in entries
         for protocol in entry.protocols
         for cells in protocol.missing
     ]
-    columns = (*_about(entries), *(Column(name) for name in ("protocol", "lr", "batch_sizes", "seeds", "command")))
+    columns = (
+        *_about(entries),
+        Column("protocol", "name"),
+        Column("lr"),
+        Column("batch_sizes", lambda *row: ", ".join(map(str, row[-1].batch_sizes))),
+        Column("seeds", lambda *row: ", ".join(map(str, row[-1].seeds))),
+        Column("command"),
+    )
     return Table(columns=columns, rows=rows)
 
 
 def _to_run(missing: Table) -> Iterator[str]:
     """Every command once, to be copied."""
-    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    for row in missing.rows:
-        found.setdefault((row["optimizer"], str(row["lr"]), row["batch_sizes"], row["seeds"], row["command"]), row)
-    if found:
+    found = missing.frame().drop_duplicates(["optimizer", "lr", "batch_sizes", "seeds", "command"])
+    if len(found):
         yield "not run, and left out of the protocols that want them:"
-    for row in found.values():
+    for row in found.to_dict("records"):
         cells = f"batch size {row['batch_sizes']}, learning rate {number(row['lr'])}, seed {row['seeds']}"
         yield f"{row['optimizer']}, {row['protocol']}: {cells}"
         if row["command"]:

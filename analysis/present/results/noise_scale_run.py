@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent
-from analysis.present.table import Column, Table, pivot
+from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.noise_scale_run import MeasuredRun
 
 CORRECTED = "_corrected"
@@ -27,14 +27,14 @@ def _(found: MeasuredRun) -> Presentation:
         f"batch size {config['batch_size']}, source {run['source']}"
     )
     table = scales(run)
-    by_phase = pivot(table.rows, Column("", "label", "geometry"), "last_examples", "value", "interval")
+    by_phase = pivot(table.rows, Column("", "label", "geometry"), Column("last_examples", "value", interval=_interval))
     loss = ", ".join(f"{number(phase['train_loss'], 4)} up to {phase['last_examples']:,}" for phase in phases)
-    layers = [{"layer": name} | _estimate(entry) for name, entry in phases[-1]["layers"].items()]
+    layers = [({"layer": name}, entry) for name, entry in phases[-1]["layers"].items()]
     columns = (
-        Column("layer", None, "layer", name=True),
-        Column("noise_scale", "value", "noise scale", "interval", ends=("low", "high")),
-        Column("signal", None, "signal"),
-        Column("noise", None, "noise"),
+        Column("layer", heading="layer", name=True),
+        Column("noise_scale", "value", "noise scale", _interval),
+        Column("signal", heading="signal"),
+        Column("noise", heading="noise"),
     )
     return Presentation(
         shown=[
@@ -53,10 +53,8 @@ def matched(run: dict[str, Any]) -> str:
     return corrected if corrected in run["phases"][0]["noise_scales"] else str(run["matched"])
 
 
-def _estimate(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("value", "signal", "noise", "note")} | {
-        "interval": (entry["low"], entry["high"])
-    }
+def _interval(*row: Any) -> tuple[float | None, float | None]:
+    return row[-1]["low"], row[-1]["high"]
 
 
 def scales(run: dict[str, Any]) -> Table:
@@ -73,19 +71,21 @@ def scales(run: dict[str, Any]) -> Table:
         for geometry, entry in phase["noise_scales"].items():
             own = geometry == matched(run)
             about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * own)
-            label = geometry.replace("_", " ") + (f" ({about})" if about else "")
-            rows.append(
-                {"phase": place + 1, "first_examples": first, "last_examples": last, "train_loss": phase["train_loss"]}
-                | {"examples": last if geometry == "hessian" else (first + last) / 2, "geometry": geometry}
-                | {"symbol": run["symbols"][geometry], "label": label, "matched": own}
-                | {"example_unit": run["example_unit"]}
-                | _estimate(entry)
-            )
+            more = {
+                "phase": place + 1,
+                "examples": last if geometry == "hessian" else (first + last) / 2,
+                "geometry": geometry,
+                "symbol": run["symbols"][geometry],
+                "label": geometry.replace("_", " ") + (f" ({about})" if about else ""),
+                "matched": own,
+                "example_unit": run["example_unit"],
+            }
+            rows.append((more, phase, entry))
     names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched")
     columns = (
-        *(Column(name) for name in names),
-        Column("noise_scale", "value", interval="interval", ends=("low", "high")),
-        *(Column(name) for name in ("signal", "noise", "note", "example_unit")),
+        *files(*names),
+        Column("noise_scale", "value", interval=_interval, ends=("low", "high")),
+        *files("signal", "noise", "note", "example_unit"),
     )
     return Table(columns=columns, rows=rows)
 

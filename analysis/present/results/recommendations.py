@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from analysis.phrases import plural, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent, with_interval
-from analysis.present.table import Column, Table
+from analysis.present.table import Column, Table, files
 from analysis.questions.recommendation.plans import Doubling, Plan
 from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner
+from analysis.questions.scopes import SCOPE
 
 
 @presentation.register
@@ -30,58 +29,46 @@ def _(found: Recommendations) -> Presentation:
 def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per objective and optimizer."""
     rows = [
-        _Row(entry.scope, advice.plans[best.objective], best, str(advice.answer.verdict))
+        (entry.scope, advice.plans[best.objective], best, advice.answer)
         for entry in recommendations
         for best in entry.winners
         for advice in entry.advice
         if best.objective in advice.plans
     ]
-    unit, length = time_unit(row.plan.seconds.value or 0.0 for row in rows)
-    priced = "cost" if any(row.plan.cost is not None for row in rows) else "device_hours"
+    unit, length = time_unit(plan.seconds.value or 0.0 for _, plan, *_ in rows)
+    priced = "cost" if any(plan.cost is not None for _, plan, *_ in rows) else "device_hours"
+    quantities = ("steps", "examples", "seconds", "device_hours", "cost")
 
-    def quantity(name: str) -> Column:
-        return Column(name, f"plan.{name}.value", interval=f"plan.{name}.interval")
-
-    def best(row: _Row) -> bool:
-        return row.best.optimizer == row.plan.optimizer
+    def best(_: object, plan: Plan, winner: Winner, __: object) -> bool:
+        return winner.optimizer == plan.optimizer
 
     columns = (
-        *(Column(name, f"scope.{name}") for name in ("sweep", "workload", "metric", "target")),
-        Column("objective", "plan.objective", "least", name=True),
-        Column("optimizer", "plan.optimizer", "optimizer", name=True),
-        Column("batch_size", "plan.batch_size", "batch size"),
-        Column("devices", "plan.devices", "devices"),
-        Column("near_low", lambda row: row.plan.within_5_percent[0]),
-        Column("near_high", lambda row: row.plan.within_5_percent[1]),
-        Column("", lambda row: "–".join(map(str, row.plan.within_5_percent)), "within 5 %"),
-        Column("best_batch_size_low", lambda row: row.plan.best_batch_size_interval[0]),
-        Column("best_batch_size_high", lambda row: row.plan.best_batch_size_interval[1]),
-        Column("probability_near", "plan.probability_within_5_percent"),
-        *map(quantity, ("steps", "examples", "seconds", "device_hours", "cost")),
+        *files(*SCOPE),
+        Column("objective", heading="least", name=True),
+        Column("optimizer", heading="optimizer", name=True),
+        Column("batch_size", heading="batch size"),
+        Column("devices", heading="devices"),
+        Column("near_low", lambda _, plan, *__: plan.within_5_percent[0]),
+        Column("near_high", lambda _, plan, *__: plan.within_5_percent[1]),
+        Column("", "within_5_percent", "within 5 %", text=lambda ends: "–".join(map(str, ends))),
+        Column("best_batch_size_low", lambda _, plan, *__: plan.best_batch_size_interval[0]),
+        Column("best_batch_size_high", lambda _, plan, *__: plan.best_batch_size_interval[1]),
+        Column("probability_near", "probability_within_5_percent"),
+        *(Column(name, f"{name}.value", interval=f"{name}.interval") for name in quantities),
         Column(
             "",
-            lambda row: row.plan.seconds.times(1 / length).value,
+            lambda _, plan, *__: plan.seconds.times(1 / length).value,
             f"time ({unit})",
-            lambda row: row.plan.seconds.times(1 / length).interval,
+            lambda _, plan, *__: plan.seconds.times(1 / length).interval,
         ),
-        Column("", f"plan.{priced}.value", priced.replace("_", "-")),
-        Column("", "plan.examples.value", "examples"),
+        Column("", f"{priced}.value", priced.replace("_", "-")),
+        Column("", "examples.value", "examples"),
         Column("best_optimizer", best),
-        Column("probability_best", lambda row: row.best.probability if best(row) else None),
-        Column("verdict"),
-        Column("remarks", lambda row: "; ".join(row.plan.remarks)),
+        Column("probability_best", lambda *row: row[2].probability if best(*row) else None),
+        Column("verdict", lambda *row: str(row[-1].verdict)),
+        Column("remarks", lambda _, plan, *__: "; ".join(plan.remarks)),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A plan, where it belongs, and what is the best for its objective."""
-
-    scope: dict[str, Any]
-    plan: Plan
-    best: Winner
-    verdict: str
 
 
 def sentences(recommendation: Recommendation) -> list[str]:

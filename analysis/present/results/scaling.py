@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import DASH, number, percent, with_interval
-from analysis.present.table import Column, Table
+from analysis.present.table import Column, Table, files
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law
 
@@ -42,7 +42,7 @@ def points(found: Scaling) -> Table:
 
     columns = (
         Column("point", lambda point: found.points.index(point)),
-        *(Column(name) for name in ("sweep", "workload", "optimizer")),
+        *files("sweep", "workload", "optimizer"),
         Column("metric", "target.metric"),
         Column("target", "target.value"),
         Column("critical_batch_size", interval="interval"),
@@ -65,13 +65,12 @@ def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str
 
     columns = (
         Column("kind"),
-        Column("axis", None, "against", name=True),
+        Column("axis", heading="against", name=True),
         Column("axis_unit", "unit"),
         Column("workload"),
-        Column("optimizer", None, "optimizer", name=True),
+        Column("optimizer", heading="optimizer", name=True),
         Column("", _equal, "equal", left=True),
-        Column("held"),
-        Column("also_varies"),
+        *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
         Column("members", lambda law: " ".join(map(str, law.points))),
         Column("x_min", lambda law: law.x.min() if len(law.x) else None),
@@ -102,33 +101,29 @@ def _range(law: Law) -> str:
 
 def predictions(found: Scaling) -> Table:
     """One row per law and value asked for."""
-    rows = [
-        {"axis": law.axis, "axis_unit": law.unit, "optimizer": law.optimizer} | entry.to_json()
-        for law in found.laws
-        for entry in law.predictions
-    ]
     columns = (
-        *(Column(name) for name in ("axis", "axis_unit", "optimizer", "x")),
+        Column("axis"),
+        Column("axis_unit", "unit"),
+        *files("optimizer", "x"),
         Column("critical_batch_size", interval="interval", ends=("low", "high")),
         Column("times_beyond_the_data"),
     )
-    return Table(columns=columns, rows=rows)
+    return Table(columns=columns, rows=[(entry, law) for law in found.laws for entry in law.predictions])
 
 
 def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per parameter of the law in three terms of the workloads and optimizers called ``names``."""
     rows = [
-        {"of": name, "parameter": key, "value": value, "interval": law.intervals[key]}
-        | {"residual_rms": law.residual_rms, "points": law.points}
-        for name, law in ((name, found.three_term[name]) for name in names)
+        ({"of": name, "parameter": key, "value": value, "interval": law.intervals[key]}, law)
+        for name, law in found.three_term.items()
+        if name in names
         for key, value in law.values.items()
     ]
     columns = (
         Column("workload_and_optimizer", "of"),
-        Column("parameter", None, "parameter", name=True),
-        Column("value", None, "value", "interval", ends=("low", "high")),
-        Column("residual_rms"),
-        Column("points"),
+        Column("parameter", heading="parameter", name=True),
+        Column("value", heading="value", interval="interval", ends=("low", "high")),
+        *files("residual_rms", "points"),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 

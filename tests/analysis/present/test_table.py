@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.present.latex import latex
 from analysis.present.numbers import number, with_interval
-from analysis.present.table import Column, Table, pivot
+from analysis.present.table import Column, Table, latex, pivot
 from analysis.present.terminal import say, show
 
 WIDTHS = (40, 60, 80, 120, 200)
@@ -88,12 +87,12 @@ def tables(draw: st.DrawFn) -> Table:
         | {f"v{place}": VALUES for place in range(count)}
         | {f"i{place}": INTERVALS for place in range(count)}
     )
-    columns = [Column("name", None, "optimizer", name=True)]
+    columns = [Column("name", "", "optimizer", name=True)]
     for place in range(count):
         heading = draw(st.sampled_from(["B_crit", "critical batch size", "k", "B_simple / B_crit"]))
         interval = draw(st.sampled_from([None, f"i{place}"]))
-        columns.append(Column(f"v{place}", None, heading, interval, wide=draw(st.booleans())))
-    columns.append(Column("words", None, "verdict", left=True))
+        columns.append(Column(f"v{place}", "", heading, interval, wide=draw(st.booleans())))
+    columns.append(Column("words", "", "verdict", left=True))
     return Table(columns=tuple(columns), rows=draw(st.lists(row, min_size=1, max_size=4)), title="title")
 
 
@@ -110,8 +109,8 @@ def test_every_number_is_there_in_full_at_every_width(table: Table, width: int, 
 
 
 def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
-    columns = [Column("name", None, "optimizer", name=True)]
-    columns += [Column(f"v{place}", None, f"quantity {place}", f"i{place}") for place in range(5)]
+    columns = [Column("name", "", "optimizer", name=True)]
+    columns += [Column(f"v{place}", "", f"quantity {place}", f"i{place}") for place in range(5)]
     values = {f"v{place}": 1234.0 + place for place in range(5)}
     ends = {f"i{place}": (1000.0, 2000.0) for place in range(5)}
     table = Table(columns=tuple(columns), rows=[{"name": name} | values | ends for name in ("adamw", "muon")])
@@ -127,7 +126,7 @@ def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
 
 
 def test_a_cut_digit_is_noticed() -> None:
-    table = Table(columns=(Column("b", None, "B"),), rows=[{"b": 158.0}])
+    table = Table(columns=(Column("b", "", "B"),), rows=[{"b": 158.0}])
     assert lacking(table, "B\n15") == ["158"]
     assert lacking(table, "B\n1158") == ["158"]
     assert lacking(table, "B\n158") == []
@@ -142,7 +141,7 @@ def test_a_command_stays_on_its_line() -> None:
 
 def test_files_hold_values_and_ends_of_intervals_under_their_names() -> None:
     columns = (
-        Column("value", None, "shown", "interval", ends=("low", "high")),
+        Column("value", "", "shown", "interval", ends=("low", "high")),
         Column("cost", interval="around"),
         Column("", "value", "for people alone"),
     )
@@ -158,7 +157,7 @@ def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
         {"batch": 4, "optimizer": "muon", "ratio": 1.5, "ends": (1.0, 2.0)},
         {"batch": 8, "optimizer": "sgd", "ratio": 0.5, "ends": (None, None)},
     ]
-    found = pivot(rows, Column("", "batch", "batch size"), "optimizer", "ratio", "ends")
+    found = pivot(rows, Column("", "batch", "batch size"), Column("optimizer", "ratio", interval="ends"))
     assert [column.heading for column in found.columns] == ["batch size", "muon", "sgd"]
     assert found.cells() == [
         [("4", ""), ("1.5", "[1, 2]"), ("–", "")],
@@ -167,7 +166,7 @@ def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
 
 
 def test_latex_is_escaped_and_balanced() -> None:
-    columns = (Column("name", None, "name_%", name=True), Column("b", None, "B", "ends", latex="$B$"))
+    columns = (Column("name", "", "name_%", name=True), Column("b", None, "B", "ends", latex="$B$"))
     hostile = r"50% & #1 {x}_y ^z~ \a $ < >"
     source = latex(Table(columns=columns, rows=[{"name": hostile, "b": None, "ends": (1.0, None)}], title="t"))
     body = source.splitlines()
