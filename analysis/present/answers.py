@@ -200,7 +200,7 @@ def points(answers: Sequence[Answer]) -> Table:
     """One row per answer and batch size; what is shown is for the page, see ``points.csv`` for all."""
     rows = [(point, answer) for answer in answers for point in answer.points]
 
-    def measured(point: Point, answer: Answer, kind: str) -> float | None:
+    def measured(kind: str, point: Point, answer: Answer) -> float | None:
         found = answer.noise.get(point.batch_size)
         return getattr(found, kind).value if found else None
 
@@ -227,8 +227,8 @@ def points(answers: Sequence[Answer]) -> Table:
         Column("", lambda point, _: f"{point.seeds_reached} of {point.seeds}", "seeds"),
         Column("status", heading="status", left=True),
         Column("steps_lower_bound"),
-        Column("simple_noise_scale", lambda *row: measured(*row, "summary"), "noise scale" if noise else ""),
-        Column("matched_noise_scale", lambda *row: measured(*row, "matched")),
+        Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale" if noise else ""),
+        Column("matched_noise_scale", lambda *row: measured("matched", *row)),
     )
     return Table(columns=columns, rows=rows)
 

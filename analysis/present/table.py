@@ -129,7 +129,7 @@ def pivot(rows: Sequence[Any], down: Column, across: Column) -> Table:
     for row in rows:
         found.setdefault(down.read(row), {})[text_of(_read(row, across.key))] = row
     columns = [replace(down, value=lambda cells: down.read(next(iter(cells.values()))), name=True)]
-    for title in dict.fromkeys(title for row in found.values() for title in row):
+    for title in dict.fromkeys(text_of(_read(row, across.key)) for row in rows):
 
         def read(of: Callable[[Any], Any], title: str = title) -> Reader:
             return lambda cells: of(cells[title]) if title in cells else None

@@ -13,7 +13,6 @@ from analysis.estimate.result import Answer, answers, scopes
 from analysis.read.results import load
 from cbs.target import Target
 
-
 SCOPE = ("sweep", "workload", "metric", "target")
 """Columns that every table begins with, see :func:`scope_columns`."""
 

@@ -53,7 +53,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     )
     bounds = table[table["kind"] == "bound"]
     return [
-        Line2D([], [], marker=shape, linestyle="", color=style.GREY, markerfacecolor="white", label=label)
+        style.mark(label, marker=shape, linestyle="", markerfacecolor="white")
         for end, shape, label in kinds
         if bounds[end].isna().any()
     ]
@@ -71,12 +71,9 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "interval. Open triangles lie at an edge of the grid and point to where the optimum may be.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; optima with intervals, bounds as open triangles that point to where the optimum lies, laws as bands.
-
-    Points of several optimizers stand a little aside, so that their intervals stay apart.
-    """
-    points, key = table[table["kind"] != "law"], []
-    style.log_axes(axes, points["batch_size"], table[["lr", "low", "high"]])
+    """Points of several optimizers stand a little aside, so that their intervals stay apart."""
+    sizes, key = table.loc[table["kind"] != "law", "batch_size"], []
+    style.batch_axes(axes, table, table[["lr", "low", "high"]], "best learning rate", sizes)
     middle = (table["optimizer"].nunique() - 1) / 2
     for place, (name, look, (law, inside, bounds)) in enumerate(style.each(table, "law", "optimum", "bound")):
         aside = 1.06 ** (place - middle)
@@ -87,4 +84,3 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
             axes.plot(row.batch_size * aside, row.lr, shape, color=look.colour, markerfacecolor="white", zorder=4)
         key.append(style.handle(name, look, line=len(law) > 0))
     style.key(axes, key, table["batch_size"], table[["lr", "high"]].max(axis=1))
-    style.batch_axes(axes, table, "best learning rate", ticks=points["batch_size"])

@@ -17,7 +17,7 @@ from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
 from analysis.present.style.labels import LINE
-from analysis.present.style.lettering import ink
+from analysis.present.style.scales import ink
 from analysis.questions.analyze import Analysis
 
 _LANE = 0.17
@@ -58,7 +58,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     handles.append(style.handle(f"{100 * table['confidence'].iloc[0]:g} % interval", grey, line=False))
     if (table["low"].isna() ^ table["high"].isna()).any():
         handles.append(style.handle("open end", grey._replace(marker=">"), line=False))
-    return [*handles, Line2D([], [], color=style.GREY, alpha=0.25, linewidth=6, label="measured")]
+    return [*handles, style.mark("measured", alpha=0.25, linewidth=6)]
 
 
 @figure(

@@ -74,11 +74,8 @@ def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Those that are there, but for the plain ones."""
-    found = [(name, _MARKS[name]) for name, rows in list(_marked(table).items())[1:] if rows.any()]
-    return [
-        Line2D([], [], color=style.GREY, linestyle="", marker=marker, label=name, **look)
-        for name, (marker, look) in found
-    ]
+    found = [name for name, rows in list(_marked(table).items())[1:] if rows.any()]
+    return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in found]
 
 
 @figure(
@@ -95,10 +92,10 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "top: every seed diverged.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; a star at every best learning rate, red where it lies at the edge of the grid; open markers where some
-    seeds missed the target, open triangles for lower bounds, a cross at the top where every seed diverged."""
+    """The mark of every learning rate says what became of its seeds, see :data:`_MARKS`."""
     table = table.assign(y=table["steps"].fillna(table["steps_lower_bound"]))
-    style.log_axes(axes, table["lr"], table["y"])
+    label = f"steps to {style.words(table['target'].iloc[0])}"
+    style.log_axes(axes, table["lr"], table["y"], "learning rate", label, most=style.most_ticks(axes))
     table["y"] = table["y"].where(~_marked(table)["diverged"], axes.get_ylim()[1] ** 0.98 * axes.get_ylim()[0] ** 0.02)
     colours, ends = style.shades(table["batch_size"]), []
     for batch_size, part in table.sort_values("lr").groupby("batch_size"):
@@ -112,7 +109,3 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
             edge = " at edge" if part["at_grid_edge"].any() else ""
             ends.append((shown["lr"].iloc[-1], shown["y"].iloc[-1], f"B={batch_size}{edge}", colour))
     style.label_ends(axes, ends)
-    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
-    style.log_axis(axes.yaxis)
-    axes.set_xlabel("learning rate")
-    style.axis_label(axes, "y", f"steps to {style.words(table['target'].iloc[0])}")

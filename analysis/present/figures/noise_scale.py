@@ -48,7 +48,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     if not measured.groupby("optimizer")["batch_size"].nunique().gt(1).any():
         return []
     label = f"{measured['simple_symbol'].iloc[0]} at other batch sizes"
-    return [Line2D([], [], color=style.GREY, linewidth=0.6, alpha=0.6, label=label)]
+    return [style.mark(label, linewidth=0.6, alpha=0.6)]
 
 
 @figure(
@@ -65,9 +65,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "not positive.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Noise scales on a log axis against the share of the way to the target: of the batch size nearest to B_crit
-    (without one, of the middle one) the plain one solid and the matched one dashed, the plain ones of the others in
-    grey; B_crit as a dotted line with its interval as a band."""
+    """Of the batch size nearest to B_crit (without one, of the middle one) both noise scales, of others the plain."""
     plain, matched = style.looks(_BOTH).values()
     lines = {"simple_noise_scale": plain}
     if table["matched_geometry"].iloc[0] != PLAIN:

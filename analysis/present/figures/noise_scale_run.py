@@ -39,23 +39,21 @@ def _measured(table: pd.DataFrame) -> pd.Series:
     "measured; both axes are logarithmic. Bars are intervals, an open end runs off the axes, a hollow marker has none.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Noise scales against examples seen, corrected ones in place of what they correct, both on log axes, with
-    intervals as bars: an open end runs off the axes, and a hollow marker has no interval."""
-    measured = table[_measured(table)]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    values = [*measured["noise_scale"], *measured["low"], *measured["high"]]
+    """Corrected noise scales stand in place of what they correct; an open end runs off the axes."""
+    measured, unit = table[_measured(table)], table["example_unit"].iloc[0]
+    looks = style.looks(measured["geometry"])
+    # Side by side, so that the bars of one phase do not lie on each other.
+    aside = {geometry: 1.05 ** (place - len(looks) / 2) for place, geometry in enumerate(looks)}
+    along = measured["examples"] * measured["geometry"].map(aside)
+    values = measured[["noise_scale", "low", "high"]].to_numpy()
     middle = float(np.exp(np.log(measured["noise_scale"]).mean()))
-    axes.set_ylim(*style.log_limits([value for value in values if middle / 1e3 < value < 1e3 * middle]))
+    near = values[(middle / 1e3 < values) & (values < 1e3 * middle)]
+    style.log_axes(axes, along, near, f"{unit}s seen", f"noise scale ({unit}s)")
     bottom, top = axes.get_ylim()
-    geometries = list(dict.fromkeys(measured["geometry"]))
-    looks = style.looks(geometries)
     ends = []
-    for place, geometry in enumerate(geometries):
+    for geometry, (colour, marker, _) in looks.items():
         part = measured[measured["geometry"] == geometry]
-        colour, marker, _ = looks[geometry]
-        # Side by side, so that the bars of one phase do not lie on each other.
-        x = part["examples"] * 1.05 ** (place - len(geometries) / 2)
+        x = along[part.index]
         known = part["low"].notna() | part["high"].notna()
         low, high = part["low"].fillna(bottom / 10).clip(lower=bottom / 10), part["high"].fillna(10 * top)
         axes.vlines(x[known], low[known], high[known], color=colour, linewidth=0.8, alpha=0.7, zorder=2)
@@ -67,10 +65,4 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
             )  # fmt: skip
         label = f"${part['symbol'].iloc[0]}$" + (" (matched)" if part["matched"].iloc[0] else "")
         ends.append((float(x.iloc[-1]), float(part["noise_scale"].iloc[-1]), label, colour))
-    axes.set_ylim(bottom, top)
-    style.log_axis(axes.xaxis)
-    style.log_axis(axes.yaxis)
     style.label_ends(axes, ends)
-    unit = table["example_unit"].iloc[0]
-    axes.set_xlabel(f"{unit}s seen")
-    axes.set_ylabel(f"noise scale ({unit}s)")

@@ -27,10 +27,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Rows of up to four kinds, see column ``kind``: ``point`` per batch size, ``fit`` along the curve, ``hyperbola``
     along the one of exponent 1 where that looks different, ``critical`` at B_crit of the fit, which takes twice the
     fewest steps."""
-    table = tidy(
-        [row | about(answer) for answer in answers for row in _rows(answer)],
-        ["optimizer", "kind", "batch_size", "steps"],
-    )
+    rows = [row | about(answer) for answer in answers for row in _rows(answer)]
+    table = tidy(rows, ["optimizer", "kind", "batch_size", "steps"])
     table.insert(4, "examples", table["batch_size"] * table["steps"])
     return table.drop(columns=["low", "high"], errors="ignore")
 
@@ -59,24 +57,20 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "the fewest steps.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; small batches at the lower right, large ones at the upper left, a star at the critical batch size."""
+    """Small batches at the lower right, large ones at the upper left, a star at the critical batch size."""
     curved = table["kind"].isin(["fit", "hyperbola"])
     marks, curves = table[~curved], table[curved]
-    style.log_axes(axes, marks["steps"], marks["examples"], above=0.12)
+    label, y_label = f"steps to {style.words(table['target'].iloc[0])}", f"data ({table['example_unit'].iloc[0]}s)"
+    style.log_axes(axes, marks["steps"], marks["examples"], label, y_label, above=0.12)
+    style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
     looks = style.looks(table["optimizer"])
     for _, look, (points, fit, thin, star) in style.each(table, "point", "fit", "hyperbola", "critical"):
         axes.plot(thin["steps"], thin["examples"], color=look.colour, linewidth=0.5, zorder=2)
         axes.plot(fit["steps"], fit["examples"], color=look.colour, linestyle=look.dashes, zorder=2)
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
-        axes.plot(
-            star["steps"], star["examples"], "*", color=look.colour, markersize=11, markeredgecolor="white", zorder=4
-        )
+        marked = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
+        axes.plot(star["steps"], star["examples"], "*", **marked)
     style.key(axes, [style.handle(name, look) for name, look in looks.items()], marks["steps"], marks["examples"])
-    style.log_axis(axes.xaxis)
-    style.log_axis(axes.yaxis)
-    style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
-    style.axis_label(axes, "x", f"steps to {style.words(table['target'].iloc[0])}")
-    axes.set_ylabel(f"data ({table['example_unit'].iloc[0]}s)")
     points = table[table["kind"] == "point"].copy()
     groups = points.groupby("optimizer", sort=False)["batch_size"]
     sizes = points["batch_size"]

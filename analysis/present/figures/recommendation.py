@@ -22,6 +22,7 @@ from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]
 _STAR: dict[str, Any] = {"markersize": 11, "markeredgecolor": "white"}
+_NEAR: dict[str, Any] = {"linewidth": 5, "alpha": 0.45}
 
 
 def compute(found: Recommendations) -> pd.DataFrame:
@@ -35,14 +36,13 @@ def compute(found: Recommendations) -> pd.DataFrame:
     for recommendation in found.recommendations:
         for objective in ("time", "cost"):
             plans = [(advice, advice.plans[objective]) for advice in recommendation.advice if advice.plans]
-            unit = (
-                "s" if objective == "time" else "currency" if any(plan.price for _, plan in plans) else "device-hours"
-            )
+            of_cost = "currency" if any(plan.price for _, plan in plans) else "device-hours"
             counts = {plan.devices for _, plan in plans}
             devices = f" on {plural(max(counts), 'device')}" if len(counts) == 1 else ""
             panel = f"{recommendation.title}: least {objective}{devices}"
             for advice, plan in plans:
-                own = {"panel": panel, "objective": objective, "devices": plan.devices, "unit": unit}
+                own = {"panel": panel, "objective": objective, "devices": plan.devices}
+                own["unit"] = "s" if objective == "time" else of_cost
                 own |= about(advice.answer)
                 rows += [own | row for row in _rows(advice.answer, found.throughput, plan)]
     return tidy(rows, _COLUMNS)
@@ -73,11 +73,11 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     """All but the optimizers, which are named at their lines."""
     shown: dict[str, dict[str, Any]] = {
         "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
-        "at most 5 % more than that": {"linewidth": 5, "alpha": 0.45},
+        "at most 5 % more than that": _NEAR,
         "measured steps, range over seeds": {"marker": "o", "linestyle": ""},
         f"fit and its {100 * table['confidence'].iloc[0]:g} % interval": {"linewidth": 1.2},
     }
-    return [Line2D([], [], color=style.GREY, label=label, **look) for label, look in shown.items()]
+    return [style.mark(label, **look) for label, look in shown.items()]
 
 
 @figure(
@@ -94,31 +94,21 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "counts as known. A star is the recommended batch size B, the thick line what takes at most 5 % more.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; a star at the recommended batch size, a thick line over the batch sizes within 5 % of it; every line is
-    named at its end."""
+    """A star at the recommended batch size, a thick line within 5 % of it, every line named at its end."""
     unit, length = table["unit"].iloc[0], 1.0
     if unit == "s":
         unit, length = time_unit(table["value"])
     table = table.assign(**{name: table[name].astype(float) / length for name in ("value", "low", "high")})
-    style.log_axes(axes, table["batch_size"], table[["value", "low", "high"]])
+    style.batch_axes(axes, table, table[["value", "low", "high"]], f"{table['objective'].iloc[0]} to target ({unit})")
     ends = []
     for name, look, (curve, points, best) in style.each(table, "curve", "point", "best"):
         style.curve(axes, curve, "batch_size", "value", look)
         style.points(axes, points, "batch_size", "value", look)
         star, last = best.iloc[0], curve.iloc[-1]
         near = curve[curve["batch_size"].between(star["near_low"], star["near_high"])]
-        axes.plot(
-            near["batch_size"],
-            near["value"],
-            color=look.colour,
-            linewidth=5,
-            alpha=0.45,
-            solid_capstyle="butt",
-            zorder=2,
-        )
+        axes.plot(near["batch_size"], near["value"], color=look.colour, solid_capstyle="butt", zorder=2, **_NEAR)
         axes.plot(star["batch_size"], star["value"], "*", color=look.colour, clip_on=False, zorder=5, **_STAR)
         devices = f", {plural(int(star['devices']), 'device')}" if table["devices"].nunique() > 1 else ""
         text = f"{name}: B={star['batch_size']:g}{devices}"
         ends.append((last["batch_size"], last["value"], style.literal(text), look.colour))
     style.label_ends(axes, ends)
-    style.batch_axes(axes, table, f"{table['objective'].iloc[0]} to target ({unit})")

@@ -112,34 +112,25 @@ def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
     "beyond the data, bands the {percent} interval of a new point.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; one look per optimizer, points of one set joined by thin lines, laws thick within the data and thin
-    beyond."""
+    """Points of one set are joined by thin lines; laws are thick within the data and thin beyond."""
     points, about = table[table["kind"] == "point"], table.iloc[0]
-    style.log_axes(axes, table["x"], _within(table))
+    values = sorted(set(points["x"]))
+    label, unit = _WORDS.get(about["axis"], style.words(about["axis"])), about["axis_unit"]
+    label += f" ({unit})" if unit and unit != about["axis"] else ""
+    label += f", at data {style.plain(about['held_data'])}" if pd.notna(about["held_data"]) else ""
+    definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
+    ticks = values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None
+    y_label = f"critical batch size{definition} ({about['unit']}s)"
+    style.log_axes(axes, table["x"], _within(table), label, y_label, ticks=ticks)
     handles = [
         _draw_optimizer(axes, table[table["optimizer"] == name], name, look)
         for name, look in style.looks(table["optimizer"]).items()
     ]
     if (table["kind"] == "extrapolation").any():
-        handles.append(Line2D([], [], color=style.GREY, linewidth=0.6, label="beyond the data"))
+        handles.append(style.mark("beyond the data", linewidth=0.6))
     title = f"$B_{{crit}} \\propto x^k$ [{100 * about['confidence']:g} % interval]"
-    style.key(
-        axes,
-        handles,
-        table["x"],
-        table[["critical_batch_size", "high"]]
-        .max(axis=1)
-        .where(table["kind"] == "point", table["critical_batch_size"]),
-        title=title,
-    )
-    values = sorted(set(points["x"]))
-    style.log_axis(axes.xaxis, values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None)
-    style.log_axis(axes.yaxis)
-    label, unit = _WORDS.get(about["axis"], style.words(about["axis"])), about["axis_unit"]
-    equal_data = f", at data {style.plain(about['held_data'])}" if pd.notna(about["held_data"]) else ""
-    axes.set_xlabel((f"{label} ({unit})" if unit and unit != about["axis"] else label) + equal_data)
-    definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
-    style.axis_label(axes, "y", f"critical batch size{definition} ({about['unit']}s)")
+    tops = points["high"].combine_first(table["critical_batch_size"])
+    style.key(axes, handles, table["x"], tops, title=title)
 
 
 def _within(table: pd.DataFrame) -> np.ndarray:
@@ -158,7 +149,6 @@ def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look)
     style.points(axes, points, "x", "critical_batch_size", look)
     for start in range(0, len(laws), _RESOLUTION):
         piece = laws.iloc[start : start + _RESOLUTION]
-        style.curve(
-            axes, piece, "x", "critical_batch_size", look, linewidth=1.2 if piece["kind"].iloc[0] == "law" else 0.6
-        )
+        width = 1.2 if piece["kind"].iloc[0] == "law" else 0.6
+        style.curve(axes, piece, "x", "critical_batch_size", look, linewidth=width)
     return style.handle(f"{name}  {points['label'].iloc[0]}".strip(), look, line=len(laws) > 0)

@@ -84,9 +84,10 @@ def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
     "were run, so the true value is higher.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Log-log; one look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size."""
+    """One look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size."""
     sizes = table.loc[table["kind"].isin(["point", "censored"]), "batch_size"]
-    style.log_axes(axes, sizes, table[["steps", "low", "high"]])
+    label = f"steps to {style.words(table['target'].iloc[0])}"
+    style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
     looks = style.looks(table["optimizer"])
     key = [
         _draw_optimizer(axes, table[table["optimizer"] == name], name, look, 4 + 2 * (len(looks) - index))
@@ -96,18 +97,16 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if len(points):
         slowest, limits = points.loc[points["steps"].idxmax()], axes.get_ylim()
         steps = perfect_scaling(np.array(axes.get_xlim()), slowest["batch_size"], slowest["steps"])
-        line = axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)[0]
+        key += axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)
         axes.set_ylim(*limits)
-        key.append(line)
     if (table["kind"] == "censored").any():
-        triangle = style.Look(style.GREY, "^", "")
-        key.append(style.handle("not reached in the steps run", triangle, line=False, markerfacecolor="white"))
+        look = {"marker": "^", "linestyle": "", "markerfacecolor": "white"}
+        key.append(style.mark("not reached in the steps run", **look))
     if (table["kind"] == "hyperbola").any():
-        key.append(Line2D([], [], color=style.GREY, linewidth=0.5, label="if the exponent were 1 (thin)"))
+        key.append(style.mark("if the exponent were 1 (thin)", linewidth=0.5))
     title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{100 * table['confidence'].iloc[0]:g} % interval]"
     known = table["critical_low"].notna().any()
     style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
-    style.batch_axes(axes, table, f"steps to {style.words(table['target'].iloc[0])}", ticks=sizes)
 
 
 def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look, triangle: float) -> Line2D:

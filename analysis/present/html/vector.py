@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from analysis.present import style
-from analysis.present.style.lettering import FONT
+from analysis.present.style.scales import FONT
 
 LARGEST = 400_000
 """Characters of SVG beyond which a figure is written as PNG: a browser is slow with so many marks."""

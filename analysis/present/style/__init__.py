@@ -1,5 +1,6 @@
-"""How figures look: the page, its fonts, and how figures are saved; :mod:`.looks` draws marks and lines, :mod:`.scales`
-axes, :mod:`.labels` words beside them.
+"""How figures look: the page, its fonts, marks and lines, and how figures are saved; :mod:`.scales` draws axes,
+:mod:`.labels` words beside marks. An optimizer keeps colour, marker and dashes in every panel; none is told by its
+colour alone.
 
 Figures are built with the object interface alone; nothing here touches the state of :mod:`matplotlib.pyplot`.
 """
@@ -7,24 +8,24 @@ Figures are built with the object interface alone; nothing here touches the stat
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import matplotlib
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 # isort: off
 from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
-from analysis.present.style.lettering import FONT, literal, wrapped
-from analysis.present.style.looks import (
-    ALERT, COLOURS, GREY, MARKERS, Look, band, curve, each, handle, looks, points, shades,
-)  # fmt: skip
 from analysis.present.style.scales import (
-    axis_label, batch_axes, log_axes, log_axis, log_limits, most_ticks, panel_title, plain, size, token_axis, words,
+    FONT, axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, panel_title, plain, size,
+    token_axis, words, wrapped,
 )  # fmt: skip
 from analysis.venues import venue
 # isort: on
@@ -59,6 +60,16 @@ _RC: dict[str, Any] = {
 }
 
 
+GREY, ALERT = "#7f7f7f", "#d00000"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito (2008), told apart with every common colour blindness; their yellow is too pale for lines."""
+
+MARKERS = ("o", "s", "D", "v", "P", "X", "p")
+
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
+
+
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Everything drawn and saved inside has the one style."""
@@ -85,9 +96,85 @@ def save_as(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
 
 
+class Look(NamedTuple):
+    """How the marks of one optimizer are told from those of the others."""
+
+    colour: str
+    marker: str
+    dashes: Any
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The look of every name, in their order; no two share marker and dashes up to 35."""
+    return {
+        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+        for index, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def each(
+    table: pd.DataFrame, *kinds: Any, column: str = "kind", after: Sequence[str] = ()
+) -> Iterator[tuple[str, Look, list[pd.DataFrame]]]:
+    """Every optimizer of a table, its look, and its rows of every kind; ``after`` have the first looks."""
+    found = looks([*after, *table["optimizer"]])
+    for name in table["optimizer"].unique():
+        own = table[table["optimizer"] == name]
+        yield name, found[name], [own[own[column] == kind] for kind in kinds]
+
+
+def shades(values: Sequence[float]) -> dict[float, Any]:
+    """One colour of a sequential map per distinct value, light to dark without the palest part."""
+    distinct = sorted(set(values))
+    positions = np.linspace(0.0, 0.75, len(distinct)) if len(distinct) > 1 else [0.35]
+    colours = matplotlib.colormaps["viridis"]
+    return {value: colours(0.75 - position) for value, position in zip(distinct, positions, strict=True)}
+
+
+def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, **line: Any) -> None:
+    """A line with the band from ``low`` to ``high`` where every row has both."""
+    axes.plot(rows[x], rows[y], **{"color": look.colour, "linestyle": look.dashes, "zorder": 3} | line)
+    if len(rows) and rows[["low", "high"]].notna().all(axis=None):
+        band(axes, rows, x, look.colour)
+
+
+def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str = "x") -> None:
+    """From ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
+    fill = axes.fill_between if axis == "x" else axes.fill_betweenx
+    fill(rows[along], rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.18, linewidth=0)
+
+
+def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, *, aside: float = 1.0) -> None:
+    """Marks with bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` where there are such; an unknown end has no
+    bar. ``aside`` is a factor on ``x``."""
+    across = _lengths(rows, x, "x_low", "x_high") if "x_low" in rows else None
+    axes.errorbar(
+        rows[x] * aside, rows[y], yerr=_lengths(rows, y, "low", "high"), xerr=across, fmt=look.marker,
+        color=look.colour, elinewidth=0.7, zorder=4,
+    )  # fmt: skip
+
+
+def _lengths(rows: pd.DataFrame, at: str, low: str, high: str) -> np.ndarray:
+    """Of bars down and up, shape ``[2, n]``."""
+    lengths = np.array([rows[at] - rows[low].astype(float), rows[high].astype(float) - rows[at]], dtype=float)
+    return np.where(lengths > 0, lengths, 0.0)
+
+
+def mark(label: str, **look: Any) -> Line2D:
+    """What stands in a key before a label that is not about one optimizer."""
+    return Line2D([], [], **{"color": GREY} | look, label=label)
+
+
+def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D:
+    """What stands in a key before the label of an optimizer."""
+    return Line2D(
+        [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
+        label=literal(label), **marks,
+    )  # fmt: skip
+
+
 __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
     "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes", "log_axis", "log_limits",
-    "looks", "most_ticks", "panel_title", "plain", "points", "save_as", "shades", "size", "spread", "style",
+    "looks", "mark", "most_ticks", "panel_title", "plain", "points", "save_as", "shades", "size", "spread", "style",
     "token_axis", "venue", "words", "wrapped",
 ]  # fmt: skip

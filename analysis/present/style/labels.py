@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from scipy.optimize import isotonic_regression
 
-from analysis.present.style.lettering import ink, width, wrapped
-from analysis.present.style.scales import size
+from analysis.present.style.scales import ink, size, width, wrapped
 
 SMALL = 7
 LINE = 1.25

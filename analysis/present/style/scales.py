@@ -1,19 +1,28 @@
-"""Axes: limits, ticks with plain numbers, labels that fit, a second axis in tokens."""
+"""Axes and their words: limits, ticks with plain numbers, a second axis in tokens, labels that fit and can be read."""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
-from functools import partial
 from operator import mul
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from analysis.present.style.lettering import literal, width, wrapped
+FONT = "DejaVu Sans"
+
+CONTRAST = 4.5
+"""Least ratio of luminances of text on its ground (WCAG 2.2, success criterion 1.4.3)."""
+
+_BREAKS = re.compile(r"[^\s,_(=/-]*[\s,_(=/-]?")
 
 _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 """Ticks within a factor of ten, the most first."""
@@ -27,12 +36,19 @@ def plain(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def log_axes(axes: Axes, x: Any, y: Any, **margins: float) -> None:
-    """Both axes logarithmic, with limits around everything finite in ``x`` and ``y``."""
+def log_axes(
+    axes: Axes, x: Any, y: Any, label: str, y_label: str, *, ticks: Any = None, most: int = 6, **margins: float
+) -> None:
+    """Both axes logarithmic and labelled, with limits around everything finite in ``x`` and ``y``, and ticks at round
+    numbers, of the x axis at ``ticks`` where given."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*log_limits(x, **margins))
     axes.set_ylim(*log_limits(y, **margins))
+    log_axis(axes.xaxis, ticks, most=most)
+    log_axis(axes.yaxis)
+    axis_label(axes, "x", label)
+    axis_label(axes, "y", y_label)
 
 
 def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06) -> tuple[float, float]:
@@ -46,26 +62,29 @@ def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06) -> tupl
     return float(np.exp(middle - (0.5 + below) * span)), float(np.exp(middle + (0.5 + above) * span))
 
 
-def log_axis(
-    axis: Any,
-    values: Sequence[float] | pd.Series | None = None,
-    *,
-    most: int = 6,
-    span: tuple[float, float] | None = None,
-) -> None:
+class _RoundNumbers(LogLocator):
+    """The most round numbers within the axis, as it is when it is drawn, that are not more than about ``most``."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(base=10, numticks=20)
+        self.most = most
+
+    def tick_values(self, low: float, high: float) -> Any:
+        start, end = np.log10([low, high])
+        for subs in _SUBS:
+            logs = np.add.outer(np.arange(np.floor(start), np.ceil(end)), np.log10(subs))
+            if ((logs >= start) & (logs <= end)).sum() <= self.most:
+                break
+        self.set_params(subs=subs)
+        return super().tick_values(low, high)
+
+
+def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, most: int = 6) -> None:
     """A log axis with plain numbers: at most about ``most`` ticks, at ``values`` where given, else at round numbers."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    if values is not None and len(values):
-        distinct = sorted(set(values))
-        axis.set_major_locator(FixedLocator(distinct[:: -(-len(distinct) // most)]))
-        return
-    low, high = np.log10(np.asarray(span or axis.get_view_interval()))
-    for subs in _SUBS:
-        logs = np.add.outer(np.arange(np.floor(low), np.ceil(high)), np.log10(subs))
-        if ((logs >= low) & (logs <= high)).sum() <= most:
-            break
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=20))
+    distinct = sorted(set(() if values is None else values))
+    axis.set_major_locator(FixedLocator(distinct[:: -(-len(distinct) // most)]) if distinct else _RoundNumbers(most))
 
 
 def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:
@@ -73,23 +92,24 @@ def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", qu
     tokens = tokens_per_example.dropna().unique()
     if len(tokens) != 1 or tokens_per_example.isna().any() or tokens[0] <= 1:
         return
-    factor = float(tokens[0])
-    add, side = (axes.secondary_xaxis, "top") if axis == "x" else (axes.secondary_yaxis, "right")
-    second = add(cast(Any, side), functions=(partial(mul, factor), partial(mul, 1 / factor)))
-    place = second.xaxis if axis == "x" else second.yaxis
-    low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
+    functions = functools.partial(mul, float(tokens[0])), functools.partial(mul, 1 / float(tokens[0]))
+    if axis == "x":
+        second = axes.secondary_xaxis("top", functions=functions)
+    else:
+        second = axes.secondary_yaxis("right", functions=functions)
     second.spines[:].set_visible(True)
-    log_axis(place, span=(low * factor, high * factor), most=most_ticks(axes) if axis == "x" else 6)
+    place = second.xaxis if axis == "x" else second.yaxis
+    log_axis(place, most=most_ticks(axes) if axis == "x" else 6)
     place.set_label_text(f"{quantity} (tokens)")
 
 
-def batch_axes(axes: Axes, table: pd.DataFrame, label: str, ticks: pd.Series | None = None) -> None:
-    """Ticks and labels of axes whose x is the batch size, in examples and in tokens; ``label`` is that of y."""
-    log_axis(axes.xaxis, ticks, most=most_ticks(axes))
-    log_axis(axes.yaxis)
+def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Series | None = None) -> None:
+    """Both axes logarithmic, the batch size in examples and in tokens against ``y``; limits are around ``sizes``, with
+    ticks there, or around all batch sizes of the table."""
+    of_x = f"batch size ({table['example_unit'].iloc[0]}s)"
+    x = table["batch_size"] if sizes is None else sizes
+    log_axes(axes, x, y, of_x, label, ticks=sizes, most=most_ticks(axes))
     token_axis(axes, table["tokens_per_example"])
-    axes.set_xlabel(f"batch size ({table['example_unit'].iloc[0]}s)")
-    axis_label(axes, "y", label)
 
 
 def axis_label(axes: Axes, axis: str, text: str) -> None:
@@ -124,3 +144,62 @@ def size(axes: Axes) -> tuple[float, float]:
     width, height = figure.get_size_inches()
     across, down = (cells.ncols, cells.nrows) if cells else (1, 1)
     return width / across - 0.6, height / down * 0.7
+
+
+def literal(text: str) -> str:
+    """``text`` that matplotlib draws as it stands: no mathematics in it, and not left out of a key for an underscore
+    in front."""
+    escaped = text.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+@functools.lru_cache(maxsize=4096)
+def width(text: str, size: float) -> float:
+    """Width of one line in inches, at a font size in points; of mathematics, that of its letters."""
+    plain = re.sub(r"\$|\\mathrm|[{}]", "", text)
+    properties = FontProperties(family=FONT, size=size)
+    return float(text_to_path.get_text_width_height_descent(plain, properties, ismath=False)[0]) / 72
+
+
+def wrapped(text: str, inches: float, size: float, *, lines: int = 1) -> str:
+    """``text`` on at most so many lines of a width, broken after a space, a comma or the like.
+
+    What does not fit is cut from the middle, since names that are alike differ at their ends.
+    """
+    found = _broken(text, inches, size)
+    keep = len(text)
+    while len(found) > lines and keep > 1:
+        keep -= 1
+        found = _broken(f"{text[: -(-keep // 2)]}…{text[len(text) - keep // 2 :]}", inches, size)
+    return "\n".join(found)
+
+
+def _broken(text: str, inches: float, size: float) -> list[str]:
+    lines = [""]
+    for part in _BREAKS.findall(text):
+        rest = part
+        if width((lines[-1] + rest).rstrip(), size) > inches and lines[-1]:
+            lines.append("")
+        while width(rest.rstrip(), size) > inches and len(rest) > 1:
+            fits = max(1, next(n for n in range(len(rest), 0, -1) if n == 1 or width(rest[:n], size) <= inches))
+            lines[-1] = rest[:fits]
+            rest = rest[fits:]
+            lines.append("")
+        lines[-1] += rest
+    return [line.rstrip() for line in lines if line.strip()] or [text]
+
+
+def luminance(colour: Any) -> float:
+    """Relative luminance of a colour (WCAG 2.2): 0 is black, 1 is white."""
+    channels = np.asarray(to_rgb(colour))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def ink(colour: Any) -> str:
+    """The colour, as much darker as text on white needs to have a contrast of :data:`CONTRAST`."""
+    channels = np.asarray(to_rgb(colour))
+    for share in np.linspace(1.0, 0.0, 51):
+        if 1.05 / (luminance(share * channels) + 0.05) >= CONTRAST:
+            return to_hex(share * channels)
+    raise AssertionError("black on white has a contrast of 21")

@@ -24,7 +24,7 @@ from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, Picture, figures_of, pictures, write_all
 from analysis.present.style.labels import MOST_INSIDE
-from analysis.present.style.lettering import CONTRAST, ink, literal, width, wrapped
+from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped
 from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, current
 from cbs.errors import ConfigError

@@ -25,7 +25,7 @@ from analysis.present.answers import definitions, if_hyperbola, points, summary
 from analysis.present.figures import pictures, scopes
 from analysis.present.html import Page, content, report, vector
 from analysis.present.numbers import number
-from analysis.present.style.lettering import luminance
+from analysis.present.style.scales import luminance
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
 from cbs.errors import ResultsError
