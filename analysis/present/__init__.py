@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from analysis import venues
 from analysis.files import in_one_piece
 from analysis.present.table import Table, latex
 
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 """Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
-
-
-_DRAWN = (".pdf", ".png", ".csv")
-"""What a figure is written as."""
 
 
 class Result(Protocol):
@@ -87,18 +84,19 @@ def show(
     """
     from analysis.present import terminal
 
-    asked = {"": True, "definitions": definitions, "wide": wide}
     for part in presentation(result).shown:
         if isinstance(part, str):
             terminal.say(part, console)
-        elif asked[part.asked]:
+        elif {"": True, "definitions": definitions, "wide": wide}[part.asked]:
             terminal.show(part, console, wide=wide)
             console.print()
-    by_folder: dict[Path, list[str]] = {}
+    drawn = {path.with_suffix("") for path in files if path.suffix == ".pdf"}
+    by_folder: dict[Path, dict[str, None]] = {}
     for path in files:
-        by_folder.setdefault(path.parent, []).append(path.name)
+        name = f"{path.stem}.{{pdf,png,csv}}" if path.with_suffix("") in drawn else path.name
+        by_folder.setdefault(path.parent, {})[name] = None
     for folder, names in by_folder.items():
-        console.print(f"in {folder}: {', '.join(_short(names))}", markup=False, soft_wrap=True)
+        console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
 
 
 def write(
@@ -118,21 +116,20 @@ def write(
     """
     found, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:
-        names = []
+        written = []
         for name, table in found.tables.items():
-            table.frame().to_csv(draft / f"{name}.csv", index=False)
-            names.append(f"{name}.csv")
+            written.append(draft / f"{name}.csv")
+            table.frame().to_csv(written[-1], index=False)
             if name in found.latex:
-                (draft / f"{name}.tex").write_text(latex(table))
-                names.append(f"{name}.tex")
+                written.append(draft / f"{name}.tex")
+                written[-1].write_text(latex(table))
         if figures:
             from analysis.present.figures import write_all
-            from analysis.venues import venue as drawn_for
 
-            place = draft / found.drawn_in
-            with drawn_for(venue):
-                names += [str((place / file).relative_to(draft)) for file in write_all(result, place)]
-        files = tuple(folder / name for name in dict.fromkeys((*names, found.json)))
+            with venues.venue(venue):
+                written += write_all(result, draft / found.drawn_in)
+        written.append(draft / found.json)
+        files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)
         (draft / found.json).write_text(text + "\n")
     return files
@@ -141,14 +138,6 @@ def write(
 def to_json(result: Result, *, files: Sequence[Path] = ()) -> dict[str, Any]:
     """A result as plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
     return {"schema_version": SCHEMA_VERSION} | result.to_json() | {"files": [str(path) for path in files]}
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    """Names of files, a figure's three formats in one."""
-    whole = {
-        f"{name[:-4]}{end}": f"{name[:-4]}.{{pdf,png,csv}}" for name in names for end in _DRAWN if name[-4:] == ".pdf"
-    }
-    return list(dict.fromkeys(whole.get(name, name) for name in names))
 
 
 __all__ = ["SCHEMA_VERSION", "Presentation", "presentation", "show", "to_json", "write"]

@@ -65,17 +65,16 @@ def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
         ]
         for joint in (" ", "\n")
     )
-    for columns in (plain, stacked):
-        if _width(columns) <= width:
-            yield _grid(columns, width)
-            return
-    names = [entry for entry in stacked if entry.column.name]
+    if _width(plain) <= width:
+        yield _grid(plain, width)
+        return
+    names, others = ([entry for entry in stacked if entry.column.name is named] for named in (True, False))
     blocks: list[list[_Laid]] = [[]]
-    for entry in (entry for entry in stacked if not entry.column.name):
+    for entry in others:
         if blocks[-1] and _width([*names, *blocks[-1], entry]) > width:
             blocks.append([])
         blocks[-1].append(entry)
-    if all(_width([*names, *block]) <= width for block in blocks) and len(blocks) <= len(table.columns) // 2:
+    if all(_width([*names, *block]) <= width for block in blocks) and len(blocks) <= max(1, len(stacked) // 2):
         for place, block in enumerate(blocks):
             if place:
                 yield Text()
@@ -104,24 +103,18 @@ def _grid(columns: Sequence[_Laid], width: int) -> Grid:
 
 def _lines(columns: Sequence[_Laid], row: int, width: int) -> Iterator[Text]:
     """One block of a row: what names it, then a line for every quantity."""
-    names = [entry.texts[row] for entry in columns if entry.column.name]
-    for title in _wrapped(", ".join(names), width):
+    for title in _wrapped(", ".join(entry.texts[row] for entry in columns if entry.column.name), width):
         title.stylize("bold")
         yield title
-    for entry in columns:
-        if entry.column.name:
-            continue
-        line = f"  {entry.column.heading}: {entry.texts[row]}"
-        if cell_len(line) > width:
-            yield Text(f"  {entry.column.heading}:")
-            yield from _wrapped(entry.texts[row], width, indent="    ")
-        else:
+    for heading, text in ((entry.column.heading, entry.texts[row]) for entry in columns if not entry.column.name):
+        if cell_len(line := f"  {heading}: {text}") <= width:
             yield Text(line)
+        else:
+            yield from (Text(f"  {heading}:"), *_wrapped(text, width, indent="    "))
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[Text]:
     """Lines of whole words; a word longer than a line is left to the screen."""
-    lines = textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    indents = {"initial_indent": indent, "subsequent_indent": indent}
+    lines = textwrap.wrap(text, width, **indents, break_long_words=False, break_on_hyphens=False)
     return [Text(line) for line in lines]

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
+EXPONENT = ("exponent", "exponent_low", "exponent_high")
+"""Columns of a value and its interval, see :func:`about`."""
+
 FORMATS = (".pdf", ".png")
 """What every figure is written as."""
 
@@ -99,40 +103,35 @@ class Picture(NamedTuple):
     kind: FigureKind
     table: pd.DataFrame
 
-    def write(self, folder: Path) -> list[str]:
-        """Write the figure in every format and the table as CSV into ``folder``; returns the names."""
+    def write(self, folder: Path) -> list[Path]:
+        """Write the figure in every format and the table as CSV into ``folder``, which is made; returns the files."""
         from analysis.present import style
 
-        self.table.to_csv(folder / f"{self.name}.csv", index=False)
-        drawn, files = self.kind.figure(self.table), [f"{self.name}{suffix}" for suffix in FORMATS]
-        for file in files:
-            style.save_as(drawn, folder / file)
-        return [*files, f"{self.name}.csv"]
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn, files = self.kind.figure(self.table), [folder / f"{self.name}{suffix}" for suffix in (*FORMATS, ".csv")]
+        for file in files[:-1]:
+            style.save_as(drawn, file)
+        self.table.to_csv(files[-1], index=False)
+        return files
 
 
 def figures_of(result: Any) -> Iterator[Picture]:
     """Every figure there is something to draw of."""
-    for name in FIGURES:
-        FIGURES[name]  # a figure's file says in which parts its results come
+    FIGURES.names()  # a figure's file says in which parts its results come
     for suffix, part in parts(result):
         yield from pictures(type(result), part, suffix)
 
 
 def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
     """Those of one part of a result of this class; ``suffix`` ends their names."""
-    for name in FIGURES:
-        kind = FIGURES[name]
+    for name, kind in ((name, FIGURES[name]) for name in FIGURES):
         if kind.of is of and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 
 
-def write_all(result: Any, folder: Path) -> list[str]:
-    """Draw every figure of a result into ``folder``, which is made if there is any; returns the names."""
-    names = []
-    for picture in figures_of(result):
-        folder.mkdir(parents=True, exist_ok=True)
-        names += picture.write(folder)
-    return names
+def write_all(result: Any, folder: Path) -> list[Path]:
+    """Draw every figure of a result into ``folder``, which is made if there is any; returns the files."""
+    return [file for picture in figures_of(result) for file in picture.write(folder)]
 
 
 @singledispatch
@@ -166,17 +165,14 @@ def in_file_name(words: str) -> str:
 
 def about(answer: Answer) -> dict[str, Any]:
     """Columns that tell whose a row is, in which units, and what stands beside the curve of its optimizer."""
-    low, high = answer.interval
+    critical = answer.critical_batch_size, *answer.interval
+    exponent = answer.exponent.value, *answer.exponent.interval
     return {
         "optimizer": answer.group.optimizer,
         "definition": answer.definition,
         "definition_in_words": in_words(answer.definition, answer.critical.options),
-        "critical_batch_size": answer.critical_batch_size,
-        "critical_low": low,
-        "critical_high": high,
-        "exponent": answer.exponent.value,
-        "exponent_low": answer.exponent.interval[0],
-        "exponent_high": answer.exponent.interval[1],
+        **dict(zip(CRITICAL, critical, strict=True)),
+        **dict(zip(EXPONENT, exponent, strict=True)),
         "confidence": answer.confidence,
         "example_unit": answer.group.example_unit,
         "tokens_per_example": answer.group.tokens_per_example,

@@ -10,12 +10,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
 from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import CRITICAL, EXPONENT, about, figure, tidy
 from analysis.present.numbers import number, with_interval
 from analysis.questions.analyze import Analysis
 
@@ -24,8 +24,6 @@ _VISIBLE = 0.05
 """Difference in ln steps, about the width of a line."""
 
 _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
-_CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
-_EXPONENT = ("exponent", "exponent_low", "exponent_high")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 
 
@@ -60,10 +58,10 @@ def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
     fit = answer.fit
     assert fit is not None
     log_steps, if_one = fit.estimate.log_steps(batch_sizes), fit.hyperbola.log_steps(batch_sizes)
-    band = np.full((2, len(batch_sizes)), np.nan)
-    if len(fit.resampled_log_steps):
-        tail = 0.5 - answer.confidence / 2
-        band = np.exp(np.quantile(fit.resampled.log_steps(batch_sizes), [tail, 1 - tail], axis=0))
+    resampled = (
+        fit.resampled.log_steps(batch_sizes) if len(fit.resampled_log_steps) else np.empty((0, len(batch_sizes)))
+    )
+    band = np.exp(percentiles(resampled, answer.confidence))
     for size, steps, low, high in zip(batch_sizes, np.exp(log_steps), *band, strict=True):
         yield {"kind": "fit", "batch_size": size, "steps": steps, "low": low, "high": high}
     if answer.hyperbola is not None and np.abs(if_one - log_steps).max() > _VISIBLE:
@@ -88,10 +86,10 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     sizes = table.loc[table["kind"].isin(["point", "censored"]), "batch_size"]
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
-    looks = style.looks(table["optimizer"])
+    count = table["optimizer"].nunique()
     key = [
-        _draw_optimizer(axes, table[table["optimizer"] == name], name, look, 4 + 2 * (len(looks) - index))
-        for index, (name, look) in enumerate(looks.items())
+        _draw_optimizer(axes, name, look, kinds, 4 + 2 * (count - index))
+        for index, (name, look, kinds) in enumerate(style.each(table, "point", "fit", "hyperbola", "censored"))
     ]
     points = table[table["kind"] == "point"]
     if len(points):
@@ -109,30 +107,26 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
 
 
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look, triangle: float) -> Line2D:
+def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.DataFrame], triangle: float) -> Line2D:
     """Returns the handle for the key, labelled with the critical batch size and the exponent.
 
     Triangles of several optimizers at one place are told apart by their size.
     """
-    points, fit, hyperbola, censored = (
-        part[part["kind"] == kind] for kind in ("point", "fit", "hyperbola", "censored")
-    )
+    points, fit, hyperbola, censored = kinds
     style.curve(axes, fit, "batch_size", "steps", look)
     axes.plot(hyperbola["batch_size"], hyperbola["steps"], color=look.colour, linewidth=0.5, zorder=2)
     style.points(axes, points, "batch_size", "steps", look)
-    axes.plot(
-        censored["batch_size"], censored["steps"], "^", markerfacecolor="none", markersize=triangle, color=look.colour,
-        zorder=4,
-    )  # fmt: skip
-    critical, exponent = ([_known(part[name].iloc[0]) for name in names] for names in (_CRITICAL, _EXPONENT))
+    open_marks = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
+    axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
+    about = pd.concat(kinds).iloc[0]
+    critical, exponent = ([_known(about[column]) for column in columns] for columns in (CRITICAL, EXPONENT))
     if len(fit) and critical[0] is not None and axes.get_xlim()[0] <= critical[0] <= axes.get_xlim()[1]:
         at = np.exp(np.interp(np.log(critical[0]), np.log(fit["batch_size"]), np.log(fit["steps"])))
         axes.plot([critical[0]] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
     words = [_value(*critical), "" if exponent[0] is None else f"a = {_value(*exponent)}"]
-    return style.handle(
-        f"{name}  {', '.join(filter(None, words))}".strip(), shown, line=len(fit) > 0, markerfacecolor=fill
-    )
+    label = f"{name}  {', '.join(filter(None, words))}".strip()
+    return style.handle(label, shown, line=len(fit) > 0, markerfacecolor=fill)
 
 
 def _known(value: float) -> float | None:

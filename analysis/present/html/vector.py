@@ -34,13 +34,13 @@ def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Mark
     """
     with style.style():
         text = _svg(figure, prefix)
-    if len(text) > LARGEST:
-        return _png(figure, description)
-    width, height = figure.get_size_inches()
+        if len(text) > LARGEST:
+            return _png(figure, description)
+    size = figure.get_size_inches()
     opening = Markup('<svg role="img" aria-labelledby="{}" viewBox="0 0 {} {}" width="{}" height="{}"').format(
-        name, *(f"{72 * side:g}" for side in (width, height)), *(f"{96 * side:.0f}" for side in (width, height))
+        name, *(f"{72 * side:g}" for side in size), *(f"{96 * side:.0f}" for side in size)
     )
-    return Markup(re.sub(r"^<svg", lambda _: str(opening), text, count=1))
+    return opening + Markup(text.removeprefix("<svg"))
 
 
 def _svg(figure: Figure, prefix: str) -> str:
@@ -73,8 +73,7 @@ def _value(key: str, value: str, prefix: str) -> str:
 
 def _png(figure: Figure, description: str) -> Markup:
     buffer = io.BytesIO()
-    with style.style():
-        figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
     width, height = (f"{96 * side:.0f}" for side in figure.get_size_inches())
     data = base64.b64encode(buffer.getvalue()).decode()
     return Markup('<img src="data:image/png;base64,{}" alt="{}" width="{}" height="{}">').format(

@@ -22,10 +22,13 @@ MOST_INSIDE = 6
 """Labels of a key within the axes."""
 
 _KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
-_ANGLES = np.pi / 4 * np.arange(8)
-_DIRECTIONS = np.round(np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1), 3)
 _REACHES = (4.0, 11.0, 18.0)
 """Points between a mark and its label; beyond the first they are joined."""
+
+_FAR = np.repeat(_REACHES, 8)
+_ANGLES = np.pi / 4 * np.arange(len(_FAR))
+_TURNS = np.round(np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1), 3)
+"""Where a label may stand, in this order: as far from the mark, and in which direction."""
 
 
 def spread(positions: Sequence[float], gap: float) -> np.ndarray:
@@ -85,34 +88,32 @@ def label_points(
     def place(rows: Any) -> np.ndarray:
         return np.asarray(axes.transData.transform(np.asarray(rows, dtype=float).reshape(-1, 2))) * 72 / figure.dpi
 
-    frame = axes.get_window_extent().get_points() * 72 / figure.dpi
+    left, right = axes.get_window_extent().get_points() * 72 / figure.dpi
     marks, lines = place(marks), place(lines)
     taken: list[tuple[np.ndarray, np.ndarray]] = []
     for x, y, text, colour in labels:
-        box, at = np.array([72 * width(text, SMALL - 1), SMALL - 1.0]), place((x, y))[0]
-        free = []
-        for turn, (reach, direction) in enumerate((r, d) for r in _REACHES for d in _DIRECTIONS):
-            middle = at + direction * (reach + box / 2)
-            low, high = middle - box / 2 - 1, middle + box / 2 + 1
-            covered = any((low < end).all() and (start < high).all() for start, end in taken)
-            if covered or _inside(marks, low - 2, high + 2) or (low < frame[0]).any() or (high > frame[1]).any():
-                continue
-            free.append((reach / 3 + _inside(lines, low, high), turn, reach, middle, low, high))
-        if not free:
+        half, at = np.array([72 * width(text, SMALL - 1), SMALL - 1.0]) / 2, place((x, y))[0]
+        offsets = _TURNS * (_FAR[:, None] + half)
+        low, high = at + offsets - half - 1, at + offsets + half + 1
+        free = ((low >= left) & (high <= right)).all(axis=1) & (_inside(marks, low - 2, high + 2) == 0)
+        for start, end in taken:
+            free &= ~((low < end) & (start < high)).all(axis=1)
+        best = np.where(free, _FAR / 3 + _inside(lines, low, high), np.inf).argmin()
+        if not free[best]:
             continue
-        _, _, reach, middle, low, high = min(free, key=lambda entry: entry[:2])
-        taken.append((low, high))
+        taken.append((low[best], high[best]))
         joint = {"arrowstyle": "-", "linewidth": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2}
         axes.annotate(
-            text, (x, y), tuple(middle - at), textcoords="offset points", ha="center", va="center", zorder=5,
-            fontsize=SMALL - 1, color=ink(colour), arrowprops=joint if reach > _REACHES[0] else None,
+            text, (x, y), tuple(offsets[best]), textcoords="offset points", ha="center", va="center", zorder=5,
+            fontsize=SMALL - 1, color=ink(colour), arrowprops=joint if _FAR[best] > _REACHES[0] else None,
             path_effects=[withStroke(linewidth=1.5, foreground="white")],
         )  # fmt: skip
 
 
-def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """How many points lie in a box."""
-    return int(((points > low) & (points < high)).all(axis=1).sum())
+def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How many points lie in every box."""
+    within = (points > low[:, None]) & (points < high[:, None])
+    return np.asarray(within.all(axis=2).sum(axis=1))
 
 
 def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "") -> None:
@@ -141,7 +142,7 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     for side, beside in (("right", place > 1.0 - taken), ("left", place < taken)):
         highest = up[beside & np.isfinite(up)].max(initial=bottom)
         tops[side] = max(top, bottom + (highest - bottom) / (1.0 - share))
-    side = min(tops, key=lambda name: tops[name])
+    side = min(tops, key=tops.__getitem__)
     axes.set_ylim(np.exp(bottom), np.exp(tops[side]))
     axes.legend(
         handles=list(handles), title=title or None, title_fontsize=SMALL, alignment=side, labelspacing=0.35,
@@ -152,7 +153,7 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
 
 def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None:
     """What the marks of all panels mean, in rows below them; what is said there already is not said again."""
-    across = figure.get_size_inches()[0]
+    across, height = figure.get_size_inches()
     known: list[Line2D] = getattr(figure, "_said_below", [])
     said = {str(handle.get_label()) for handle in known}
     new = [handle for handle in handles if str(handle.get_label()) not in said]
@@ -161,13 +162,12 @@ def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None
     for legend in list(figure.legends):
         title = legend.get_title().get_text() or title
         legend.remove()
-    handles = [*known, *new]
-    figure._said_below = handles  # type: ignore[attr-defined]
-    labels = [str(handle.get_label()) for handle in new]
-    longest = max(width(line, SMALL) for handle in handles for line in str(handle.get_label()).split("\n")) + 0.6
+    handles = figure._said_below = [*known, *new]  # type: ignore[attr-defined]
+    lines = [str(handle.get_label()).split("\n") for handle in handles]
+    longest = max(width(line, SMALL) for label in lines for line in label) + 0.6
     columns = max(1, min(len(handles), int(across / longest)))
-    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns) + (bool(title) and not known)
-    figure.set_size_inches(across, figure.get_size_inches()[1] + (rows * SMALL * 1.4 + (0 if known else 6)) / 72)
+    rows = -(-sum(map(len, lines[len(known) :])) // columns) + (bool(title) and not known)
+    figure.set_size_inches(across, height + (rows * SMALL * 1.4 + (0 if known else 6)) / 72)
     figure.legend(
         handles=handles, title=title or None, title_fontsize=SMALL, loc="outside lower center", ncols=columns,
         labelspacing=0.35, columnspacing=1.5, **_KEY,
