@@ -115,6 +115,5 @@ def _lines(columns: Sequence[_Laid], row: int, width: int) -> Iterator[Text]:
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[Text]:
     """Lines of whole words; a word longer than a line is left to the screen."""
-    indents = {"initial_indent": indent, "subsequent_indent": indent}
-    lines = textwrap.wrap(text, width, **indents, break_long_words=False, break_on_hyphens=False)
-    return [Text(line) for line in lines]
+    wrapper = textwrap.TextWrapper(width, indent, indent, break_long_words=False, break_on_hyphens=False)
+    return [Text(line) for line in wrapper.wrap(text)]

@@ -184,3 +184,8 @@ def tidy(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame
     """A table with these columns first, then the others of the rows; NaN where a row has none."""
     table = pd.DataFrame(rows, columns=list(dict.fromkeys([*columns, *(name for row in rows for name in row)])))
     return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))
+
+
+def along(kind: str, **columns: Iterable[Any]) -> list[dict[str, Any]]:
+    """Rows of one kind, one per value of the columns, which have the same length."""
+    return [{"kind": kind} | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.arrays import percentiles
 from analysis.estimate.laws.learning_rate import Trend
 from analysis.present import style
-from analysis.present.figures import figure, tidy
+from analysis.present.figures import along, figure, tidy
 from analysis.questions.learning_rate import LearningRate, LearningRates
 
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "example_unit", "tokens_per_example"]
@@ -41,8 +41,8 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
     if law.trend is not Trend.UNKNOWN:
         sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
         lrs = np.exp(law.log_lrs(sizes))
-        for size, lr, low, high in zip(sizes, lrs[0], *percentiles(lrs[1:], law.confidence), strict=True):
-            yield about | {"kind": "law", "batch_size": size, "lr": lr, "low": low, "high": high}
+        low, high = percentiles(lrs[1:], law.confidence)
+        yield from (about | row for row in along("law", batch_size=sizes, lr=lrs[0], low=low, high=high))
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:

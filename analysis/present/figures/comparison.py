@@ -6,7 +6,6 @@ reference needs than each of the others. In the plane of devices and time lower 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,10 @@ from matplotlib.axes import Axes
 
 from analysis.phrases import time_unit
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import about, along, figure, tidy
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparisons
 
-_RATIO = ("batch_size", "token_ratio", "low", "high")
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
@@ -35,15 +33,16 @@ def compute_ratio(found: Comparisons) -> pd.DataFrame:
         for ratio in comparison.ratios
         for row in _rows(ratio)
     ]
-    return tidy(rows, ["panel", "reference", "optimizer", "kind", *_RATIO])
+    return tidy(rows, ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high"])
 
 
-def _rows(ratio: TokenRatio) -> Iterator[dict[str, Any]]:
-    for at in ratio.at:
-        yield {"kind": "point"} | dict(zip(_RATIO, (at.batch_size, at.value, *at.interval), strict=True))
+def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
+    sizes, values, ends = ([getattr(at, name) for at in ratio.at] for name in ("batch_size", "value", "interval"))
+    low, high = zip(*ends, strict=True) if ends else ((), ())
+    rows = along("point", batch_size=sizes, token_ratio=values, low=low, high=high)
     if (curve := ratio.curve) is not None:
-        for values in zip(curve.batch_sizes, curve.values, curve.low, curve.high, strict=True):
-            yield {"kind": "fit"} | dict(zip(_RATIO, values, strict=True))
+        rows += along("fit", batch_size=curve.batch_sizes, token_ratio=curve.values, low=curve.low, high=curve.high)
+    return rows
 
 
 @figure(
@@ -94,10 +93,8 @@ def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
     times = (table[_TIMES].astype(float) / length).set_axis(["time", "low", "high"], axis=1)
     table = pd.concat([table, times], axis=1)
     front = table[table["on_frontier"].astype(bool)]
-    limits = {"above": 0.12, "below": 0.1}
-    style.log_axes(
-        axes, front[["time", "low", "high"]], front["devices"], f"time to target ({unit})", "devices", **limits
-    )
+    times, label = front[["time", "low", "high"]], f"time to target ({unit})"
+    style.log_axes(axes, times, front["devices"], label, "devices", above=0.12, below=0.1)
     style.log_axis(axes.yaxis, front["devices"])
     key = []
     for name, look, (own, rest) in style.each(table, True, False, column="on_frontier"):

@@ -68,7 +68,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.plot(thin["steps"], thin["examples"], color=look.colour, linewidth=0.5, zorder=2)
         axes.plot(fit["steps"], fit["examples"], color=look.colour, linestyle=look.dashes, zorder=2)
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
-        marked = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
+        marked: dict[str, Any] = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
         axes.plot(star["steps"], star["examples"], "*", **marked)
     style.key(axes, [style.handle(name, look) for name, look in looks.items()], marks["steps"], marks["examples"])
     points = table[table["kind"] == "point"].copy()

@@ -14,7 +14,7 @@ from analysis.arrays import percentiles
 from analysis.estimate.result import Answer
 from analysis.phrases import plural, time_unit
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import about, along, figure, tidy
 from analysis.questions.courses import course
 from analysis.questions.recommendation.plans import Plan
 from analysis.questions.recommendation.result import Recommendations
@@ -56,11 +56,10 @@ def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[s
     price = 1.0 if plan.objective == "time" else plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
     near = dict(zip(("near_low", "near_high"), plan.within_5_percent, strict=True))
     curve = price * entry.seconds * np.stack([entry.steps, *percentiles(entry.resampled, answer.confidence)])
-    for size, value, *ends in zip(entry.batch_sizes, *curve, strict=True):
-        row = {"batch_size": size, "value": value, "low": ends[0], "high": ends[1]}
-        yield {"kind": "curve"} | row
-        if size == plan.batch_size:
-            yield {"kind": "best", **near} | row
+    for row in along("curve", batch_size=entry.batch_sizes, value=curve[0], low=curve[1], high=curve[2]):
+        yield row
+        if row["batch_size"] == plan.batch_size:
+            yield row | {"kind": "best"} | near
     for point in answer.points:
         if point.reached and entry.batch_sizes[0] <= point.batch_size <= entry.batch_sizes[-1]:
             seconds = step_times.seconds_per_step(optimizer, np.array([point.batch_size]), plan.devices)[0]

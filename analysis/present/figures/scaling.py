@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.present import style
-from analysis.present.figures import figure, in_file_name, parts, tidy
+from analysis.present.figures import along, figure, in_file_name, parts, tidy
 from analysis.present.numbers import with_interval
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law, held, option
@@ -63,10 +63,9 @@ def compute(part: Against) -> pd.DataFrame:
         point = scaling.points[index]
         x_low, x_high = point.data_interval if axis == "data" else (None, None)
         values = (held(point, axis), option(point, axis), point.critical_batch_size, *point.interval, x_low, x_high)
-        row = dict(zip(_COLUMNS[2:], (*values, _label([*own, *related], point)), strict=True))
-        rows.append({"optimizer": point.optimizer, "kind": "point"} | row)
-    for law in shown:
-        rows += _curves(law)
+        row = (point.optimizer, "point", *values, _label([*own, *related], point))
+        rows.append(dict(zip(_COLUMNS, row, strict=True)))
+    rows += [row for law in shown for row in _curves(law)]
     known = (own or compared)[0]
     columns = {
         "axis": axis,
@@ -88,8 +87,9 @@ def _curves(law: Law) -> Iterator[dict[str, Any]]:
     for kind, start, stop in (*pieces, ("extrapolation", last, max(asked, default=last))):
         if start < stop or kind == "law":
             grid = np.geomspace(start, stop, _RESOLUTION)
-            for values in zip(grid, law.fit.at(grid), *law.fit.prediction(grid), strict=True):
-                yield {"optimizer": law.optimizer, "kind": kind} | dict(zip(_COLUMNS[3:7], values, strict=True))
+            low, high = law.fit.prediction(grid)
+            for row in along(kind, x=grid, critical_batch_size=law.fit.at(grid), low=low, high=high):
+                yield row | {"optimizer": law.optimizer}
 
 
 def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
@@ -122,10 +122,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     ticks = values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None
     y_label = f"critical batch size{definition} ({about['unit']}s)"
     style.log_axes(axes, table["x"], _within(table), label, y_label, ticks=ticks)
-    handles = [
-        _draw_optimizer(axes, table[table["optimizer"] == name], name, look)
-        for name, look in style.looks(table["optimizer"]).items()
-    ]
+    each = style.each(table, "point", "law", "extrapolation")
+    handles = [_draw_optimizer(axes, name, look, *kinds) for name, look, kinds in each]
     if (table["kind"] == "extrapolation").any():
         handles.append(style.mark("beyond the data", linewidth=0.6))
     title = f"$B_{{crit}} \\propto x^k$ [{100 * about['confidence']:g} % interval]"
@@ -140,15 +138,14 @@ def _within(table: pd.DataFrame) -> np.ndarray:
     return np.concatenate([lines, ends[(ends > lines.min() / 10) & (ends < lines.max() * 10)]])
 
 
-def _draw_optimizer(axes: Axes, part: pd.DataFrame, name: str, look: style.Look) -> Line2D:
+def _draw_optimizer(axes: Axes, name: str, look: style.Look, points: pd.DataFrame, *laws: pd.DataFrame) -> Line2D:
     """Returns the handle for the key, labelled with the exponent."""
-    points, laws = part[part["kind"] == "point"], part[part["kind"] != "point"]
     for _, members in points.groupby("set", sort=False):
         members = members.sort_values("x")
         axes.plot(members["x"], members["critical_batch_size"], color=look.colour, linewidth=0.5, alpha=0.6, zorder=2)
     style.points(axes, points, "x", "critical_batch_size", look)
-    for start in range(0, len(laws), _RESOLUTION):
-        piece = laws.iloc[start : start + _RESOLUTION]
-        width = 1.2 if piece["kind"].iloc[0] == "law" else 0.6
-        style.curve(axes, piece, "x", "critical_batch_size", look, linewidth=width)
-    return style.handle(f"{name}  {points['label'].iloc[0]}".strip(), look, line=len(laws) > 0)
+    for part, width in zip(laws, (1.2, 0.6), strict=True):
+        for start in range(0, len(part), _RESOLUTION):
+            piece = part.iloc[start : start + _RESOLUTION]
+            style.curve(axes, piece, "x", "critical_batch_size", look, linewidth=width)
+    return style.handle(f"{name}  {points['label'].iloc[0]}".strip(), look, line=any(map(len, laws)))

@@ -15,7 +15,7 @@ from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import CRITICAL, EXPONENT, about, figure, tidy
+from analysis.present.figures import CRITICAL, EXPONENT, about, along, figure, tidy
 from analysis.present.numbers import number, with_interval
 from analysis.questions.analyze import Analysis
 
@@ -53,7 +53,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
         yield from fitted(answer, np.geomspace(min(ends), max(ends), _RESOLUTION))
 
 
-def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
+def fitted(answer: Answer, batch_sizes: Array) -> list[dict[str, Any]]:
     """The fitted curve at batch sizes, with its interval band where there is one, and the hyperbola beside it."""
     fit = answer.fit
     assert fit is not None
@@ -62,11 +62,10 @@ def fitted(answer: Answer, batch_sizes: Array) -> Iterator[dict[str, Any]]:
         fit.resampled.log_steps(batch_sizes) if len(fit.resampled_log_steps) else np.empty((0, len(batch_sizes)))
     )
     band = np.exp(percentiles(resampled, answer.confidence))
-    for size, steps, low, high in zip(batch_sizes, np.exp(log_steps), *band, strict=True):
-        yield {"kind": "fit", "batch_size": size, "steps": steps, "low": low, "high": high}
+    rows = along("fit", batch_size=batch_sizes, steps=np.exp(log_steps), low=band[0], high=band[1])
     if answer.hyperbola is not None and np.abs(if_one - log_steps).max() > _VISIBLE:
-        for size, steps in zip(batch_sizes, np.exp(if_one), strict=True):
-            yield {"kind": "hyperbola", "batch_size": size, "steps": steps}
+        rows += along("hyperbola", batch_size=batch_sizes, steps=np.exp(if_one))
+    return rows
 
 
 @figure(
@@ -98,8 +97,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         key += axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)
         axes.set_ylim(*limits)
     if (table["kind"] == "censored").any():
-        look = {"marker": "^", "linestyle": "", "markerfacecolor": "white"}
-        key.append(style.mark("not reached in the steps run", **look))
+        key.append(style.mark("not reached in the steps run", marker="^", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("if the exponent were 1 (thin)", linewidth=0.5))
     title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{100 * table['confidence'].iloc[0]:g} % interval]"
@@ -116,7 +114,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.
     style.curve(axes, fit, "batch_size", "steps", look)
     axes.plot(hyperbola["batch_size"], hyperbola["steps"], color=look.colour, linewidth=0.5, zorder=2)
     style.points(axes, points, "batch_size", "steps", look)
-    open_marks = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
+    open_marks: dict[str, Any] = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
     axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
     about = pd.concat(kinds).iloc[0]
     critical, exponent = ([_known(about[column]) for column in columns] for columns in (CRITICAL, EXPONENT))

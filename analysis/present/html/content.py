@@ -28,27 +28,6 @@ LONGEST_TABLE = 60
 FIRST = ("steps", "pareto", "definitions")
 """Figures that come before the others."""
 
-MEANING = {
-    "OK": "Nothing is held against this answer: the batch sizes show both ends of the curve, every best learning "
-    "rate lies inside the grid that was tried, and there are several seeds.",
-    "NOT_REACHED": "No batch size reached the target, so there is no curve and no critical batch size.",
-    "TOO_FEW_BATCH_SIZES": "Too few batch sizes reached the target for a curve with an interval.",
-    "NO_PERFECT_SCALING": "Even the smallest batch size is beyond the part of the curve where doubling it halves "
-    "the steps, so the critical batch size is only known from above.",
-    "NO_SATURATION": "Even the largest batch size is short of the part of the curve where larger ones save no "
-    "more steps, so the critical batch size is only known from below.",
-    "AT_GRID_EDGE": "At some batch size the best learning rate is the lowest or the highest that was tried: a "
-    "better one may lie outside, and the steps there may be too many.",
-    "FAR_SEED": "One seed took far more or far fewer steps than the others at its batch size; the fit leaves it out, "
-    "and the interval holds both readings.",
-    "OFF_THE_CURVE": "The points lie further from the fitted curve than their noise explains, so what is read off "
-    "the curve is doubtful; definitions that need no fit stand beside it.",
-    "ONE_DECIDES": "Without one of the batch sizes the answer would be another one.",
-    "TOO_FEW_SEEDS": "There is one seed: the interval comes from how far the points lie from the curve, and a "
-    "difference between optimizers may be luck.",
-}
-"""Of every verdict, by its name, in plain words."""
-
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
     """Ends of a common logarithmic axis for critical batch sizes: powers of two around every value and finite end."""
@@ -60,7 +39,7 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
 
 
 def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """What the page says to every answer: whether it is ``fine``, what its verdict means, what a ``hyperbola`` would
+    """What the page says to every answer: whether it is ``fine``, what a ``hyperbola`` would
     say, and where low end, value and high end lie on the common axis, 0 to 1, ``None`` where open or undefined."""
     low, high = map(math.log, axis(answers))
     return [
@@ -71,7 +50,6 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
                 for value in (answer.interval[0], answer.critical_batch_size, answer.interval[1])
             ],
             "fine": answer.verdict is Verdict.OK,
-            "meaning": MEANING[answer.verdict.name],
             "hyperbola": if_hyperbola(answer),
         }
         for answer in answers
