@@ -72,7 +72,8 @@ class FigureKind:
             for place, part in zip(axes, panels, strict=True):
                 self.draw(place, part)
                 if self.panel:
-                    style.panel_title(place, str(part[self.panel].iloc[0]))
+                    title = style.wrapped(str(part[self.panel].iloc[0]), style.size(place)[0] + 0.1, 8, lines=3)
+                    place.set_title(style.literal(title))
                 cell = place.get_subplotspec()
                 if cell and not cell.is_first_col() and place.get_ylabel() == axes[0].get_ylabel():
                     place.set_ylabel("")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.estimate.definitions import math_symbol
-from analysis.estimate.noise import PLAIN, NoiseScales
+from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
@@ -27,19 +27,20 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     positive.
     """
     rows = [
-        row | {"batch_size": size, "matched_geometry": answer.matched_geometry} | _symbols(entry) | about(answer)
+        row
+        | {"batch_size": size, "matched_geometry": answer.matched_geometry}
+        | {
+            f"{kind}_symbol": f"${of.symbol}$"
+            for kind, of in (("simple", entry.plain), ("matched", entry.geometry))
+            if of
+        }
+        | about(answer)
         for answer in answers
         for size, entry in answer.noise.items()
         if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None)
         for row in entry.trajectory.to_dict("records")
     ]
     return tidy(rows, ["optimizer", "batch_size", "progress", "examples", *_BOTH, "matched_geometry"])
-
-
-def _symbols(entry: NoiseScales) -> dict[str, str]:
-    """Of the plain noise scale and of the matched one, as they were recorded."""
-    said = {"simple_symbol": entry.plain, "matched_symbol": entry.geometry}
-    return {name: f"${geometry.symbol}$" for name, geometry in said.items() if geometry}
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:

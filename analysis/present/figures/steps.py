@@ -117,7 +117,8 @@ def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.
     open_marks: dict[str, Any] = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
     axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
     about = pd.concat(kinds).iloc[0]
-    critical, exponent = ([_known(about[column]) for column in columns] for columns in (CRITICAL, EXPONENT))
+    known = about.astype(object).where(about.notna(), None)
+    critical, exponent = ([known[column] for column in columns] for columns in (CRITICAL, EXPONENT))
     if len(fit) and critical[0] is not None and axes.get_xlim()[0] <= critical[0] <= axes.get_xlim()[1]:
         at = np.exp(np.interp(np.log(critical[0]), np.log(fit["batch_size"]), np.log(fit["steps"])))
         axes.plot([critical[0]] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
@@ -125,10 +126,6 @@ def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.
     words = [_value(*critical), "" if exponent[0] is None else f"a = {_value(*exponent)}"]
     label = f"{name}  {', '.join(filter(None, words))}".strip()
     return style.handle(label, shown, line=len(fit) > 0, markerfacecolor=fill)
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _value(value: float | None, low: float | None, high: float | None) -> str:

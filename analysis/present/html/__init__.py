@@ -99,7 +99,9 @@ def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
     pages: list[dict[str, Any]] = []
     number = 1
     for suffix, members in scopes(found):
-        shown = sorted(pictures(Analysis, members, suffix), key=content.order)
+        shown = list(pictures(Analysis, members, suffix))
+        first = [f"{kind}{suffix}" for kind in content.FIRST]
+        shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))
         figures = [content.drawn(picture, place) for place, picture in enumerate(shown, number)]
         number += len(figures)
         pages.append({"answers": members, "points": points(members), "figures": figures})

@@ -75,12 +75,6 @@ def _plain(text: str) -> str:
     return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
 
 
-def order(shown: Picture) -> tuple[int, str]:
-    """Sorts the figures of a page."""
-    kind = shown.name.partition("-")[0]
-    return FIRST.index(kind) if kind in FIRST else len(FIRST), shown.name
-
-
 def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
     """A figure with its number on the page, its words, the table behind it, and that as a ``data:`` URI."""
     kind, frame, figure = shown.kind, shown.table, shown.kind.figure(shown.table)

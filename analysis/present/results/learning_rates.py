@@ -101,32 +101,31 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
     rows = [
-        (_scope(entry), protocol, protocol.answer, entry) for entry in found.entries for protocol in entry.protocols
+        (_scope(entry), {"of": len(entry.answer.points)}, _counts(protocol.answer), protocol, protocol.answer)
+        for entry in found.entries
+        for protocol in entry.protocols
     ]
     examples = "examples_at_critical"
-
-    def run(_: object, __: object, answer: Answer, ___: object) -> int:
-        return len(answer.points)
-
-    def reached(_: object, __: object, answer: Answer, ___: object) -> int:
-        return sum(point.reached for point in answer.points)
-
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
         Column("critical_batch_size", heading="critical batch size", interval="interval"),
         Column(examples, f"{examples}.value", "examples there", f"{examples}.interval"),
-        Column("batch_sizes_reached", reached),
-        Column("batch_sizes_run", run),
-        Column("batch_sizes", lambda *row: len(row[-1].answer.points)),
-        Column("", lambda *row: f"{reached(*row)} of {run(*row)}", "reached"),
+        Column("batch_sizes_reached", "reached"),
+        Column("batch_sizes_run", "run"),
+        Column("batch_sizes", "of"),
+        Column("", lambda *row: "{reached} of {run}".format(**row[2]), "reached"),
         Column("verdict", heading="verdict", text=str, left=True),
         Column("advice"),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _counts(answer: Answer) -> dict[str, int]:
+    return {"reached": sum(point.reached for point in answer.points), "run": len(answer.points)}
 
 
 def missing_trials(entries: Sequence[LearningRate]) -> Table:

@@ -73,7 +73,11 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
 
 def sentences(recommendation: Recommendation) -> list[str]:
     """Everything that stands below the table, one line each."""
-    lines = [_winner(best) for best in recommendation.winners if best.probability is not None]
+    lines = [
+        f"least {best.objective}: {best.optimizer}, with probability {share(best.probability)}"
+        for best in recommendation.winners
+        if best.probability is not None
+    ]
     remarks: dict[str, list[Plan]] = {}
     for plan in (plan for advice in recommendation.advice for plan in advice.plans.values()):
         for remark in plan.remarks:
@@ -86,22 +90,15 @@ def sentences(recommendation: Recommendation) -> list[str]:
     for advice in recommendation.advice:
         lines += [f"{advice.optimizer}: {remark}" for remark in advice.remarks]
         time = advice.plans.get("time")
-        near = None if time is None else time.probability_within_5_percent
-        if time is not None and near is not None:
-            ends = time.best_batch_size_interval
+        if time is not None and time.probability_within_5_percent is not None:
+            low, high = map(number, time.best_batch_size_interval)
             lines.append(
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
-                f"{share(near)}; the best batch size itself lies within [{number(ends[0])}, "
-                f"{number(ends[1])}]"
+                f"{share(time.probability_within_5_percent)}; the best batch size itself lies within [{low}, {high}]"
             )
         if advice.doubling is not None:
             lines.append(_doubling(advice.optimizer, advice.doubling, said=remarks))
     return lines
-
-
-def _winner(best: Winner) -> str:
-    assert best.probability is not None
-    return f"least {best.objective}: {best.optimizer}, with probability {share(best.probability)}"
 
 
 def _doubling(optimizer: str, doubling: Doubling, said: Container[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from analysis.present import Presentation, presentation
@@ -14,11 +14,20 @@ from analysis.questions.scaling.fits import Law
 
 @presentation.register
 def _(found: Scaling) -> Presentation:
-    unit, said = _unit(found), f"[{percent(found.config.confidence)} % interval]"
+    units = {f"{point.unit}s" for point in found.points}
+    unit = units.pop() if len(units) == 1 else "examples"
+    said = f"[{percent(found.config.confidence)} % interval]"
     head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
     shown: list[Table | str] = [f"{head}data: {found.data}"]
     if found.laws:
-        shown.append(laws(found.laws, f"Laws {said}", _remarks(found), hidden="equal"))
+        shown.append(
+            laws(
+                found.laws,
+                f"Laws {said}",
+                dict.fromkeys(line for law in found.laws for line in _remarks_of(law)),
+                hidden="equal",
+            )
+        )
     if found.comparisons:
         shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
     for name, terms in found.three_term.items():
@@ -57,11 +66,14 @@ def points(found: Scaling) -> Table:
     return Table(columns=columns, rows=found.points)
 
 
-def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str = "") -> Table:
+def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str = "") -> Table:
     """One row per law, set and pool of sets; ``hidden`` is the heading of a column that is left out."""
 
     def constant(name: str) -> Any:
         return lambda law: getattr(law.fit, name)[0] if law.fit and len(law.fit.constants) == 1 else None
+
+    def span(law: Law) -> str:
+        return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
 
     columns = (
         Column("kind"),
@@ -69,13 +81,18 @@ def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str
         Column("axis_unit", "unit"),
         Column("workload"),
         Column("optimizer", heading="optimizer", name=True),
-        Column("", _equal, "equal", left=True),
+        Column(
+            "",
+            lambda law: "all points" if law.kind == "law" else law.held.replace("validation_", ""),
+            "equal",
+            left=True,
+        ),
         *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
         Column("members", lambda law: " ".join(map(str, law.points))),
         Column("x_min", lambda law: law.x.min() if len(law.x) else None),
         Column("x_max", lambda law: law.x.max() if len(law.x) else None),
-        Column("", _range, "range", left=True),
+        Column("", span, "range", left=True),
         Column("exponent", "fit.exponent", "k", "fit.exponent_interval", "$k$"),
         Column("exponent_of_errors_low", lambda law: law.fit.exponent_interval_of_errors[0] if law.fit else None),
         Column("exponent_of_errors_high", lambda law: law.fit.exponent_interval_of_errors[1] if law.fit else None),
@@ -88,15 +105,7 @@ def laws(rows: Sequence[Law], title: str, lines: Sequence[str] = (), hidden: str
         Column("remark"),
     )
     kept = tuple(column for column in columns if column.heading != hidden or not hidden)
-    return Table(columns=kept, rows=rows, title=title, lines=lines)
-
-
-def _equal(law: Law) -> str:
-    return "all points" if law.kind == "law" else law.held.replace("validation_", "")
-
-
-def _range(law: Law) -> str:
-    return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
+    return Table(columns=kept, rows=rows, title=title, lines=list(lines))
 
 
 def predictions(found: Scaling) -> Table:
@@ -126,16 +135,6 @@ def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Seq
         *files("residual_rms", "points"),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-def _unit(found: Scaling) -> str:
-    units = {f"{point.unit}s" for point in found.points}
-    return units.pop() if len(units) == 1 else "examples"
-
-
-def _remarks(found: Scaling) -> list[str]:
-    """What is said of the laws, every line once."""
-    return list(dict.fromkeys(line for law in found.laws for line in _remarks_of(law)))
 
 
 def _remarks_of_sets(found: Scaling) -> list[str]:

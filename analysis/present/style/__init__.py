@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
-    FONT, axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, panel_title, plain, size,
+    FONT, axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, plain, size,
     token_axis, words, wrapped,
 )  # fmt: skip
 from analysis.venues import venue
@@ -175,6 +175,6 @@ def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D
 __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
     "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes", "log_axis", "log_limits",
-    "looks", "mark", "most_ticks", "panel_title", "plain", "points", "save_as", "shades", "size", "spread", "style",
+    "looks", "mark", "most_ticks", "plain", "points", "save_as", "shades", "size", "spread", "style",
     "token_axis", "venue", "words", "wrapped",
 ]  # fmt: skip

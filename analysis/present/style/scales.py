@@ -123,11 +123,6 @@ def axis_label(axes: Axes, axis: str, text: str) -> None:
         axes.set_ylabel(literal(text if fits else wrapped(text, 0.85 * height, 8, lines=3)))
 
 
-def panel_title(axes: Axes, text: str) -> None:
-    """Title of one of several panels, on up to three lines where it is wider than the panel."""
-    axes.set_title(literal(wrapped(text, size(axes)[0] + 0.1, 8, lines=3)))
-
-
 def most_ticks(axes: Axes) -> int:
     """How many labels the x axis has room for."""
     return int(np.clip(size(axes)[0] / 0.55, 2, 6))
