@@ -13,7 +13,7 @@ import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.present.numbers import number
+from analysis.phrases import number
 from analysis.read.importers import IMPORTERS
 from analysis.venues import VENUES
 from cbs.diagnostics import DIAGNOSTICS

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimate.definitions import in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.studies import Point
-from analysis.present.numbers import DASH, number, percent, share_in_percent, with_interval
+from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
 from analysis.present.table import Column, Table, files, text_of
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
     from cbs.target import Target
 
-Names = Mapping[str, str]
-"""Headings in place of ours."""
-
-_OURS: Names = MappingProxyType({})
 _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
 
 
@@ -31,8 +26,9 @@ def example_units(answers: Sequence[Answer]) -> str:
     return f"{units.pop()}s" if len(units) == 1 else "examples"
 
 
-def _about(answers: Sequence[Answer], names: Names) -> tuple[Column, ...]:
-    """The columns that tell rows apart; people see those that differ."""
+def _about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> tuple[Column, ...]:
+    """The columns that tell rows apart; people see those that differ, under ``names`` in place of ours."""
+    names = names or {}
     metrics = {answer.target.metric for answer in answers}
 
     def target(found: Target) -> str:
@@ -63,7 +59,7 @@ def titled(answers: Sequence[Answer]) -> str:
     return f", {metrics.pop()}" if len(metrics) == 1 and metrics != {"target"} else ""
 
 
-def summary(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
+def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
     """One row per answer, the advice below."""
     first, several_targets = answers[0], len({str(answer.target) for answer in answers}) > 1
     b, b_latex = symbol(first.definition), math_symbol(first.definition)
@@ -158,7 +154,7 @@ def lr_interior(answer: Answer) -> bool | None:
     return not any(edges) if edges else None
 
 
-def definitions(answers: Sequence[Answer], *, names: Names = _OURS) -> Table:
+def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
     """One row per answer and definition, every remark once below."""
     rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()]
     tokens = any(answer.group.tokens_per_example for answer in answers)
@@ -216,7 +212,7 @@ def points(answers: Sequence[Answer]) -> Table:
 
     noise = any(answer.noise_scale.measured for answer in answers)
     columns = (
-        *(column for column in _about(answers, _OURS) if column.key not in ("", "direction")),
+        *(column for column in _about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
         Column("", lr, "best LR"),
         Column("steps_to_target"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.present.numbers import DASH, ends, number
+from analysis.phrases import DASH, ends, number
 
 Reader = str | Callable[..., Any]
 """What reads a value: a function of the parts of a row, or a dotted path of attributes and of keys of mappings, which

@@ -7,9 +7,8 @@ the heads and the unmasked pairs of positions (the paper does not say whether ma
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -34,36 +33,32 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     with a record share; if they share none, at the one that most of them have. ``lr`` is the best learning rate. An
     optimizer without a record at a batch size has one row without numbers there.
     """
-    sizes = [[size for size, table in answer.attention_logits.items() if len(table)] for answer in answers]
-    counts = Counter(size for own in sizes for size in own)
-    if not counts:
-        return tidy([], _COLUMNS)
-    most = max(counts.values())
-    shared = [size for size in counts if counts[size] == most]
-    batch_sizes = sorted({min(shared), max(shared)} if most == sum(map(bool, sizes)) else {min(shared)})
-    depth = max(table["layer"].max() for answer in answers for table in answer.attention_logits.values() if len(table))
-    rows = [
-        row
-        for layer in sorted({1, int(depth)})
-        for batch_size in batch_sizes
+    found = [
+        table.assign(optimizer=answer.group.optimizer, batch_size=size)
         for answer in answers
-        for row in _rows(answer, layer, batch_size)
+        for size, table in answer.attention_logits.items()
+        if len(table)
     ]
+    if not found:
+        return tidy([], _COLUMNS)
+    logits = pd.concat(found)
+    recorded = logits.groupby("batch_size")["optimizer"].nunique()
+    most = recorded.index[recorded == recorded.max()]
+    shared = {most.min(), most.max()} if recorded.max() == logits["optimizer"].nunique() else {most.min()}
+    rows = []
+    for layer, batch_size in itertools.product(sorted({1, int(logits["layer"].max())}), sorted(shared)):
+        panel = logits[(logits["layer"] == layer) & (logits["batch_size"] == batch_size)]
+        for answer in answers:
+            own = panel.loc[panel["optimizer"] == answer.group.optimizer, list(COLUMNS)].astype(float)
+            about = {
+                "panel": f"layer {layer}, batch size {batch_size}",
+                "optimizer": answer.group.optimizer,
+                "batch_size": batch_size,
+                "lr": next((point.best_lr for point in answer.points if point.batch_size == batch_size), None),
+                "example_unit": answer.group.example_unit,
+            }
+            rows += [about | row for row in own.to_dict("records") or [{"layer": float(layer)}]]
     return tidy(rows, _COLUMNS)
-
-
-def _rows(answer: Answer, layer: int, batch_size: int) -> list[dict[str, Any]]:
-    table = answer.attention_logits.get(batch_size, pd.DataFrame(columns=COLUMNS))
-    lrs = [point.best_lr for point in answer.points if point.batch_size == batch_size]
-    about = {
-        "panel": f"layer {layer}, batch size {batch_size}",
-        "optimizer": answer.group.optimizer,
-        "batch_size": batch_size,
-        "lr": lrs[0] if lrs else None,
-        "example_unit": answer.group.example_unit,
-    }
-    own = table[table["layer"] == layer].astype(float).to_dict("records")
-    return [about | row for row in own or [{"layer": float(layer)}]]
 
 
 @figure(

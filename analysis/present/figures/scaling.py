@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.phrases import with_interval
 from analysis.present import style
 from analysis.present.figures import along, figure, in_file_name, parts, tidy
-from analysis.present.numbers import with_interval
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law, held, option
 from analysis.questions.scaling.points import ScalingPoint

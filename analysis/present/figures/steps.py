@@ -14,9 +14,9 @@ from analysis.arrays import Array, percentiles
 from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
+from analysis.phrases import number, with_interval
 from analysis.present import style
 from analysis.present.figures import CRITICAL, EXPONENT, about, along, figure, tidy
-from analysis.present.numbers import number, with_interval
 from analysis.questions.analyze import Analysis
 
 _RESOLUTION = 100

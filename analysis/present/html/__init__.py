@@ -19,10 +19,10 @@ import cbs
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer, answers
+from analysis.phrases import percent
 from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import pictures, scopes
 from analysis.present.html import content, provenance
-from analysis.present.numbers import percent
 from analysis.present.results.analysis import facts
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.estimate.result import Answer
+from analysis.phrases import number
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
-from analysis.present.numbers import number
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table import TableFit, TableTarget
 from analysis.questions.suggest import Suggestion

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analysis.phrases import share, time_unit
+from analysis.phrases import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
-from analysis.present.numbers import DASH, number, percent
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.frontier import PlanePoint

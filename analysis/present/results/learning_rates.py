@@ -7,8 +7,8 @@ from typing import Any
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
 from analysis.estimate.result import Answer
+from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
-from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
 from analysis.questions.scopes import scope_columns

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
-from analysis.present.numbers import number, percent
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.noise_scale_run import MeasuredRun
 

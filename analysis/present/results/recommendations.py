@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from analysis.phrases import plural, share, time_unit
+from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
-from analysis.present.numbers import number, percent, with_interval
 from analysis.present.table import Column, Table, files
 from analysis.questions.recommendation.plans import Doubling, Plan
 from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from analysis.phrases import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
-from analysis.present.numbers import DASH, number, percent, with_interval
 from analysis.present.table import Column, Table, files
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
-    FONT, axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, plain, size,
+    axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, plain, size,
     token_axis, words, wrapped,
 )  # fmt: skip
 from analysis.venues import venue
@@ -33,32 +33,6 @@ from analysis.venues import venue
 PANEL_HEIGHT = 2.5
 PANEL_WIDTH = 1.9
 """Least width of a panel, inches; narrower pages have fewer side by side."""
-
-_RC: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": [FONT],
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "mathtext.default": "regular",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "figure.dpi": 100,
-    "savefig.dpi": 200,
-}
-
 
 GREY, ALERT = "#7f7f7f", "#d00000"
 
@@ -72,8 +46,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Everything drawn and saved inside has the one style."""
-    with matplotlib.rc_context(cast(Any, _RC)):
+    """Everything drawn and saved inside has the one style, whatever the settings of the user."""
+    with matplotlib.rc_context(fname=Path(__file__).parent / "figures.mplstyle"):
         yield
 
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.phrases import number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, points, summary
 from analysis.present.figures import FIGURES
-from analysis.present.numbers import number, with_interval
 from analysis.present.table import latex
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep

@@ -21,10 +21,10 @@ from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.phrases import number
 from analysis.present.answers import definitions, if_hyperbola, points, summary
 from analysis.present.figures import pictures, scopes
 from analysis.present.html import Page, content, report, vector
-from analysis.present.numbers import number
 from analysis.present.style.scales import luminance
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.present.numbers import number, with_interval
+from analysis.phrases import number, with_interval
 from analysis.present.table import Column, Table, latex, pivot
 from analysis.present.terminal import say, show
 
