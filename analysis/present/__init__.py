@@ -90,10 +90,10 @@ def show(
         elif {"": True, "definitions": definitions, "wide": wide}[part.asked]:
             terminal.show(part, console, wide=wide)
             console.print()
-    drawn = {path.with_suffix("") for path in files if path.suffix == ".pdf"}
+    drawn = {path.with_suffix(end) for path in files if path.suffix == ".pdf" for end in (".pdf", ".png", ".csv")}
     by_folder: dict[Path, dict[str, None]] = {}
     for path in files:
-        name = f"{path.stem}.{{pdf,png,csv}}" if path.with_suffix("") in drawn else path.name
+        name = f"{path.stem}.{{pdf,png,csv}}" if path in drawn else path.name
         by_folder.setdefault(path.parent, {})[name] = None
     for folder, names in by_folder.items():
         console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)

@@ -81,7 +81,14 @@ def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
             yield _grid([*names, *block], width)
         return
     for row in range(len(cells)):
-        yield from _lines(plain, row, width)
+        for title in _wrapped(", ".join(entry.texts[row] for entry in plain if entry.column.name), width):
+            title.stylize("bold")
+            yield title
+        for heading, text in ((entry.column.heading, entry.texts[row]) for entry in plain if not entry.column.name):
+            if cell_len(line := f"  {heading}: {text}") <= width:
+                yield Text(line)
+            else:
+                yield from (Text(f"  {heading}:"), *_wrapped(text, width, indent="    "))
 
 
 def _width(columns: Sequence[_Laid]) -> int:
@@ -99,18 +106,6 @@ def _grid(columns: Sequence[_Laid], width: int) -> Grid:
     for row in zip(*(entry.texts for entry in columns), strict=True):
         grid.add_row(*map(Text, row))
     return grid
-
-
-def _lines(columns: Sequence[_Laid], row: int, width: int) -> Iterator[Text]:
-    """One block of a row: what names it, then a line for every quantity."""
-    for title in _wrapped(", ".join(entry.texts[row] for entry in columns if entry.column.name), width):
-        title.stylize("bold")
-        yield title
-    for heading, text in ((entry.column.heading, entry.texts[row]) for entry in columns if not entry.column.name):
-        if cell_len(line := f"  {heading}: {text}") <= width:
-            yield Text(line)
-        else:
-            yield from (Text(f"  {heading}:"), *_wrapped(text, width, indent="    "))
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[Text]:

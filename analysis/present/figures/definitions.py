@@ -53,11 +53,11 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """The optimizers, and what is not one."""
-    grey = style.Look(style.GREY, "|", "")
     handles = [style.handle(name, look, line=False) for name, look in style.looks(table["optimizer"]).items()]
-    handles.append(style.handle(f"{100 * table['confidence'].iloc[0]:g} % interval", grey, line=False))
+    interval = f"{100 * table['confidence'].iloc[0]:g} % interval"
+    handles.append(style.mark(interval, marker="|", linestyle=""))
     if (table["low"].isna() ^ table["high"].isna()).any():
-        handles.append(style.handle("open end", grey._replace(marker=">"), line=False))
+        handles.append(style.mark("open end", marker=">", linestyle=""))
     return [*handles, style.mark("measured", alpha=0.25, linewidth=6)]
 
 
@@ -118,9 +118,9 @@ def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.Look) ->
         )  # fmt: skip
         return
     if np.isfinite(low) or np.isfinite(high):
-        ends = [end if np.isfinite(end) else edge for end, edge in zip((low, high), axes.get_xlim(), strict=True)]
+        ends = np.where(np.isfinite([low, high]), [low, high], axes.get_xlim())
         axes.plot(ends, [place, place], color=look.colour, linewidth=1.0, zorder=3, solid_capstyle="butt")
-        for end, known, arrow in ((ends[0], low, "<"), (ends[1], high, ">")):
+        for end, known, arrow in zip(ends, (low, high), "<>", strict=True):
             mark = arrow if np.isnan(known) else "|"
             axes.plot([end], [place], mark, color=look.colour, markersize=4, zorder=3, clip_on=False)
     if np.isfinite(value):

@@ -78,8 +78,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     part = measured[measured["batch_size"] == chosen]
     axes.set_yscale("log")
     axes.set_xlim(0.0, 1.0)
-    values = [*measured["simple_noise_scale"], *part[list(lines)].to_numpy().ravel(), critical]
-    bottom, top = style.log_limits(values)
+    bottom, top = style.log_limits([*measured["simple_noise_scale"], *part[list(lines)].to_numpy().ravel(), critical])
     axes.set_ylim(bottom, top)
     ends: list[tuple[float, float, str, object]] = []
     if np.isfinite(critical):

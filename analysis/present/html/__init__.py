@@ -22,7 +22,7 @@ from analysis.estimate.result import Answer, answers
 from analysis.phrases import percent
 from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import pictures, scopes
-from analysis.present.html import content, provenance
+from analysis.present.html import content, provenance, vector
 from analysis.present.results.analysis import facts
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
@@ -100,9 +100,9 @@ def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
     number = 1
     for suffix, members in scopes(found):
         shown = list(pictures(Analysis, members, suffix))
-        first = [f"{kind}{suffix}" for kind in content.FIRST]
+        first = [f"{kind}{suffix}" for kind in vector.FIRST]
         shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))
-        figures = [content.drawn(picture, place) for place, picture in enumerate(shown, number)]
+        figures = [vector.drawn(picture, place) for place, picture in enumerate(shown, number)]
         number += len(figures)
         pages.append({"answers": members, "points": points(members), "figures": figures})
     return pages
@@ -157,7 +157,7 @@ def render(
         suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, found) if suggestion],
         scopes=figures,
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
-        longest=content.LONGEST_TABLE,
+        longest=vector.LONGEST_TABLE,
         sweeps=sweeps,
         origin=provenance.latest(runs),
         started=sorted(run["started"] for run in runs if run["started"]),

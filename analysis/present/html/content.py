@@ -1,4 +1,4 @@
-"""What the page says beside its tables, as plain values, and its figures."""
+"""What the page says of its answers beside their tables, as plain values."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
-
-import pandas as pd
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.present.answers import if_hyperbola
-from analysis.present.figures import Picture
-from analysis.present.html.vector import picture
-from analysis.present.table import Column, Table
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
-
-LONGEST_TABLE = 60
-"""Rows of the table behind a figure that are shown; the download has all."""
-
-FIRST = ("steps", "pareto", "definitions")
-"""Figures that come before the others."""
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
@@ -73,24 +61,3 @@ def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
 def _plain(text: str) -> str:
     """A docstring without its markup."""
     return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
-
-
-def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
-    """A figure with its number on the page, its words, the table behind it, and that as a ``data:`` URI."""
-    kind, frame, figure = shown.kind, shown.table, shown.kind.figure(shown.table)
-    columns = [Column(name, heading=name, text=_text, left=True) for name in frame]
-    return {
-        "number": number,
-        "name": shown.name,
-        "title": kind.title,
-        "caption": kind.said(frame),
-        "drawing": picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title),
-        "wide": figure.get_size_inches()[0] > 4,
-        "table": Table(columns=tuple(columns), rows=frame.head(LONGEST_TABLE).to_dict("records")),
-        "rows": len(frame),
-        "csv": "data:text/csv;charset=utf-8," + quote(frame.to_csv(index=False)),
-    }
-
-
-def _text(value: object) -> str:
-    return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)

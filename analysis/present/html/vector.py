@@ -1,18 +1,30 @@
-"""A matplotlib figure as a picture inside an HTML page: SVG whose text stays text, or PNG where that is smaller."""
+"""The figures of the page, with what belongs to them: SVG whose text stays text, or PNG where that is smaller."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import matplotlib
+import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from analysis.present import style
+from analysis.present.figures import Picture
 from analysis.present.style.scales import FONT
+from analysis.present.table import Column, Table
+
+LONGEST_TABLE = 60
+"""Rows of the table behind a figure that are shown; the download has all."""
+
+FIRST = ("steps", "pareto", "definitions")
+"""Figures that come before the others."""
 
 LARGEST = 400_000
 """Characters of SVG beyond which a figure is written as PNG: a browser is slow with so many marks."""
@@ -21,6 +33,27 @@ _FALLBACK = f"'{FONT}', Verdana, sans-serif"
 """Verdana has nearly the same widths, so labels keep their place where the font is missing."""
 
 _GEOMETRY = ("d", "x", "y", "x1", "x2", "y1", "y2", "points", "transform", "width", "height", "viewBox")
+
+
+def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
+    """A figure with its number on the page, its words, the table behind it, and that as a ``data:`` URI."""
+    kind, frame, figure = shown.kind, shown.table, shown.kind.figure(shown.table)
+    columns = [Column(name, heading=name, text=_text, left=True) for name in frame]
+    return {
+        "number": number,
+        "name": shown.name,
+        "title": kind.title,
+        "caption": kind.said(frame),
+        "drawing": picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title),
+        "wide": figure.get_size_inches()[0] > 4,
+        "table": Table(columns=tuple(columns), rows=frame.head(LONGEST_TABLE).to_dict("records")),
+        "rows": len(frame),
+        "csv": "data:text/csv;charset=utf-8," + quote(frame.to_csv(index=False)),
+    }
+
+
+def _text(value: object) -> str:
+    return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Markup:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
-from analysis.questions.recommendation.plans import Doubling, Plan
+from analysis.questions.recommendation.plans import Plan
 from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner
 from analysis.questions.scopes import SCOPE
 
@@ -95,16 +95,14 @@ def sentences(recommendation: Recommendation) -> list[str]:
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
                 f"{share(time.probability_within_5_percent)}; the best batch size itself lies within [{low}, {high}]"
             )
-        if advice.doubling is not None:
-            lines.append(_doubling(advice.optimizer, advice.doubling, said=remarks))
+        if (twice := advice.doubling) is not None:
+            time_factor, cost_factor = (
+                with_interval(f.value, f.interval) for f in (twice.time_factor, twice.cost_factor)
+            )
+            new = "".join(f"; {remark}" for remark in twice.remarks if remark not in remarks)
+            lines.append(
+                f"{advice.optimizer}: from {plural(twice.devices, 'device')} to {2 * twice.devices} the least time "
+                f"changes by the factor {time_factor}, device-hours by {cost_factor} "
+                f"(batch size {' to '.join(map(str, twice.batch_sizes))}){new}"
+            )
     return lines
-
-
-def _doubling(optimizer: str, doubling: Doubling, said: Container[str]) -> str:
-    time, cost = (with_interval(each.value, each.interval) for each in (doubling.time_factor, doubling.cost_factor))
-    sizes = " to ".join(map(str, doubling.batch_sizes))
-    remarks = "".join(f"; {remark}" for remark in doubling.remarks if remark not in said)
-    return (
-        f"{optimizer}: from {plural(doubling.devices, 'device')} to {2 * doubling.devices} the least time changes by "
-        f"the factor {time}, device-hours by {cost} (batch size {sizes}){remarks}"
-    )
