@@ -26,7 +26,7 @@ def example_units(answers: Sequence[Answer]) -> str:
     return f"{units.pop()}s" if len(units) == 1 else "examples"
 
 
-def _about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> tuple[Column, ...]:
+def about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> tuple[Column, ...]:
     """The columns that tell rows apart; people see those that differ, under ``names`` in place of ours."""
     names = names or {}
     metrics = {answer.target.metric for answer in answers}
@@ -84,7 +84,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
 
     unit = example_units(answers)
     columns = (
-        *_about(answers, names),
+        *about(answers, names),
         Column("definition"),
         Column("example_unit", "group.example_unit"),
         Column("critical_batch_size", "", b, "interval", b_latex),
@@ -159,7 +159,7 @@ def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = 
     rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()]
     tokens = any(answer.group.tokens_per_example for answer in answers)
     columns = (
-        *_about(answers, names),
+        *about(answers, names),
         Column("", lambda entry, _: in_words(entry.definition, entry.options), "definition", name=True),
         Column("definition"),
         Column("value", heading="critical batch size", interval="interval", ends=("low", "high")),
@@ -212,7 +212,7 @@ def points(answers: Sequence[Answer]) -> Table:
 
     noise = any(answer.noise_scale.measured for answer in answers)
     columns = (
-        *(column for column in _about(answers) if column.key not in ("", "direction")),
+        *(column for column in about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
         Column("", lr, "best LR"),
         Column("steps_to_target"),
@@ -229,4 +229,4 @@ def points(answers: Sequence[Answer]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-__all__ = ["definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]
+__all__ = ["about", "definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
 from analysis.estimate.result import Answer
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
+from analysis.present.answers import about
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
-from analysis.questions.scopes import scope_columns
 
 
 @presentation.register
@@ -34,23 +33,14 @@ def _(found: LearningRates) -> Presentation:
 
 
 def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
-    """What tells rows apart; people see what differs."""
-    rows = [_scope(entry) for entry in entries]
-    columns = [
-        Column(name, heading=name if len({row[name] for row in rows}) > 1 else "", name=True)
-        for name in ("sweep", "workload", "target")
-    ]
-    return (*columns, Column("metric"), Column("optimizer", heading="optimizer", name=True))
-
-
-def _scope(entry: LearningRate) -> dict[str, Any]:
-    return scope_columns(entry.answer) | {"optimizer": entry.answer.group.optimizer}
+    found = {column.key: column for column in about([entry.answer for entry in entries])}
+    return tuple(found[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
 
 
 def optima(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer and batch size."""
-    rows = [(_scope(entry), best) for entry in entries for best in entry.law.best]
-    bound = any(best["at_grid_edge"] for _, best in rows)
+    rows = [(best, entry.answer) for entry in entries for best in entry.law.best]
+    bound = any(best["at_grid_edge"] for best, _ in rows)
     columns = (
         *_about(entries),
         Column("batch_size", heading="batch size", name=True),
@@ -76,7 +66,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
         *(Column(name, f"{name}.value", heading, f"{name}.interval") for name, heading in names.items()),
         Column("scatter"),
     )
-    rows = [(_scope(entry), entry.law) for entry in entries]
+    rows = [(entry.law, entry.answer) for entry in entries]
     few = any(entry.law.trend is Trend.UNKNOWN for entry in entries)
     lines = [f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid"] if few else []
     return Table(columns=columns, rows=rows, title="lr(B) = lr_max / (1 + B_n/B)^alpha", lines=lines)
@@ -84,7 +74,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
 
 def factors(entries: Sequence[LearningRate]) -> Table:
     """One row per optimizer, start and multiple."""
-    rows = [(_scope(entry), factor) for entry in entries for factor in entry.factors]
+    rows = [(factor, entry.answer) for entry in entries for factor in entry.factors]
     columns = (
         *_about(entries),
         Column("batch_size", heading="from batch size", name=True),
@@ -101,7 +91,7 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
     rows = [
-        (_scope(entry), {"of": len(entry.answer.points)}, _counts(protocol.answer), protocol, protocol.answer)
+        (_counts(protocol.answer) | {"of": len(entry.answer.points)}, protocol, protocol.answer)
         for entry in found.entries
         for protocol in entry.protocols
     ]
@@ -115,7 +105,7 @@ def protocols(found: LearningRates) -> Table:
         Column("batch_sizes_reached", "reached"),
         Column("batch_sizes_run", "run"),
         Column("batch_sizes", "of"),
-        Column("", lambda *row: "{reached} of {run}".format(**row[2]), "reached"),
+        Column("", lambda *row: "{reached} of {run}".format(**row[0]), "reached"),
         Column("verdict", heading="verdict", text=str, left=True),
         Column("advice"),
     )
@@ -131,7 +121,7 @@ def _counts(answer: Answer) -> dict[str, int]:
 def missing_trials(entries: Sequence[LearningRate]) -> Table:
     """One row per learning rate of a protocol that was not run."""
     rows = [
-        (_scope(entry), protocol, cells)
+        (cells, protocol, entry.answer)
         for entry in entries
         for protocol in entry.protocols
         for cells in protocol.missing
@@ -140,8 +130,8 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
         *_about(entries),
         Column("protocol", "name"),
         Column("lr"),
-        Column("batch_sizes", lambda *row: ", ".join(map(str, row[-1].batch_sizes))),
-        Column("seeds", lambda *row: ", ".join(map(str, row[-1].seeds))),
+        Column("batch_sizes", lambda *row: ", ".join(map(str, row[0].batch_sizes))),
+        Column("seeds", lambda *row: ", ".join(map(str, row[0].seeds))),
         Column("command"),
     )
     return Table(columns=columns, rows=rows)
