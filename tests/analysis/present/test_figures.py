@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -174,6 +175,24 @@ def test_tick_labels_are_plain() -> None:
         "3M",
         "2G",
     ]
+
+
+def test_the_style_is_the_same_whatever_the_user_has_set() -> None:
+    with style.style():
+        before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"lines.linewidth": 9.0, "axes.grid": True, "axes.spines.top": True}), style.style():
+        assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.2, 900.0), (90.0, 150.0), (1e-4, 3e-2)])
+def test_ticks_are_round_numbers_of_the_axis_as_it_is_drawn(low: float, high: float) -> None:
+    with style.style():
+        axes = style.grid(1)[1][0]
+        style.log_axes(axes, [0.1, 10.0], [1.0, 10.0], "x", "y")
+        axes.set_xlim(low, high)
+        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert 2 <= len(ticks) <= 6
+    assert all(float(f"{tick:.1e}") == pytest.approx(tick) for tick in ticks)
 
 
 def test_a_long_key_stands_below_the_axes() -> None:

@@ -152,6 +152,15 @@ def test_files_hold_values_and_ends_of_intervals_under_their_names() -> None:
     assert list(Table(columns=columns, rows=[]).frame()) == list(frame)
 
 
+def test_a_path_begins_at_the_first_part_of_a_row_that_has_it() -> None:
+    columns = (Column("name"), Column("scale", "fit.scale"), Column("both", lambda one, two: one["name"] + two["name"]))
+    rows = [({"name": "a"}, {"name": "b", "fit": {"scale": 2.0}}), ({"name": "c"}, {"name": "d", "fit": None})]
+    frame = Table(columns=columns, rows=rows).frame()
+    assert frame["name"].tolist() == ["a", "c"]
+    assert frame["both"].tolist() == ["ab", "cd"]
+    assert frame["scale"].isna().tolist() == [False, True]
+
+
 def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
     rows = [
         {"batch": 4, "optimizer": "muon", "ratio": 1.5, "ends": (1.0, 2.0)},
