@@ -9,23 +9,19 @@ import typer
 
 from analysis.commands import (
     AsJson,
-    Confidence,
-    DefinitionName,
     ExamplesPerSecond,
     MaxBatch,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
     ResultsPath,
     StepLatency,
     Targets,
-    Tolerance,
     VenueName,
     answer,
-    config_of,
+    configured,
 )
+from analysis.config import AnalysisConfig
 
 
+@configured
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
@@ -45,12 +41,8 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="Folder for tables and figures. Default: RESULTS/analysis/compare."),
     ] = None,
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     venue: VenueName = "default",
     as_json: AsJson = False,
@@ -63,6 +55,5 @@ def command(
     from analysis.read.throughput import choose_throughput
 
     times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
-    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     found = compare(results, config, targets=target or None, reference=reference, throughput=times)
     answer(found, output or results / "analysis" / "compare", as_json=as_json, figures=figures, venue=venue)
