@@ -33,6 +33,8 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 _INDEX = re.compile(r"__index_level_\d+__")
 """A column that pandas adds to Parquet."""
 
+_EMPTY = "it is empty; leave the row out where nothing was measured, write nan where the run diverged"
+
 _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 
 
@@ -89,13 +91,16 @@ class Sheet:
         columns = {title: [cells[row] for row in chosen] for title, cells in self.columns.items()}
         return Sheet(self.name, columns, [self.places[row] for row in chosen])
 
-    def numbers(self, title: str, rows: Sequence[int], *, minimum: float | None = None) -> Array:
+    def numbers(
+        self, title: str, rows: Sequence[int], *, minimum: float | None = None, where_empty: str = _EMPTY
+    ) -> Array:
         """Cells of a column as numbers, not finite in general.
 
         Args:
             title: of the column.
             rows: which.
             minimum: the least they may be; then they have to be finite, too.
+            where_empty: what to say of an empty cell.
 
         Raises:
             DataError: naming table, row and column.
@@ -107,11 +112,7 @@ class Sheet:
         values = np.empty(len(told))
         for index, row in enumerate(rows):
             if empty(told[index]):
-                raise self.error(
-                    row,
-                    title,
-                    "it is empty; leave the row out where nothing was measured, write nan where the run diverged",
-                )
+                raise self.error(row, title, where_empty)
             values[index] = self.cell(row, title, number)
             if minimum is not None and not minimum <= values[index] < np.inf:
                 words = f"{shown(told[index])} is not a finite number of at least {minimum:g}; correct or remove it"

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run, fact
+from analysis.read.importers.base import IMPORTERS, Claim, Run
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.runs import run_of
+from analysis.read.importers.settings import Settings, fact
 from analysis.read.table import Sheet, read_table
 from cbs.errors import DataError
 from cbs.record import TrialStatus
@@ -57,8 +58,8 @@ class BatchScience:
         """A folder with a study somewhere below."""
         return Claim.of((folder / STUDY for folder in _studies(Path(source))), STUDY)
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
-        """Every COMPLETE trial, or the first ``request.trials`` of each study by trial id, and the INFEASIBLE ones."""
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+        """Every COMPLETE trial, or the first ``settings.trials`` of each study by trial id, and the INFEASIBLE ones."""
         top = Path(source)
         studies = [_study(folder, top) for folder in sorted(_studies(top))]
         statuses: Counter[str] = Counter()
@@ -76,13 +77,13 @@ class BatchScience:
                 if status not in ("COMPLETE", "INCOMPLETE", "INFEASIBLE"):
                     raise DataError(f"{folder / TRIAL}: status {status!r} is unknown; {_REMEDY}")
                 statuses[status] += 1
-                if status == "INCOMPLETE" or (status == "COMPLETE" and used == request.trials):
+                if status == "INCOMPLETE" or (status == "COMPLETE" and used == settings.trials):
                     continue
                 used += status == "COMPLETE"
-                taken.append(_run(study, folder, data, request))
+                taken.append(_run(study, folder, data, settings))
             sizes[study.batch_size] = used
             yield from _told_apart(taken)
-        notes += _notes(studies, statuses, complete, request)
+        notes += _notes(studies, statuses, complete, settings)
 
 
 def _studies(top: Path) -> Iterator[Path]:
@@ -122,7 +123,7 @@ def _trial_folders(study: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: int(folder.name))
 
 
-def _run(study: _Study, folder: Path, data: dict[str, Any], request: Request) -> Run:
+def _run(study: _Study, folder: Path, data: dict[str, Any], settings: Settings) -> Run:
     parameters = data.get("parameters")
     if not isinstance(parameters, dict) or "learning_rate" not in parameters:
         raise DataError(f"{folder / TRIAL} has no parameters with a learning_rate; {_REMEDY}")
@@ -138,11 +139,11 @@ def _run(study: _Study, folder: Path, data: dict[str, Any], request: Request) ->
         facts["status"] = TrialStatus.DIVERGED
     else:
         table = read_table(folder / CURVE)
-        table.need(request.metric, "see --metric")
+        table.need(settings.measured, "see --metric")
     return run_of(
         table,
-        request,
-        request.axis("step"),
+        settings,
+        settings.axis("step"),
         name=os.path.join(study.workload, study.optimizer, str(study.batch_size), folder.name),
         place=str(folder),
         facts=facts,
@@ -174,7 +175,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
 
 
 def _notes(
-    studies: list[_Study], statuses: Counter[str], complete: dict[tuple[str, str], dict[int, int]], request: Request
+    studies: list[_Study], statuses: Counter[str], complete: dict[tuple[str, str], dict[int, int]], settings: Settings
 ) -> Iterable[str]:
     if statuses["INCOMPLETE"]:
         yield f"ignored {statuses['INCOMPLETE']} INCOMPLETE trials"

@@ -12,12 +12,11 @@ from typing import Any
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Run
 from analysis.read.importers.facts import facts_of
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
-from analysis.read.table import header_of
 from cbs.errors import ConfigError, DataError, reason
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
@@ -185,17 +184,10 @@ def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
 
 
 def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
-    request = Request(
-        metric=settings.columns.get(str(settings.metric), str(settings.metric)),
-        columns=settings.columns,
-        constants=settings.constants,
-        trials=settings.trials,
-        listed=() if settings.runs is None else header_of(settings.runs),
-    )
     importer, found, told = IMPORTERS[format](), [], list[str]()
     for source in sources:
         try:
-            runs = list(importer.read(source, request, told))
+            runs = list(importer.read(source, settings, told))
         except OSError as error:
             raise _unreadable(source, error) from None
         if not runs:
@@ -219,8 +211,7 @@ def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     kept = [run for run in found if len(run.values) or _ended_early(run, settings)]
     if not any(len(run.values) for run in kept):
         there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
-        theirs = settings.columns.get(str(settings.metric), settings.metric)
-        raise DataError(f"no run has the metric {theirs!r}; those there are: {there}")
+        raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
     names = {run.name for run in kept}
     out = [run.name for run in found if run.name not in names]
     if out:

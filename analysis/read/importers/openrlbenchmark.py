@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Request, Run
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run
 from analysis.read.importers.files import below, read_mapping
 from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table
 from cbs.errors import DataError
 
@@ -33,21 +34,21 @@ class OpenRLBenchmark:
     def claims(self, source: str) -> Claim | None:
         """Histories by their name, or a table of means and deviations, which is then refused."""
         path = Path(source)
-        histories = Claim.of(below(path, HISTORY.__eq__), HISTORY)
+        histories = Claim.of(below(path, HISTORY), HISTORY)
         if histories or not path.is_file() or header_of(path)[:1] != [""]:
             return histories
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per history."""
         top = Path(source)
-        for path in [top] if top.is_file() else below(top, HISTORY.__eq__):
+        for path in [top] if top.is_file() else below(top, HISTORY):
             table, about = read_table(path), path.parent / ABOUT
             if _is_summary(table):
                 raise DataError(
                     f"{path} holds a mean and a deviation per environment, no curves; import {self.expected}"
                 )
-            if not any(unit in request.columns for unit in AXES):
+            if not any(unit in settings.columns for unit in AXES):
                 raise DataError(
                     f"{path}: global_step counts environment steps and _step calls of the logger, not optimizer "
                     "updates; say what the axis is: --column examples=global_step where batch sizes are in environment "
@@ -58,8 +59,8 @@ class OpenRLBenchmark:
                 raise DataError(f"{about} is of an old version of the tool; run it once more, which writes a new one")
             yield run_of(
                 table,
-                request,
-                request.axis(""),
+                settings,
+                settings.axis(""),
                 config=_plain(run.get("config")),
                 files=(path, about) if run else (path,),
                 **in_folder(path.parent, top, *(str(run[key]) for key in ("name", "id") if key in run)),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import CONFIG, EMPTY, FACTS, Request, Run, fact
-from analysis.read.table import Sheet
+from analysis.read.importers.base import EMPTY, Run
+from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
+from analysis.read.table import Sheet, of_rows
 from cbs.errors import DataError
 
 
 def run_of(
     table: Sheet,
-    request: Request,
+    settings: Settings,
     axis: tuple[str, str],
     *,
     name: str,
@@ -28,8 +28,8 @@ def run_of(
 
     Args:
         table: one row per measurement. Rows without the metric are of other measurements, unless ``named``.
-        request: metric, and what columns are called.
-        axis: unit, and title of the column, see :meth:`~analysis.read.importers.base.Request.axis`.
+        settings: metric, and what columns are called.
+        axis: unit, and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`.
         name: of the run, where no column is asked to tell it.
         named: whether the table is laid out for an import: columns with our names of facts count though nobody renamed
             one, the name of the run is found already, and every row has the metric.
@@ -41,37 +41,29 @@ def run_of(
             be.
     """
     unit, title = axis
+    see = f"see --column {unit}=THEIRS"
     if named:
-        table.need(request.metric, "see --metric")
-    rows = range(len(table.places)) if named else table.filled(request.metric)
+        table.need(settings.measured, "see --metric")
+    rows = range(len(table.places)) if named else table.filled(settings.measured)
     if rows:
-        table.need(title, f"see --column {unit}=THEIRS")
-    for row in rows:
-        if cells.empty(table.columns[title][row]):
-            words = f"it is empty where {cells.shown(request.metric)} is not; see --column {unit}=THEIRS"
-            raise table.error(row, title, words)
-    told = dict(facts or {})
+        table.need(title, see)
+    unlike = f"it is empty where {cells.shown(settings.measured)} is not; {see}"
+    told, config = dict(facts or {}), about.get("config") or {}
     for each in ("run", *FACTS):
-        theirs = request.columns.get(each, each if named else "")
-        asked = each in request.columns and theirs not in request.listed
-        if (
-            not theirs
-            or theirs.startswith(CONFIG)
-            or (each == "run" and named)
-            or not (theirs in table.columns or asked)
-        ):
+        theirs = settings.columns.get(each, each if named else CONFIG)
+        asked = each in settings.columns and theirs not in settings.listed
+        if theirs.startswith(CONFIG) or (each == "run" and named) or not (theirs in table.columns or asked):
             continue
-        table.need(theirs, f"see --column {each}=THEIRS{_settings(about.get('config'))}")
-        value = _one(table, theirs, name, each)
-        if value is not None:
-            told[each] = value
+        keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
+        table.need(theirs, f"see --column {each}=THEIRS{keys}")
+        told |= _one(table, theirs, name, each)
     name = str(told.pop("run", name))
-    if request.columns.get("run", "").startswith(CONFIG):
-        name = str(lookup(about.get("config") or {}, request.columns["run"], f"run {name}"))
+    if settings.columns.get("run", "").startswith(CONFIG):
+        name = str(lookup(config, settings.columns["run"], f"run {name}"))
     return Run(
         name=name,
-        axis=table.numbers(title, rows, minimum=0.0) if rows else EMPTY,
-        values=table.numbers(request.metric, rows) if rows else EMPTY,
+        axis=table.numbers(title, rows, minimum=0.0, where_empty=unlike) if rows else EMPTY,
+        values=table.numbers(settings.measured, rows) if rows else EMPTY,
         unit=unit,
         facts=told,
         **({"place": table.name, "metrics": [each for each in table.columns if each not in ("", title)]} | about),
@@ -119,37 +111,20 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
         for step, value in series.get(metric, ())
     ]
     rows += [{"step": step, title: value} for title, points in others.items() for step, value in points]
-    titles = dict.fromkeys(["step", *series])
-    columns = {title: [row.get(title) for row in rows] for title in titles}
-    return Sheet(name, columns, [f"point {index + 1}" for index in range(len(rows))])
+    return of_rows(name, rows, "point")
 
 
-def _one(table: Sheet, title: str, run: str, name: str) -> Any:
-    """What a column says of a run, or ``None`` where it is empty; a run has one of everything."""
-    told: Sequence[Any] = table.columns[title]
-    rows: Sequence[int] = range(len(told))
-    with contextlib.suppress(TypeError):  # cells of Parquet may be lists
-        rows = sorted({cell: row for row, cell in reversed(list(enumerate(told)))}.values())
-    parse: Callable[[Any], Any] = _text if name == "run" else lambda cell: fact(name, cell)
-    found = None
-    for row in rows:
-        if cells.empty(told[row]):
-            continue
-        value = table.cell(row, title, parse)
-        if found is not None and value != found:
+def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
+    """What a column says of a run, by our name of it; nothing where it is empty. A run has one of everything."""
+    first = {repr(cell): row for row, cell in reversed(list(enumerate(table.columns[title]))) if not cells.empty(cell)}
+    found: dict[str, Any] = {}
+    for row in sorted(first.values()):
+        value = table.cell(row, title, lambda cell: fact(name, cell))
+        if found.setdefault(name, value) != value:
             raise table.error(
                 row,
                 title,
-                f"run {run} has the {name} {found} and {value}; a run has one; tell the runs apart in the column "
+                f"run {run} has the {name} {found[name]} and {value}; a run has one; tell the runs apart in the column "
                 "'run', or correct the cell",
             )
-        found = value
     return found
-
-
-def _text(cell: Any) -> str:
-    return str(cell).strip()
-
-
-def _settings(config: Mapping[str, Any] | None) -> str:
-    return f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""

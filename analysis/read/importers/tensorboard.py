@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Run
 from analysis.read.importers.files import below
 from analysis.read.importers.runs import in_folder, joined, run_of
+from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, MissingDependencyError, reason
 
-_EVENTS = "tfevents"
+_EVENTS = "*tfevents*"
 _LENGTH, _CHECKSUM = 8, 4
 
 
@@ -22,28 +21,24 @@ _LENGTH, _CHECKSUM = 8, 4
 class TensorBoard:
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
-    expected = f"event files, which have {_EVENTS} in their names"
+    expected = "event files, which have tfevents in their names"
 
     def claims(self, source: str) -> Claim | None:
         """An event file, or a folder with one somewhere below."""
-        return Claim.of(below(Path(source), _is_events), "event files")
+        return Claim.of(below(Path(source), _EVENTS), "event files")
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
-        path, axis = Path(source), request.axis("step")
-        files = [path] if path.is_file() else below(path, _is_events)
-        wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
+        path, axis = Path(source), settings.axis("step")
+        files = [path] if path.is_file() else below(path, _EVENTS)
+        wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         for folder in sorted({file.parent for file in files}):
             here = tuple(file for file in files if file.parent == folder)
             for file in here:
                 check_whole(file)
             series, tags = _series(path if path.is_file() else folder, wanted)
-            table = joined(str(folder), series, request.metric)
-            yield run_of(table, request, axis, metrics=tags, files=here, **in_folder(folder, path))
-
-
-def _is_events(name: str) -> bool:
-    return _EVENTS in name
+            table = joined(str(folder), series, settings.measured)
+            yield run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
 
 
 def _series(path: Path, wanted: Iterable[str]) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
@@ -81,29 +76,25 @@ def check_whole(path: Path) -> None:
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     except ImportError:
         raise _needed() from None
-    records, end, start = 0, 0, 0
     try:
+        size, end = path.stat().st_size, 0
+        for event in RawEventFileLoader(str(path)).Load():
+            end += _LENGTH + len(event) + 2 * _CHECKSUM
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while end < size:
-                start = end
-                header = file.read(_LENGTH + _CHECKSUM)
-                length = struct.unpack("<Q", header[:_LENGTH])[0] if len(header) == _LENGTH + _CHECKSUM else size
-                end = start + _LENGTH + length + 2 * _CHECKSUM
-                if end > size:
-                    raise DataError(
-                        f"{path} is cut off in the middle of an event, at byte {start} of {size}; copy it again, or "
-                        f"where the run was killed while it wrote: truncate --size={start} {path}"
-                    )
-                file.seek(end)
-                records += 1
-        loaded = sum(1 for _ in RawEventFileLoader(str(path)).Load())
+            file.seek(end)
+            length = file.read(_LENGTH)
     except OSError as error:
         raise DataError(f"cannot read {path}: {reason(error)}; check its permissions") from None
-    if not records:
+    if not size:
         raise DataError(f"{path} is empty; remove it or copy it again")
-    if loaded < records:
-        raise DataError(f"{path} is damaged: only {loaded} of {records} events can be read; copy it again")
+    if end == size:
+        return
+    if len(length) < _LENGTH or end + _LENGTH + int.from_bytes(length, "little") + 2 * _CHECKSUM > size:
+        raise DataError(
+            f"{path} is cut off in the middle of an event, at byte {end} of {size}; copy it again, or where the run "
+            f"was killed while it wrote: truncate --size={end} {path}"
+        )
+    raise DataError(f"{path} is damaged at byte {end} of {size}; copy it again")
 
 
 def _needed() -> MissingDependencyError:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.read.cells import number, plain_numbers, whole
-from analysis.read.importers import IMPORTERS, Request, import_runs
+from analysis.read.importers import IMPORTERS, import_runs
 from analysis.read.importers.base import Run
 from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
@@ -142,7 +142,7 @@ def test_any_bytes_as_an_event_file_or_an_offline_run(content: bytes) -> None:
             path = Path(folder) / name
             path.write_bytes(content)
             with contextlib.suppress(CbsError):
-                list(IMPORTERS[format]().read(str(path), Request(metric="loss"), []))
+                list(IMPORTERS[format]().read(str(path), wanted(), []))
 
 
 @QUICK
