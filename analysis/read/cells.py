@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
-from analysis.arrays import Array
-
 LARGEST = 2**53
 """Whole numbers beyond this are not exact in a float."""
-
-_CHARACTERS = set("0123456789+-.eE nainftyNAINFTY")
-"""Of a number; float() takes more, such as underscores."""
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _SUFFIXED = re.compile(r"[\d.]+\s*[kmgbt]i?b?", re.IGNORECASE)
@@ -50,16 +42,6 @@ def number(cell: Any) -> float:
         return float(cell)
     except OverflowError:
         raise ValueError(f"{shown(cell)} is not a number; one that long is not a measurement") from None
-
-
-def plain_numbers(cells: Sequence[Any]) -> Array | None:
-    """:func:`number` of many texts at once; ``None`` where one is not a number, or no text."""
-    if not all(isinstance(cell, str) for cell in cells) or not set("".join(cells)) <= _CHARACTERS:
-        return None
-    try:
-        return np.array([float(cell) for cell in cells])
-    except ValueError:
-        return None
 
 
 def positive(cell: Any, hint: str = "correct or remove the row") -> float:

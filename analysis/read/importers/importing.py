@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis.phrases import plural
-from analysis.read import cells
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, Claim, Run
 from analysis.read.importers.facts import facts_of
@@ -110,18 +109,14 @@ def import_runs(
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
     notes: list[str] = []
-    runs = _read(texts, name, settings, notes)
-    files = list(dict.fromkeys(path for run in runs for path in run.files))
-    runs = _usable(runs, settings, notes)
+    found = _read(texts, name, settings, notes)
+    files = list(dict.fromkeys(path for run in found for path in run.files))
+    runs = _usable(found, settings, notes)
     facts, more = facts_of(runs, settings)
-    notes += more
-    results, cleaning = [], Counter[str]()
-    for run, known in zip(runs, facts, strict=True):
-        result, counts = trial(run, known, settings)
-        results.append(result)
-        cleaning += counts
+    made = [trial(run, known, settings) for run, known in zip(runs, facts, strict=True)]
+    results = [result for result, _ in made]
     _check_distinct(runs, results, present)
-    notes += [*_on_cleaning(cleaning), *_on_curves(results)]
+    notes += [*more, *_on_curves(results, sum((counts for _, counts in made), Counter()))]
     entry = {
         "source": texts,
         "format": name,
@@ -203,62 +198,56 @@ def _unreadable(source: str, error: OSError) -> DataError:
 
 def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
     """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
-    counts = Counter(run.name for run in found)
-    twice = [run for run in found if counts[run.name] > 1]
-    if twice:
-        places = " and ".join(dict.fromkeys(run.place for run in twice if run.name == twice[0].name))
-        raise DataError(f"run {twice[0].name} is there twice, in {places}; rename or leave out one")
-    kept = [run for run in found if len(run.values) or _ended_early(run, settings)]
-    if not any(len(run.values) for run in kept):
+    places: dict[str, list[str]] = {}
+    for run in found:
+        places.setdefault(run.name, []).append(run.place)
+    for name, where in places.items():
+        if len(where) > 1:
+            raise DataError(
+                f"run {name} is there twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
+            )
+    if not any(len(run.values) for run in found):
         there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
         raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
-    names = {run.name for run in kept}
-    out = [run.name for run in found if run.name not in names]
+    statuses = [str(run.facts.get("status") or settings.constants.get("status")) for run in found]
+    used = [
+        len(run.values) > 0 or status.strip().upper() in ENDED_EARLY
+        for run, status in zip(found, statuses, strict=True)
+    ]
+    out = [run.name for run, kept in zip(found, used, strict=True) if not kept]
     if out:
         more = ", ..." if len(out) > _SHOWN else ""
         notes.append(f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}")
-    return kept
-
-
-def _ended_early(run: Run, settings: Settings) -> bool:
-    status = run.facts.get("status", settings.constants.get("status"))
-    return not cells.empty(status) and str(status).strip().upper() in ENDED_EARLY
-
-
-def _key(result: TrialResult) -> tuple[Any, ...]:
-    config = result.config
-    return config.workload.name, config.optimizer.name, config.lr, config.batch_size, config.seed
+    return [run for run, kept in zip(found, used, strict=True) if kept]
 
 
 def _check_distinct(runs: Sequence[Run], results: Sequence[TrialResult], present: Sequence[TrialResult]) -> None:
-    seen = {_key(result): f"{result.trial_id}, which is in the folder already" for result in present}
-    for run, result in zip(runs, results, strict=True):
-        key = _key(result)
-        if key in seen:
-            of = result.config
+    names = [f"{result.trial_id}, which is in the folder already" for result in present]
+    names += [f"run {run.name}" for run in runs]
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, result in zip(names, [*present, *results], strict=True):
+        of = result.config
+        before = seen.setdefault((of.workload.name, of.optimizer.name, of.lr, of.batch_size, of.seed), name)
+        if before != name:
             raise DataError(
-                f"run {run.name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
-                f"({of.batch_size}) and seed ({of.seed}) of {seen[key]}; give each its seed, or an optimizer name that "
+                f"{name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
+                f"({of.batch_size}) and seed ({of.seed}) of {before}; give each its seed, or an optimizer name that "
                 "tells them apart, or leave one out"
             )
-        seen[key] = f"run {run.name}"
 
 
-def _on_cleaning(counts: Counter[str]) -> Iterator[str]:
-    if counts["duplicates"]:
-        yield f"dropped {counts['duplicates']} rows that repeat a step with the same value"
-    if counts["rounded"]:
-        yield f"{counts['rounded']} points moved to the nearest whole step, by 1 % at most"
-
-
-def _on_curves(results: Sequence[TrialResult]) -> Iterator[str]:
+def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterator[str]:
+    if cleaning["duplicates"]:
+        yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
+    if cleaning["rounded"]:
+        yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
     early = [
-        result.config
+        result.config.batch_size
         for result in results
         if result.evaluations and result.config.target.reached(result.evaluations[0].value)
     ]
     if early:
-        where = ", ".join(map(str, sorted({config.batch_size for config in early})))
+        where = ", ".join(map(str, sorted(set(early))))
         yield (
             f"{len(early)} runs (batch size {where}) are past the target at their first evaluation: their steps to "
             "target are upper bounds"

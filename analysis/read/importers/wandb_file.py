@@ -82,31 +82,24 @@ def _items(items: Any) -> dict[str, Any]:
 def _records(content: bytes, path: Path) -> Iterator[bytes]:
     if content[:_HEADER] != _IDENT:
         raise DataError(f"{path} is not a file of an offline run of wandb; {_REMEDY}")
-    at, parts = _HEADER, b""
-    expected: tuple[int, ...] = (_WHOLE, _FIRST)
+    at, parts, expected = _HEADER, b"", (_WHOLE, _FIRST)
     while at < len(content):
         left = _BLOCK - at % _BLOCK
         if left < _HEADER:
             at += left
             continue
-        header = content[at : at + _HEADER]
-        if len(header) < _HEADER:
-            raise _cut(path, at, content)
-        checksum, length, kind = struct.unpack("<IHB", header)
-        data = content[at + _HEADER : at + _HEADER + length]
-        if len(data) < length:
-            raise _cut(path, at, content)
+        start, header = at + _HEADER, content[at : at + _HEADER]
+        checksum, length, kind = struct.unpack("<IHB", header.ljust(_HEADER, b"\0"))
+        data = content[start : start + length]
+        if len(header) < _HEADER or len(data) < length:
+            break
         if kind not in expected or zlib.crc32(bytes([kind]) + data) != checksum:
             raise DataError(f"{path} is damaged at byte {at} of {len(content)}; {_REMEDY}")
-        at += _HEADER + length
+        at = start + length
         parts += data
         expected = (_MIDDLE, _LAST) if kind in (_FIRST, _MIDDLE) else (_WHOLE, _FIRST)
         if kind in (_WHOLE, _LAST):
             yield parts
             parts = b""
-    if parts:
-        raise _cut(path, at, content)
-
-
-def _cut(path: Path, at: int, content: bytes) -> DataError:
-    return DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_REMEDY}")
+    if expected == (_MIDDLE, _LAST) or at < len(content):
+        raise DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_REMEDY}")
