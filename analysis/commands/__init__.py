@@ -56,11 +56,6 @@ VenueName = Annotated[
     str,
     typer.Option("--venue", callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}."),
 ]
-ExamplesPerSecond = Annotated[
-    float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
-]
-MaxBatch = Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")]
-StepLatency = Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -124,21 +119,48 @@ def config_of(
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
-def configured(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of a command with a parameter ``config``, which becomes the options of :func:`config_of`."""
-    options = inspect.signature(config_of, eval_str=True).parameters
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        parameters += options.values() if name == "config" else [parameter]
+def assumed_of(
+    examples_per_second_per_device: Annotated[
+        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    ] = None,
+    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
+    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+) -> Any:
+    """The options as :class:`~analysis.read.throughput.Assumed`; ``None`` where nothing is assumed."""
+    from analysis.read.throughput import Assumed
 
-    def call(**given: Any) -> None:
-        command(config=config_of(**{name: given.pop(name) for name in options}), **given)
+    if examples_per_second_per_device is not None:
+        return Assumed(
+            examples_per_second=examples_per_second_per_device,
+            max_batch_per_device=max_batch_per_device,
+            latency=step_latency,
+        )
+    if max_batch_per_device is not None or step_latency:
+        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
+    return None
 
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    call.__doc__ = command.__doc__
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    return call
+
+def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a command: parameters of these names become the options of the functions that make them."""
+    parts = {name: inspect.signature(make, eval_str=True).parameters for name, make in made.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += parts[name].values() if name in made else [parameter]
+
+        def call(**given: Any) -> None:
+            for name, make in made.items():
+                given[name] = make(**{part: given.pop(part) for part in parts[name]})
+            command(**given)
+
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        call.__doc__ = command.__doc__
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> dict[str, str]:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Definitions, ResultsPath, Targets, VenueName, Wide, answer, configured
+from analysis.commands import AsJson, Definitions, ResultsPath, Targets, VenueName, Wide, answer, config_of, options
 from analysis.config import AnalysisConfig
 
 
-@configured
+@options(config=config_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,

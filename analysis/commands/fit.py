@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Definitions, Wide, configured, pairs, tell
+from analysis.commands import AsJson, Definitions, Wide, config_of, options, pairs, tell
 from analysis.config import AnalysisConfig
 
 
-@configured
+@options(config=config_of)
 def command(
     table: Annotated[
         str, typer.Argument(help="CSV, TSV or Parquet with columns batch_size and steps; - reads a pipe.")

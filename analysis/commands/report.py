@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, ResultsPath, Targets, configured, errors
+from analysis.commands import AsJson, ResultsPath, Targets, config_of, errors, options
 from analysis.config import AnalysisConfig
 
 
-@configured
+@options(config=config_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,

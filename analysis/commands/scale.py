@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Targets, answer, configured, errors
+from analysis.commands import AsJson, Targets, answer, config_of, errors, options
 from analysis.config import AnalysisConfig
 
 
-@configured
+@options(config=config_of)
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
     against: Annotated[

@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -233,27 +232,3 @@ def _check_together(rows: Sequence[StepTime], name: str) -> None:
         seen.add((row.optimizer, row.devices, row.batch_size))
         if prices.setdefault((row.optimizer, row.devices), row.price) != row.price:
             raise DataError(f"{name}: {about} has another price than the same devices elsewhere; give one price")
-
-
-def choose_throughput(
-    table: Path | None,
-    examples_per_second_per_device: float | None,
-    max_batch_per_device: int | None,
-    step_latency: float,
-) -> Throughput | None:
-    """The throughput that the flags of a command ask for; ``None`` where they ask for none.
-
-    Raises:
-        ConfigError: if both a table and an assumption are given, or half of an assumption.
-    """
-    if table is not None and examples_per_second_per_device is not None:
-        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
-    if examples_per_second_per_device is not None:
-        return Assumed(
-            examples_per_second=examples_per_second_per_device,
-            max_batch_per_device=max_batch_per_device,
-            latency=step_latency,
-        )
-    if max_batch_per_device is not None or step_latency:
-        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
-    return None if table is None else read_throughput(table)
