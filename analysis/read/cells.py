@@ -72,13 +72,6 @@ def flag(cell: Any) -> bool:
 
 def shown(cell: Any, *, quote: bool = True) -> str:
     """A cell as it may stand in one line of a message."""
-    text = cell if isinstance(cell, str) else _text(cell)
+    text = str(cell)
     cut = text if len(text) <= 40 else f"{text[:37]}..."
     return repr(cut) if (quote and isinstance(cell, str)) or not cut.isprintable() else cut
-
-
-def _text(cell: Any) -> str:
-    try:
-        return str(cell)
-    except ValueError:  # an integer of more digits than Python turns into text
-        return "a number of thousands of digits"

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.arrays import Array
-from analysis.read.cells import empty, number, shown
+from analysis.read.cells import LARGEST, empty, number, shown
 from cbs.errors import DataError, reason
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Sheet:
         Args:
             title: of the column.
             rows: which.
-            minimum: the least they may be; then they have to be finite, too.
+            minimum: the least they may be; then they may be :data:`~analysis.read.cells.LARGEST` at most, too.
             where_empty: what to say of an empty cell.
 
         Raises:
@@ -110,8 +110,9 @@ class Sheet:
             if empty(cell):
                 raise ValueError(where_empty)
             value = number(cell)
-            if minimum is not None and not minimum <= value < np.inf:
-                raise ValueError(f"{shown(cell)} is not a finite number of at least {minimum:g}; correct or remove it")
+            if minimum is not None and not minimum <= value <= LARGEST:
+                words = f"a finite number of at least {minimum:g} and at most {LARGEST:g}"
+                raise ValueError(f"{shown(cell)} is not {words}; correct or remove it")
             return value
 
         return np.array([self.cell(row, title, parse) for row in rows], dtype=float)

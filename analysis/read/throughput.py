@@ -98,14 +98,12 @@ class Measured:
         counts = sorted(self._measured(optimizer))
         if not counts or devices in counts:
             return ""
-        where, taken = plural(counts[0], "device"), "those on the nearest of these"
-        if counts[1:]:
-            where = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} devices"
-        else:
-            taken = f"those on {where}"
+        first, several = ", ".join(map(str, counts[:-1])), counts[1:]
+        where = f"{first} and {counts[-1]} devices" if several else plural(counts[0], "device")
+        taken = "the nearest of these" if several else where
         return (
-            f"step times were measured on {where} alone; on other numbers of devices they are taken to be {taken} at "
-            "the same examples per device, as if communication cost nothing"
+            f"step times were measured on {where} alone; on other numbers of devices they are taken to be those on "
+            f"{taken} at the same examples per device, as if communication cost nothing"
         )
 
     def price(self, optimizer: str, devices: int) -> float | None:

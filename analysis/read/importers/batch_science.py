@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Run, run_of
 from analysis.read.importers.files import read_mapping
-from analysis.read.importers.runs import run_of
 from analysis.read.importers.settings import Settings, fact
 from analysis.read.table import Sheet, read_table
 from cbs.errors import DataError
@@ -141,7 +140,6 @@ def _run(
     return run_of(
         table,
         settings,
-        settings.axis("step"),
         name=os.path.join(facts["workload"], facts["optimizer"], str(facts["batch_size"]), folder.name),
         place=str(folder),
         facts=facts,

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import Run
-from analysis.read.importers.runs import lookup
+from analysis.read.importers.base import Run, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
@@ -77,18 +76,19 @@ def _require(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> None:
     missing: dict[tuple[str, ...], list[str]] = {}
     for name in REQUIRED:
         without = tuple(run.name for run, facts in zip(runs, found, strict=True) if name not in facts)
-        if without:
-            missing.setdefault(without, []).append(name)
+        missing.setdefault(without, []).append(name)
     told = [
-        f"{', '.join(names)} of {len(without)} of {len(runs)} runs ({_some(without)})"
+        f"{', '.join(names)} of {len(without)} of {len(runs)} runs ({some(without, _SHOWN)})"
         for without, names in missing.items()
+        if without
     ]
     if told:
         raise ConfigError(f"not known: {'; '.join(told)}; {_WAYS}")
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+def some(names: Sequence[str], most: int) -> str:
+    """The first names of many, for a message."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _in_examples(run: Run, facts: dict[str, Any], settings: Settings) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cbs.errors import DataError, reason
+from cbs.errors import DataError, MissingDependencyError, reason
 
 
 def below(top: Path, pattern: str) -> list[Path]:
@@ -27,6 +28,20 @@ class _Plain(yaml.SafeLoader):
 
 
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
+
+
+@contextlib.contextmanager
+def needed(package: str, what: str) -> Iterator[None]:
+    """Say how to install a package, where the block imports it and it is not there.
+
+    Raises:
+        MissingDependencyError: with the command.
+    """
+    try:
+        yield
+    except ImportError:
+        command = f'pip install "critical-batch-size[{package}]"'
+        raise MissingDependencyError(f"{what} need {package}: {command}") from None
 
 
 def read_bytes(path: Path, remedy: str = "check its permissions") -> bytes:

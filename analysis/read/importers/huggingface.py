@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Run, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
 from analysis.read.importers.settings import Settings
 from analysis.read.table import of_rows
 from cbs.errors import DataError
@@ -62,7 +61,6 @@ class HuggingFace:
             yield run_of(
                 table,
                 settings,
-                settings.axis("step"),
                 config=data,
                 metrics=[title for title in table.columns if title not in ("step", "epoch")],
                 files=(state,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 from analysis.phrases import plural
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, Claim, Run
-from analysis.read.importers.facts import facts_of
+from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
@@ -63,12 +64,11 @@ class Imported:
         """The same for a person."""
         told = self.to_json()
         statuses = ", ".join(f"{count} {status}" for status, count in told["statuses"].items())
-        sizes = told["batch_sizes"]
         searched = f"{plural(told['lrs'], 'learning rate')}, {plural(told['seeds'], 'seed')}"
         return [
             f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
             f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
-            f"  batch sizes: {', '.join(map(str, sizes))}; {searched}",
+            f"  batch sizes: {', '.join(map(str, told['batch_sizes']))}; {searched}",
             *(f"  {line}" for line in self.detected),
             *(f"  note: {note}" for note in self.notes),
             f"next: cbs analyze {self.folder}",
@@ -142,10 +142,8 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):
             raise ConfigError(f"{source} is a sweep of cbs already: cbs analyze {source}")
-        try:
-            claims = _left({name: IMPORTERS[name]().claims(source) for name in IMPORTERS})
-        except OSError as error:
-            raise _unreadable(source, error) from None
+        with _readable(source):
+            claims = _left({name: claim for name in IMPORTERS if (claim := IMPORTERS[name]().claims(source))})
         if not claims and not os.path.exists(source):
             raise DataError(
                 f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
@@ -154,9 +152,8 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
             told = " or ".join(f"{name} ({claim.why})" for name, claim in claims.items())
             what = f"may be {told}" if claims else "is of no known format"
             raise ConfigError(f"{source} {what}; choose one with --format: {', '.join(IMPORTERS)}")
-        ((name, claim),) = claims.items()
-        names.add(name)
-        lines.append(f"{source} read as {name}: {claim.why}")
+        names |= set(claims)
+        lines += [f"{source} read as {name}: {claim.why}" for name, claim in claims.items()]
     if len(names) > 1:
         raise ConfigError(
             f"the sources are of several formats ({', '.join(sorted(names))}); import one at a time with --add"
@@ -164,13 +161,11 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
     return names.pop(), lines
 
 
-def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
+def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
     """The claims that are left when every file goes to the formats that are surest of it."""
-    claims = {name: claim for name, claim in found.items() if claim is not None}
     surest: dict[Path, int] = {}
-    for claim in claims.values():
-        for path in claim.files:
-            surest[path] = max(claim.certainty, surest.get(path, claim.certainty))
+    for claim in sorted(claims.values(), key=lambda claim: claim.certainty):
+        surest |= dict.fromkeys(claim.files, claim.certainty)
     return {
         name: claim
         for name, claim in claims.items()
@@ -181,10 +176,8 @@ def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
 def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
     importer, found, told = IMPORTERS[format](), [], list[str]()
     for source in sources:
-        try:
+        with _readable(source):
             runs = list(importer.read(source, settings, told))
-        except OSError as error:
-            raise _unreadable(source, error) from None
         if not runs:
             raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *told]))
         found += runs
@@ -192,8 +185,12 @@ def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[s
     return found
 
 
-def _unreadable(source: str, error: OSError) -> DataError:
-    return DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions")
+@contextlib.contextmanager
+def _readable(source: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions") from None
 
 
 def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
@@ -209,16 +206,15 @@ def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     if not any(len(run.values) for run in found):
         there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
         raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
-    statuses = [str(run.facts.get("status") or settings.constants.get("status")) for run in found]
-    used = [
-        len(run.values) > 0 or status.strip().upper() in ENDED_EARLY
-        for run, status in zip(found, statuses, strict=True)
-    ]
-    out = [run.name for run, kept in zip(found, used, strict=True) if not kept]
+    kept: list[Run] = []
+    out: list[Run] = []
+    for run in found:
+        status = str(run.facts.get("status") or settings.constants.get("status")).strip().upper()
+        (kept if len(run.values) or status in ENDED_EARLY else out).append(run)
     if out:
-        more = ", ..." if len(out) > _SHOWN else ""
-        notes.append(f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}")
-    return [run for run, kept in zip(found, used, strict=True) if kept]
+        names = some([run.name for run in out], _SHOWN)
+        notes.append(f"left out {len(out)} runs without {settings.metric}: {names}")
+    return kept
 
 
 def _check_distinct(runs: Sequence[Run], results: Sequence[TrialResult], present: Sequence[TrialResult]) -> None:

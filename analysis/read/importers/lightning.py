@@ -12,9 +12,8 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Run
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Run, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
 from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run
+from analysis.read.importers.base import IMPORTERS, Claim, Run, in_folder, joined, run_of
 from analysis.read.importers.files import below, read_mapping, read_text
-from analysis.read.importers.runs import in_folder, joined, run_of
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 

@@ -10,19 +10,19 @@ so what the axis is has to be said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table
 from cbs.errors import DataError
 
 HISTORY, ABOUT = "run_df.csv", "run.json"
 _DEVIATION = "±"
+_WRAPPED = {"value", "desc"}
 
 
 @IMPORTERS.register("openrlbenchmark")
@@ -60,7 +60,6 @@ class OpenRLBenchmark:
             yield run_of(
                 table,
                 settings,
-                settings.axis(""),
                 config=_plain(run.get("config")),
                 files=(path, about) if run else (path,),
                 **in_folder(path.parent, top, *(str(run[key]) for key in ("name", "id") if key in run)),
@@ -74,10 +73,8 @@ def _is_summary(table: Sheet) -> bool:
 
 def _plain(config: Any) -> dict[str, Any]:
     """Settings, without the wrapping in ``{"value": ...}`` that raw ones of Weights & Biases have."""
-    if not isinstance(config, Mapping):
+    if not isinstance(config, dict):
         return {}
-    return {
-        str(key): value["value"] if isinstance(value, Mapping) and set(value) <= {"value", "desc"} else value
-        for key, value in config.items()
-        if value or value == 0
-    }
+    given = {str(key): value for key, value in config.items() if value or value == 0}
+    wrapped = [key for key, value in given.items() if isinstance(value, dict) and {"value"} <= set(value) <= _WRAPPED]
+    return given | {key: given[key]["value"] for key in wrapped}

@@ -145,8 +145,8 @@ class Settings:
     @property
     def fact_columns(self) -> list[str]:
         """Their names of the columns that facts, and the name of a run, are asked to be read from."""
-        theirs = [self.columns[name] for name in ("run", *FACTS) if name in self.columns]
-        return list(dict.fromkeys(title for title in theirs if not title.startswith(CONFIG)))
+        theirs = dict.fromkeys(self.columns[name] for name in ("run", *FACTS) if name in self.columns)
+        return [title for title in theirs if not title.startswith(CONFIG)]
 
     @functools.cached_property
     def listed(self) -> list[str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
-from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Run
-from analysis.read.importers.runs import run_of
+from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Run, run_of
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table, table_paths
 

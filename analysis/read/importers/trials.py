@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.read.cells import LARGEST
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
 from cbs.config import Choice, TrialConfig
@@ -110,12 +109,6 @@ def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, 
 def _steps(run: Run, batch_size: int, settings: Settings) -> tuple[Array, int]:
     """The axis in optimizer updates, and how many points had to move to a whole one."""
     axis = np.asarray(run.axis, dtype=float)
-    bad = ~((axis >= 0) & (axis <= LARGEST))
-    if bad.any():
-        what = "steps" if run.unit == "step" else run.unit
-        raise DataError(
-            f"run {run.name} ({run.place}): {axis[bad][0]:g} is not a number of {what}; correct or remove the row"
-        )
     if run.unit == "tokens" and settings.tokens_per_example is None:
         raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")
     per = {"step": 1, "examples": batch_size, "tokens": batch_size * (settings.tokens_per_example or 1)}

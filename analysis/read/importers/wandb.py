@@ -9,17 +9,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run
-from analysis.read.importers.files import below
-from analysis.read.importers.runs import run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run, run_of
+from analysis.read.importers.files import below, needed
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.wandb_file import SUFFIX, read_offline
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
-from cbs.errors import DataError, MissingDependencyError, reason
+from cbs.errors import DataError, reason
 
 STEP = "_step"
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
@@ -45,10 +43,11 @@ class Wandb:
             address = not local and _ADDRESS.fullmatch(source) is not None
             return Claim(why="no file, but an address like entity/project") if address else None
         tables = table_paths(path)
-        seen = _mark(header_of(tables[0])) if tables else None
-        if not seen:
+        titles = header_of(tables[0]) if tables else []
+        marks = [title for title in titles if title == STEP or title.endswith(_LOWEST)]
+        if not marks or "run" in titles:  # with the names of runs it is a table of several
             return Claim.of(_offline(path), f"{SUFFIX} files")
-        return Claim(why=f"{tables[0].name} with a column {seen}", files=frozenset(tables), certainty=COLUMNS)
+        return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """Runs of a server, of files of offline runs, or of tables."""
@@ -60,13 +59,12 @@ class Wandb:
 
 
 def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-    path, (unit, axis) = Path(source), settings.axis(STEP)
+    path, axis = Path(source), settings.axis(STEP)
     files = _offline(path)
     for file in files:
-        offline = read_offline(file)
-        table, name = of_rows(str(file), offline.history), offline.run_id or file.stem
-        about: dict[str, Any] = {"aliases": (offline.name or name, file.parent.name), "config": offline.config}
-        yield run_of(table, settings, (unit, axis), name=name, metrics=_logged(table.columns), files=(file,), **about)
+        history, about = read_offline(file)
+        table = of_rows(str(file), history)
+        yield run_of(table, settings, axis, metrics=_logged(table.columns), files=(file,), **about)
     for file in [] if files else table_paths(path):
         table = read_table(file)
         of_chart = [title for title in table.columns if title.endswith(f" - {settings.measured}")]
@@ -75,14 +73,12 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[R
         if of_chart:
             notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
         else:
-            yield run_of(table, settings, (unit, axis), name=file.stem, files=(file,))
+            yield run_of(table, settings, axis, name=file.stem, files=(file,))
 
 
 def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-    try:
+    with needed("wandb", "runs on a server"):
         import wandb
-    except ImportError:
-        raise MissingDependencyError('runs on a server need wandb: pip install "critical-batch-size[wandb]"') from None
     if not _ADDRESS.fullmatch(source):
         raise DataError(f"{source} is neither a file nor entity/project or entity/project/run")
     unit, axis = settings.axis(STEP)
@@ -100,8 +96,15 @@ def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[
                 rows += run.scan_history(keys=[title])
             if run.state == "running":
                 notes.append(f"run {place} is still running: its curve ends where it is now")
-            about: dict[str, Any] = {"aliases": (run.name or run.id, run.id), "config": dict(run.config)}
-            yield run_of(of_rows(place, rows), settings, (unit, axis), name=place, metrics=_logged(logged), **about)
+            yield run_of(
+                of_rows(place, rows),
+                settings,
+                (unit, axis),
+                name=place,
+                metrics=_logged(logged),
+                aliases=(run.name or run.id, run.id),
+                config=dict(run.config),
+            )
     except (wandb.Error, ValueError, OSError) as error:
         raise DataError(
             f"cannot read {source} from Weights & Biases: {reason(error).rstrip('.')}; check the name and 'wandb login'"
@@ -129,13 +132,6 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
     one = Sheet(table.name, columns | {settings.measured: table.columns[title]}, table.places)
     axis, name = settings.axis(next(iter(table.columns))), title.removesuffix(f" - {settings.measured}")
     return run_of(one, settings, axis, name=name, metrics=table.columns, files=(file,))
-
-
-def _mark(header: Iterable[str]) -> str:
-    """The column that tells an export; one with the names of runs is a table of several."""
-    titles = list(header)
-    marks = [title for title in titles if title == STEP or title.endswith(_LOWEST)]
-    return marks[0] if marks and "run" not in titles else ""
 
 
 def _offline(path: Path) -> list[Path]:

@@ -11,12 +11,11 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.files import read_bytes
-from cbs.errors import DataError, MissingDependencyError, reason
+from analysis.read.importers.files import needed, read_bytes
+from cbs.errors import DataError, reason
 
 SUFFIX = ".wandb"
 
@@ -26,53 +25,35 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _REMEDY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
 
 
-@dataclass
-class Offline:
-    """An offline run.
-
-    Attributes:
-        run_id: eight characters.
-        name: shown to people; may be empty.
-        config: settings of the run.
-        history: one dictionary per logged step; nested keys are joined with dots.
-    """
-
-    run_id: str = ""
-    name: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-
-def read_offline(path: Path) -> Offline:
-    """Read a ``.wandb`` file in full.
+def read_offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
+    what the run is called (``name``, ``aliases``) and was set to (``config``).
 
     Raises:
         DataError: if it is unreadable, of another format, cut off or damaged.
         MissingDependencyError: if wandb, which knows the records, is not installed.
     """
-    try:
+    with needed("wandb", "files of offline runs"):
         from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2
-    except ImportError:
-        raise MissingDependencyError(
-            'files of offline runs need wandb: pip install "critical-batch-size[wandb]"'
-        ) from None
-    run = Offline()
+    history: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    name, label = path.stem, ""
     for data in _records(read_bytes(path), path):
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         try:
             record.ParseFromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "history":
-                run.history.append(_items(record.history.item))
+                history.append(_items(record.history.item))
             elif kind == "config":
-                run.config |= _items(record.config.update)
+                config |= _items(record.config.update)
             elif kind == "run":
-                run.run_id, run.name = record.run.run_id, record.run.display_name
-                run.config |= _items(record.run.config.update)
+                name, label = record.run.run_id or name, record.run.display_name
+                config |= _items(record.run.config.update)
         except (DecodeError, ValueError, RecursionError) as error:
             raise DataError(f"{path} has a record that cannot be read: {reason(error)}; {_REMEDY}") from None
-    return run
+    return history, {"name": name, "aliases": (label or name, path.parent.name), "config": config}
 
 
 def _items(items: Any) -> dict[str, Any]:
