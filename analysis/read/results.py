@@ -197,13 +197,11 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 
 def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     """Index of the group of every trial, and the groups."""
-    flat: dict[str, dict[str, str]] = {}
     texts = [
         json.dumps({key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)})
         for config in trials["config"]
     ]
-    for text in dict.fromkeys(texts):
-        flat[text] = {name: json.dumps(value) for name, value in _flatten(json.loads(text))}
+    flat = {text: {key: json.dumps(part) for key, part in _flatten(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
     workload = trials["sweep"] + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload

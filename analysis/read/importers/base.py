@@ -15,6 +15,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.read import cells
+from analysis.read.importers.files import below
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, of_rows
 from cbs.errors import DataError
@@ -89,12 +90,19 @@ class Importer(Protocol):
 
     Attributes:
         expected: what a source of the format is, for the message where there is none.
+        marks: pattern of the names of its files, and what these are called; for a format that is known by them.
     """
 
     expected: str
+    marks: tuple[str, str] = ("", "")
 
     def claims(self, source: str) -> Claim | None:
         """Why this looks like a source of the format, where it does; used where the format is not named."""
+        return Claim.of(below(Path(source), self.marks[0]), self.marks[1])
+
+    def files(self, source: str) -> list[Path]:
+        """The file that was named, or those of the format below a folder."""
+        return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All runs of a source, and what was left out, one line each, in ``notes``.
@@ -129,7 +137,7 @@ def run_of(
         named: whether the table is laid out for an import: columns with our names of facts count though nobody renamed
             one, the name of the run is found already, and every row has the metric.
         facts: that the format itself states.
-        about: further attributes of :class:`~analysis.read.importers.base.Run`.
+        about: further attributes of :class:`Run`.
 
     Raises:
         DataError: naming table, row and column, if a column that is asked for is missing, or a cell is not what it must

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run, run_of
+from analysis.read.importers.base import IMPORTERS, Importer, Run, run_of
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import Settings, fact
 from analysis.read.table import Sheet, read_table
@@ -44,21 +44,18 @@ _COUNTED = {
 
 
 @IMPORTERS.register("batch_science")
-class BatchScience:
+class BatchScience(Importer):
     """The top folder, any folder of studies, or one study; one workload is a dataset and a model."""
 
     expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
-
-    def claims(self, source: str) -> Claim | None:
-        """A folder with a study somewhere below."""
-        return Claim.of(_studies(Path(source)), STUDY)
+    marks = (STUDY, STUDY)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """Every COMPLETE trial, or the first ``settings.trials`` of each study by trial id, and the INFEASIBLE ones."""
         counts: Counter[str] = Counter()
         complete: dict[tuple[str, str], dict[int, int]] = {}
-        for path in _studies(Path(source)):
-            study, facts = _study(path, Path(source))
+        for path in self.files(source):
+            study, facts = _study(path, os.path.relpath(path.parent, source))
             workload, optimizer, batch_size = facts["workload"], facts["optimizer"], facts["batch_size"]
             sizes = complete.setdefault((workload, optimizer), {})
             if batch_size in sizes:
@@ -85,20 +82,10 @@ class BatchScience:
         notes += _notes(counts, complete)
 
 
-def _studies(top: Path) -> list[Path]:
-    """What describes each study; nothing is looked for below."""
-    found = []
-    for root, folders, names in os.walk(top):
-        if STUDY in names:
-            folders.clear()
-            found.append(Path(root) / STUDY)
-    return sorted(found)
-
-
-def _study(path: Path, top: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _study(path: Path, relative: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a study says, and the facts that all its trials share."""
     data = read_mapping(path, _REMEDY)
-    above = path.parent.relative_to(top).parts[:-_DEPTH]
+    above = Path(relative).parts[:-_DEPTH]
     try:
         workload = "/".join([*above, *(fact("workload", data.get(key)) for key in ("dataset", "model"))])
         facts = {name: fact(name, data.get(name)) for name in ("optimizer", "batch_size")}

@@ -26,14 +26,14 @@ _SHOWN = 3
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
 
 
-def facts_of(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
-    """All of :data:`~analysis.read.importers.settings.FACTS` for every run, and notes.
+def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
+    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``.
 
     Raises:
         ConfigError: if something is still missing, named for all runs at once, or the pattern is unusable.
         DataError: if a value is out of its domain or two places contradict one another.
     """
-    listed, notes = _listed(runs, settings)
+    listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}
     found = []
@@ -45,7 +45,7 @@ def facts_of(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, An
     _require(runs, found)
     if settings.batch_unit == "tokens":
         found = [_in_examples(run, facts, settings) for run, facts in zip(runs, found, strict=True)]
-    return [DEFAULTS | facts for facts in found], notes
+    return [DEFAULTS | facts for facts in found]
 
 
 def _stated(run: Run, settings: Settings) -> dict[str, Any]:
@@ -101,10 +101,10 @@ def _in_examples(run: Run, facts: dict[str, Any], settings: Settings) -> dict[st
     return facts | {"batch_size": tokens // per_example}
 
 
-def _listed(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
+def _listed(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
     """The row of ``--runs`` of every run; empty where it has none."""
     if settings.runs is None:
-        return [{} for _ in runs], []
+        return [{} for _ in runs]
     table = read_table(settings.runs)
     rows = _rows(table, settings)
     owners = Counter(name for run in runs for name in run.names)
@@ -116,8 +116,9 @@ def _listed(runs: Sequence[Run], settings: Settings) -> tuple[list[dict[str, Any
                 raise DataError(f"{table.name}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
         found.append(rows[named[0]] if named else {})
     unknown = [name for name in rows if name not in owners]
-    notes = [f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}"] if unknown else []
-    return found, notes
+    if unknown:
+        notes.append(f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}")
+    return found
 
 
 def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:

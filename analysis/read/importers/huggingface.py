@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run, in_folder, run_of
-from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, run_of
+from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import Settings
 from analysis.read.table import of_rows
 from cbs.errors import DataError
@@ -25,14 +25,11 @@ _PER_DEVICE = "config.train_batch_size"
 
 
 @IMPORTERS.register("huggingface")
-class HuggingFace:
+class HuggingFace(Importer):
     """A ``trainer_state.json``, a checkpoint, the folder of a run, or a folder of runs."""
 
     expected = f"{STATE}, a checkpoint, or a folder of runs"
-
-    def claims(self, source: str) -> Claim | None:
-        """A state of the Trainer, or a folder with one somewhere below."""
-        return Claim.of(below(Path(source), STATE), STATE)
+    marks = (STATE, STATE)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
@@ -43,7 +40,7 @@ class HuggingFace:
                 "size with --set batch_size=N, --runs or --pattern"
             )
         latest: dict[Path, tuple[tuple[float, int], Path, dict[str, Any]]] = {}
-        states = [path] if path.is_file() else below(path, STATE)
+        states = self.files(source)
         for state in states:
             folder, data = _folder(state), read_mapping(state, _REMEDY)
             log = data.get("log_history")

@@ -112,11 +112,11 @@ def import_runs(
     found = _read(texts, name, settings, notes)
     files = list(dict.fromkeys(path for run in found for path in run.files))
     runs = _usable(found, settings, notes)
-    facts, more = facts_of(runs, settings)
+    facts = facts_of(runs, settings, notes)
     made = [trial(run, known, settings) for run, known in zip(runs, facts, strict=True)]
     results = [result for result, _ in made]
     _check_distinct(runs, results, present)
-    notes += [*more, *_on_curves(results, sum((counts for _, counts in made), Counter()))]
+    notes += _on_curves(results, sum((counts for _, counts in made), Counter()))
     entry = {
         "source": texts,
         "format": name,

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Run, in_folder, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Importer, Run, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
 from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
@@ -26,10 +26,11 @@ _FROM_ZERO = (
 
 
 @IMPORTERS.register("lightning")
-class Lightning:
+class Lightning(Importer):
     """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
 
     expected = "the metrics.csv of a CSVLogger, or a folder with one below"
+    marks = (METRICS, METRICS)
 
     def claims(self, source: str) -> Claim | None:
         """Files of that name, with settings beside them or with the columns of a Trainer."""
@@ -43,7 +44,7 @@ class Lightning:
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per file, called by its folder."""
         top, axis = Path(source), settings.axis(_STEP)
-        for path in [top] if top.is_file() else below(top, METRICS):
+        for path in self.files(source):
             table, about = read_table(path), path.parent / HPARAMS
             config = read_mapping(about, "copy it again from where the run was trained") if about.exists() else {}
             run = run_of(table, settings, axis, config=config, files=(path,), **in_folder(path.parent, top))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run, in_folder, joined, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, Importer, Run, in_folder, joined, run_of
 from analysis.read.importers.files import below, read_mapping, read_text
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
@@ -25,7 +25,7 @@ _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
 
 
 @IMPORTERS.register("mlflow")
-class MLflow:
+class MLflow(Importer):
     """The folder of a file store (``mlruns``), one above it, or that of an experiment or a run."""
 
     expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"

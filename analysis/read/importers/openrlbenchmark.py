@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run, in_folder, run_of
-from analysis.read.importers.files import below, read_mapping
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, in_folder, run_of
+from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table
 from cbs.errors import DataError
@@ -26,15 +26,16 @@ _WRAPPED = {"value", "desc"}
 
 
 @IMPORTERS.register("openrlbenchmark")
-class OpenRLBenchmark:
+class OpenRLBenchmark(Importer):
     """A ``run_df.csv``, the folder of a run, or any folder of runs."""
 
     expected = f"the runs it keeps with --scan-history, openrlbenchmark/dataset with {HISTORY} and {ABOUT}"
+    marks = (HISTORY, HISTORY)
 
     def claims(self, source: str) -> Claim | None:
         """Histories by their name, or a table of means and deviations, which is then refused."""
         path = Path(source)
-        histories = Claim.of(below(path, HISTORY), HISTORY)
+        histories = super().claims(source)
         if histories or not path.is_file() or header_of(path)[:1] != [""]:
             return histories
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
@@ -42,7 +43,7 @@ class OpenRLBenchmark:
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per history."""
         top = Path(source)
-        for path in [top] if top.is_file() else below(top, HISTORY):
+        for path in self.files(source):
             table, about = read_table(path), path.parent / ABOUT
             if _is_summary(table):
                 raise DataError(

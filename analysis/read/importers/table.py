@@ -8,13 +8,13 @@ from pathlib import Path
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
-from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Run, run_of
+from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Importer, Run, run_of
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table, table_paths
 
 
 @IMPORTERS.register("table")
-class LongTable:
+class LongTable(Importer):
     """Columns ``run``, ``step`` (or ``examples`` or ``tokens``), the metric, and any facts about the run."""
 
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them"

@@ -7,29 +7,25 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Run, in_folder, joined, run_of
-from analysis.read.importers.files import below, needed
+from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.files import needed
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, reason
 
-_EVENTS = "*tfevents*"
 _LENGTH, _CHECKSUM = 8, 4
 
 
 @IMPORTERS.register("tensorboard")
-class TensorBoard:
+class TensorBoard(Importer):
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
     expected = "event files, which have tfevents in their names"
-
-    def claims(self, source: str) -> Claim | None:
-        """An event file, or a folder with one somewhere below."""
-        return Claim.of(below(Path(source), _EVENTS), "event files")
+    marks = ("*tfevents*", "event files")
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
         path, axis = Path(source), settings.axis("step")
-        files = [path] if path.is_file() else below(path, _EVENTS)
+        files = self.files(source)
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         for folder in sorted({file.parent for file in files}):
             here = tuple(file for file in files if file.parent == folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Run, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
 from analysis.read.importers.files import below, needed
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.wandb_file import SUFFIX, read_offline
@@ -30,10 +30,11 @@ _ALL = "to have all, import entity/project/run, or export pandas.DataFrame(run.s
 
 
 @IMPORTERS.register("wandb")
-class Wandb:
+class Wandb(Importer):
     """``entity/project``, ``entity/project/run``, an exported CSV, or ``.wandb`` files of offline runs."""
 
     expected = f"entity/project, entity/project/run, .csv exports or {SUFFIX} files"
+    marks = (f"*{SUFFIX}", f"{SUFFIX} files")
 
     def claims(self, source: str) -> Claim | None:
         """An address, tables with the columns of an export, or a ``.wandb`` file here or below."""
@@ -46,7 +47,7 @@ class Wandb:
         titles = header_of(tables[0]) if tables else []
         marks = [title for title in titles if title == STEP or title.endswith(_LOWEST)]
         if not marks or "run" in titles:  # with the names of runs it is a table of several
-            return Claim.of(_offline(path), f"{SUFFIX} files")
+            return super().claims(source)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
@@ -60,7 +61,7 @@ class Wandb:
 
 def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
     path, axis = Path(source), settings.axis(STEP)
-    files = _offline(path)
+    files = below(path, f"*{SUFFIX}")
     for file in files:
         history, about = read_offline(file)
         table = of_rows(str(file), history)
@@ -132,7 +133,3 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
     one = Sheet(table.name, columns | {settings.measured: table.columns[title]}, table.places)
     axis, name = settings.axis(next(iter(table.columns))), title.removesuffix(f" - {settings.measured}")
     return run_of(one, settings, axis, name=name, metrics=table.columns, files=(file,))
-
-
-def _offline(path: Path) -> list[Path]:
-    return below(path, f"*{SUFFIX}")
