@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,17 @@ from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
-from cbs.step_times import COLUMNS, StepTime
+from cbs.step_times import StepTime
+
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "batch_size": whole,
+    "devices": whole,
+    "seconds_per_step": positive,
+    "examples_per_second": positive,
+    "optimizer": lambda cell: "" if empty(cell) else str(cell).strip(),
+    "price_per_device_hour": positive,
+}
+"""What a cell of each column of :mod:`cbs.step_times` may be."""
 
 
 class Throughput(Protocol):
@@ -182,17 +192,25 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
         DataError: naming the file, the row and the remedy.
     """
     table = read_table(path)
-    unknown = [name for name in table.columns if name not in COLUMNS]
+    unknown = [name for name in table.columns if name not in _COLUMNS]
     if unknown:
-        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
+        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(_COLUMNS)}")
     table.need("batch_size", "add it, in examples per step")
     if ("seconds_per_step" in table.columns) == ("examples_per_second" in table.columns):
         raise DataError(
             f"{table.name}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
         )
-    rows = tuple(_step_time(table, row) for row in range(len(table.places)))
-    _check_together(rows, table.name)
-    return Measured(rows, table.name)
+    rows: dict[tuple[str, int, int], StepTime] = {}
+    prices: dict[tuple[str, int], float | None] = {}
+    for row in range(len(table.places)):
+        time = _step_time(table, row)
+        about = f"batch size {time.batch_size} on {plural(time.devices, 'device')}"
+        about += f" with {time.optimizer}" if time.optimizer else ""
+        if rows.setdefault((time.optimizer, time.devices, time.batch_size), time) is not time:
+            raise DataError(f"{table.name}: {about} is there twice; keep one row")
+        if prices.setdefault((time.optimizer, time.devices), time.price) != time.price:
+            raise DataError(f"{table.name}: {about} has another price than the same devices elsewhere; give one price")
+    return Measured(tuple(rows.values()), table.name)
 
 
 def powers_of_two(most: int) -> list[int]:
@@ -200,33 +218,10 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "batch_size": whole,
-    "devices": whole,
-    "seconds_per_step": positive,
-    "examples_per_second": positive,
-    "optimizer": lambda cell: "" if empty(cell) else str(cell).strip(),
-    "price_per_device_hour": positive,
-}
-
-
 def _step_time(table: Sheet, row: int) -> StepTime:
-    cells = {name: table.cell(row, name, _PARSERS[name]) for name in table.columns}
+    cells = {name: table.cell(row, name, _COLUMNS[name]) for name in table.columns}
     rate = cells.pop("examples_per_second", None)
     seconds = cells.pop("seconds_per_step", None) or cells["batch_size"] / rate
     if not (math.isfinite(seconds) and seconds > 0):
         raise table.error(row, "examples_per_second", "it is out of range; give examples per second of all devices")
     return StepTime(seconds=seconds, price=cells.pop("price_per_device_hour", None), **cells)
-
-
-def _check_together(rows: Sequence[StepTime], name: str) -> None:
-    seen: set[tuple[str, int, int]] = set()
-    prices: dict[tuple[str, int], float | None] = {}
-    for row in rows:
-        about = f"batch size {row.batch_size} on {plural(row.devices, 'device')}"
-        about += f" with {row.optimizer}" if row.optimizer else ""
-        if (row.optimizer, row.devices, row.batch_size) in seen:
-            raise DataError(f"{name}: {about} is there twice; keep one row")
-        seen.add((row.optimizer, row.devices, row.batch_size))
-        if prices.setdefault((row.optimizer, row.devices), row.price) != row.price:
-            raise DataError(f"{name}: {about} has another price than the same devices elsewhere; give one price")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
@@ -33,12 +35,10 @@ class LongTable(Importer):
         for path in table_paths(Path(source)):
             table = read_table(path)
             unit = next((name for name in AXES if name in table.columns), "step")
-            rows: dict[str, list[int]] = {}
-            for row, name in enumerate(_names(table, settings)):
-                rows.setdefault(name, []).append(row)
-            for name, chosen in rows.items():
-                part = table.rows(chosen)
-                yield run_of(part, settings, settings.axis(unit, unit), name=name, named=True, files=(path,))
+            names = pd.Series(_names(table, settings))
+            for name, chosen in names.groupby(names, sort=False):
+                part = table.rows(chosen.index)
+                yield run_of(part, settings, settings.axis(unit, unit), name=str(name), named=True, files=(path,))
 
 
 def _names(table: Sheet, settings: Settings) -> list[str]:
