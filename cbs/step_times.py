@@ -21,8 +21,6 @@ from pathlib import Path
 
 from cbs.files import whole_file
 
-COLUMNS = ("batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer", "price_per_device_hour")
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:

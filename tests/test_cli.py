@@ -207,6 +207,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["analyze", "--target", "low"], ["--target", "number"]),
         (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
         (["compare", "--step-latency", "1"], ["--step-latency", "--examples-per-second-per-device"]),
+        (["compare", "--throughput", "t.csv", "--examples-per-second-per-device", "9"], ["--throughput", "not both"]),
         (["fit"], ["Missing argument", "fit --help"]),
         (["fit", "/no/such.csv"], ["/no/such.csv"]),
         (["fit", "steps.csv", "--column", "steps"], ["--column", "OURS=THEIRS"]),

@@ -7,10 +7,11 @@ sources of the registries. Nothing here trains: what has to be measured first is
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from analysis.config import AnalysisConfig
 from analysis.venues import VENUES, venue
+from cbs.errors import ConfigError
 from cbs.registry import listed
 
 if TYPE_CHECKING:
-    from analysis.config import AnalysisConfig
     from analysis.present import Result
     from cbs.step_times import StepTime
 
@@ -47,17 +49,6 @@ DefinitionName = Annotated[
         f"{listed('analysis.estimate.definitions')}.",
     ),
 ]
-Overhead = Annotated[
-    float | None, typer.Option(help="Of definition overhead: share of steps over linear scaling. Default: 0.2.")
-]
-ReferenceBatch = Annotated[
-    float | None,
-    typer.Option(help="Of definition overhead: batch size linear scaling starts from. Default: B -> 0."),
-]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(help="Of the definition, where it has one: relative excess that still counts as equal."),
-]
 Definitions = Annotated[
     bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
 ]
@@ -65,11 +56,6 @@ VenueName = Annotated[
     str,
     typer.Option("--venue", callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}."),
 ]
-ExamplesPerSecond = Annotated[
-    float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
-]
-MaxBatch = Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")]
-StepLatency = Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -101,44 +87,110 @@ def console() -> Console:
 
 
 def config_of(
-    definition: str,
-    overhead: float | None,
-    reference_batch: float | None,
-    confidence: float,
-    resamples: int,
-    tolerance: float | None,
+    definition: DefinitionName = "pareto",
+    overhead: Annotated[
+        float | None, typer.Option(help="Of definition overhead: share of steps over linear scaling. Default: 0.2.")
+    ] = None,
+    reference_batch: Annotated[
+        float | None,
+        typer.Option(help="Of definition overhead: batch size linear scaling starts from. Default: B -> 0."),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Of the definition, where it has one: relative excess that still counts as equal."),
+    ] = None,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
 ) -> AnalysisConfig:
-    """The options above as a :class:`~analysis.config.AnalysisConfig`.
+    """The options of an analysis as a :class:`~analysis.config.AnalysisConfig`.
 
     ``overhead`` and ``reference_batch`` belong to definition ``overhead``, whichever is chosen, because all of them are
     evaluated; ``tolerance`` to the chosen one.
     """
-    from analysis.config import AnalysisConfig
-
-    given = {"overhead": overhead, "reference_batch": reference_batch}
+    given = (
+        ("overhead", "overhead", overhead),
+        ("overhead", "reference_batch", reference_batch),
+        (definition, "tolerance", tolerance),
+    )
     options: dict[str, dict[str, float]] = {}
-    for name, value in given.items():
+    for of, name, value in given:
         if value is not None:
-            options.setdefault("overhead", {})[name] = value
-    if tolerance is not None:
-        options.setdefault(definition, {})["tolerance"] = tolerance
+            options.setdefault(of, {})[name] = value
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
+def assumed_of(
+    examples_per_second_per_device: Annotated[
+        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    ] = None,
+    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
+    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+) -> Any:
+    """The options as :class:`~analysis.read.throughput.Assumed`; ``None`` where nothing is assumed."""
+    from analysis.read.throughput import Assumed
+
+    if examples_per_second_per_device is not None:
+        return Assumed(
+            examples_per_second=examples_per_second_per_device,
+            max_batch_per_device=max_batch_per_device,
+            latency=step_latency,
+        )
+    if max_batch_per_device is not None or step_latency:
+        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
+    return None
+
+
+def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a command: parameters of these names become the options of the functions that make them."""
+    parts = {name: inspect.signature(make, eval_str=True).parameters for name, make in made.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += parts[name].values() if name in made else [parameter]
+
+        def call(**given: Any) -> None:
+            for name, make in made.items():
+                given[name] = make(**{part: given.pop(part) for part in parts[name]})
+            command(**given)
+
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        call.__doc__ = command.__doc__
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> dict[str, str]:
+    """Texts of the ``form`` of a flag as a dictionary; a name may be given once."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = map(str.strip, text.partition("="))
+        if not (equals and name and value):
+            raise ConfigError(f"{flag} {text!r} must be {form}, as in {flag} batch_size=256")
+        if name in found:
+            raise ConfigError(f"{flag} {name} is given twice")
+        found[name] = value
+    return found
+
+
 def answer(
-    result: Result,
-    folder: Path,
-    *,
-    as_json: bool,
-    figures: bool = True,
-    venue: str = "default",
-    wide: bool = False,
-    definitions: bool = False,
+    result: Result, folder: Path, *, as_json: bool, figures: bool = True, venue: str = "default", **shown: bool
 ) -> None:
-    """Write what a question found into ``folder`` and print it, for a person or as JSON."""
+    """Write what a question found into ``folder`` and :func:`tell` it."""
     from analysis import present
 
-    files = present.write(result, folder, figures=figures, venue=venue)
+    tell(result, present.write(result, folder, figures=figures, venue=venue), as_json=as_json, **shown)
+
+
+def tell(
+    result: Result, files: Sequence[Path], *, as_json: bool, wide: bool = False, definitions: bool = False
+) -> None:
+    """Print what a question found and the files it was written to, for a person or as JSON."""
+    from analysis import present
+
     if as_json:
         typer.echo(json.dumps(present.to_json(result, files=files), indent=2, allow_nan=False))
     else:

@@ -7,36 +7,19 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    Definitions,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
-    ResultsPath,
-    Targets,
-    Tolerance,
-    VenueName,
-    Wide,
-    answer,
-    config_of,
-)
+from analysis.commands import AsJson, Definitions, ResultsPath, Targets, VenueName, Wide, answer, config_of, options
+from analysis.config import AnalysisConfig
 
 
+@options(config=config_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")
     ] = None,
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     venue: VenueName = "default",
     definitions: Definitions = False,
@@ -52,7 +35,6 @@ def command(
     """
     from analysis.questions.analyze import analyze
 
-    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     found = analyze(results, config, targets=target or None, suggestions=suggest)
     folder = output or results / "analysis"
     answer(found, folder, as_json=as_json, figures=figures, venue=venue, wide=wide, definitions=definitions)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    ExamplesPerSecond,
-    MaxBatch,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
-    ResultsPath,
-    StepLatency,
-    Targets,
-    Tolerance,
-    VenueName,
-    answer,
-    config_of,
-)
+from analysis.commands import AsJson, ResultsPath, Targets, VenueName, answer, assumed_of, config_of, options
+from analysis.config import AnalysisConfig
+from cbs.errors import ConfigError
 
 
+@options(config=config_of, assumed=assumed_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
@@ -38,19 +25,13 @@ def command(
     throughput: Annotated[
         Path | None, typer.Option(help="Table of step times (CSV or Parquet), for the compute-time plane.")
     ] = None,
-    examples_per_second_per_device: ExamplesPerSecond = None,
-    max_batch_per_device: MaxBatch = None,
-    step_latency: StepLatency = 0.0,
+    *,
+    assumed: Any,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for tables and figures. Default: RESULTS/analysis/compare."),
     ] = None,
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    config: AnalysisConfig,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     venue: VenueName = "default",
     as_json: AsJson = False,
@@ -60,9 +41,10 @@ def command(
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
     from analysis.questions.comparison.result import compare
-    from analysis.read.throughput import choose_throughput
+    from analysis.read.throughput import read_throughput
 
-    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
-    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
+    if throughput is not None and assumed is not None:
+        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
+    times = assumed if throughput is None else read_throughput(throughput)
     found = compare(results, config, targets=target or None, reference=reference, throughput=times)
     answer(found, output or results / "analysis" / "compare", as_json=as_json, figures=figures, venue=venue)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    Definitions,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
-    Tolerance,
-    Wide,
-    config_of,
-    console,
-)
-from cbs.errors import ConfigError
+from analysis.commands import AsJson, Definitions, Wide, config_of, options, pairs, tell
+from analysis.config import AnalysisConfig
 
 
+@options(config=config_of)
 def command(
     table: Annotated[
         str, typer.Argument(help="CSV, TSV or Parquet with columns batch_size and steps; - reads a pipe.")
@@ -33,12 +21,8 @@ def command(
         typer.Option(help="OURS=THEIRS where a column has another name: steps=my_steps; repeat for several."),
     ] = None,
     unit: Annotated[str | None, typer.Option(help="What batch_size counts: sequences, tokens, images.")] = None,
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     figure: Annotated[Path | None, typer.Option(help="Also draw the fits: a .pdf or .png file.")] = None,
     definitions: Definitions = False,
     wide: Wide = False,
@@ -50,27 +34,11 @@ def command(
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """
-    from analysis import present
     from analysis.questions.fit_table import fit_table
 
-    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
-    found = fit_table(table, config, columns=_pairs(column or []), unit=unit)
+    found = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
     if figure is not None:
         from analysis.present.results.analysis import save_figure
 
         save_figure(found, figure)
-    files = [] if figure is None else [figure]
-    if as_json:
-        typer.echo(json.dumps(present.to_json(found, files=files), indent=2, allow_nan=False))
-    else:
-        present.show(found, console(), wide=wide, definitions=definitions, files=files)
-
-
-def _pairs(given: list[str]) -> dict[str, str]:
-    found = {}
-    for pair in given:
-        ours, equals, theirs = pair.partition("=")
-        if not (ours and equals and theirs):
-            raise ConfigError(f"--column takes OURS=THEIRS, such as steps=my_steps, got {pair!r}")
-        found[ours.strip()] = theirs.strip()
-    return found
+    tell(found, [] if figure is None else [figure], as_json=as_json, wide=wide, definitions=definitions)

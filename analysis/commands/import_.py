@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, errors
+from analysis.commands import AsJson, errors, pairs
 from cbs.registry import listed
 
 
@@ -64,32 +63,20 @@ def command(
         from analysis.read.importers import Settings, import_runs
         from analysis.read.importers.settings import ask_for, missing
 
-    absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value]
-    absent += missing(
-        metric=metric,
-        direction=direction,
-        target=target,
-        metric_unit=metric_unit,
-        example_unit=example_unit,
-        tokens_per_example=tokens_per_example,
-        batch_unit=batch_unit,
-    )
+    given: dict[str, Any] = {
+        "metric": metric,
+        "direction": direction,
+        "target": target,
+        "metric_unit": metric_unit,
+        "example_unit": example_unit,
+        "tokens_per_example": tokens_per_example,
+        "batch_unit": batch_unit,
+    }
+    absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value] + missing(**given)
     if not sources or output is None or absent:
         raise ask_for(absent)
-    settings = Settings(
-        metric=metric,
-        direction=direction,
-        target=target,
-        metric_unit=metric_unit,
-        example_unit=example_unit,
-        tokens_per_example=tokens_per_example,
-        batch_unit=batch_unit,
-        columns=_pairs("--column", column),
-        constants=_pairs("--set", constant),
-        runs=runs,
-        pattern=pattern,
-        trials=trials,
-    )
+    columns, constants = pairs("--column", column), pairs("--set", constant)
+    settings = Settings(**given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials)
     if errors.is_terminal:  # no spinner: wandb may ask for a login
         errors.print(f"reading {', '.join(sources)}", markup=False)
     imported = import_runs(
@@ -99,18 +86,3 @@ def command(
         typer.echo(json.dumps(imported.to_json(), indent=2, allow_nan=False))
         return
     typer.echo("\n".join(imported.lines()))
-
-
-def _pairs(flag: str, given: Sequence[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a dictionary; a name may be given once."""
-    from cbs.errors import ConfigError
-
-    found: dict[str, str] = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not (equals and name.strip() and value.strip()):
-            raise ConfigError(f"{flag} {text!r} must be name=value, as in {flag} batch_size=256")
-        if name.strip() in found:
-            raise ConfigError(f"{flag} {name.strip()} is given twice")
-        found[name.strip()] = value.strip()
-    return found

@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    Resamples,
-    ResultsPath,
-    Targets,
-    VenueName,
-    answer,
-)
+from analysis.commands import AsJson, Confidence, DefinitionName, Resamples, ResultsPath, Targets, VenueName, answer
 
 
 def command(

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    ExamplesPerSecond,
-    MaxBatch,
-    Resamples,
-    ResultsPath,
-    StepLatency,
-    Targets,
-    answer,
-)
+from analysis.commands import AsJson, Confidence, Resamples, ResultsPath, Targets, answer, assumed_of, options
 from cbs.errors import ConfigError
 
 
+@options(assumed=assumed_of)
 def command(
     context: typer.Context,
     results: ResultsPath = Path("results"),
@@ -31,9 +22,8 @@ def command(
         bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
     ] = False,
     save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
-    examples_per_second_per_device: ExamplesPerSecond = None,
-    max_batch_per_device: MaxBatch = None,
-    step_latency: StepLatency = 0.0,
+    *,
+    assumed: Any,
     price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
@@ -53,17 +43,17 @@ def command(
     from analysis.config import AnalysisConfig
     from analysis.questions.recommendation.plans import Wish
     from analysis.questions.recommendation.result import recommend
-    from analysis.read.throughput import Measured, choose_throughput
+    from analysis.read.throughput import Measured, read_throughput
     from cbs.step_times import write_step_times
 
-    sources = [throughput is not None, probe, examples_per_second_per_device is not None]
+    sources = [throughput is not None, probe, assumed is not None]
     if sum(sources) != 1 or (save_throughput is not None and not probe):
         raise ConfigError(
             "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
         )
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     config = AnalysisConfig(confidence=confidence, resamples=resamples)
-    times = choose_throughput(throughput, examples_per_second_per_device, max_batch_per_device, step_latency)
+    times = assumed if throughput is None else read_throughput(throughput)
     if times is None:
         rows = context.obj.step_times(str(results))
         times = Measured(tuple(rows), "a short run on this machine")

@@ -10,21 +10,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
-    ResultsPath,
-    Targets,
-    Tolerance,
-    config_of,
-    errors,
-)
+from analysis.commands import AsJson, ResultsPath, Targets, config_of, errors, options
+from analysis.config import AnalysisConfig
 
 
+@options(config=config_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
@@ -32,12 +22,8 @@ def command(
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page. Default: names the sweeps.")] = "",
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     as_json: AsJson = False,
 ) -> None:
     """Everything about the results as one HTML page that needs no network: tables, figures, data, protocol.
@@ -51,7 +37,7 @@ def command(
             results,
             targets=target or None,
             output=output,
-            config=config_of(definition, overhead, reference_batch, confidence, resamples, tolerance),
+            config=config,
             title=title,
             command=shlex.join(["cbs", *sys.argv[1:]]),
         )

@@ -7,21 +7,11 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import (
-    AsJson,
-    Confidence,
-    DefinitionName,
-    Overhead,
-    ReferenceBatch,
-    Resamples,
-    Targets,
-    Tolerance,
-    answer,
-    config_of,
-    errors,
-)
+from analysis.commands import AsJson, Targets, answer, config_of, errors, options
+from analysis.config import AnalysisConfig
 
 
+@options(config=config_of)
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
     against: Annotated[
@@ -53,12 +43,8 @@ def command(
         typer.Option(help="Fit the law of loss in N, steps and B. Default: with several sizes and targets."),
     ] = None,
     target: Targets = None,
-    definition: DefinitionName = "pareto",
-    overhead: Overhead = None,
-    reference_batch: ReferenceBatch = None,
-    tolerance: Tolerance = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis/scaling.")
     ] = None,
@@ -71,7 +57,6 @@ def command(
     """
     from analysis.questions.scaling import scale
 
-    config = config_of(definition, overhead, reference_batch, confidence, resamples, tolerance)
     with errors.status("fitting"):
         found = scale(
             results,

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
-from analysis.arrays import Array
-
 LARGEST = 2**53
 """Whole numbers beyond this are not exact in a float."""
-
-_CHARACTERS = set("0123456789+-.eE nainftyNAINFTY")
-"""Of a number; float() takes more, such as underscores."""
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _SUFFIXED = re.compile(r"[\d.]+\s*[kmgbt]i?b?", re.IGNORECASE)
@@ -52,16 +44,6 @@ def number(cell: Any) -> float:
         raise ValueError(f"{shown(cell)} is not a number; one that long is not a measurement") from None
 
 
-def plain_numbers(cells: Sequence[Any]) -> Array | None:
-    """:func:`number` of many texts at once; ``None`` where one is not a number, or no text."""
-    if not all(isinstance(cell, str) for cell in cells) or not set("".join(cells)) <= _CHARACTERS:
-        return None
-    try:
-        return np.array([float(cell) for cell in cells])
-    except ValueError:
-        return None
-
-
 def positive(cell: Any, hint: str = "correct or remove the row") -> float:
     """A finite number above 0."""
     value = number(cell)
@@ -90,13 +72,6 @@ def flag(cell: Any) -> bool:
 
 def shown(cell: Any, *, quote: bool = True) -> str:
     """A cell as it may stand in one line of a message."""
-    text = cell if isinstance(cell, str) else _text(cell)
+    text = str(cell)
     cut = text if len(text) <= 40 else f"{text[:37]}..."
     return repr(cut) if (quote and isinstance(cell, str)) or not cut.isprintable() else cut
-
-
-def _text(cell: Any) -> str:
-    try:
-        return str(cell)
-    except ValueError:  # an integer of more digits than Python turns into text
-        return "a number of thousands of digits"

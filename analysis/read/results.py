@@ -112,9 +112,10 @@ def load(path: str | os.PathLike[str]) -> Results:
         ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
     """
     stores, notes = find_sweeps(path), []
-    names = _sweep_names(stores)
+    names = [str(store.manifest().get("name") or store.root.resolve().name) for store in stores]
+    if len(set(names)) < len(names):
+        names = [store.root.name for store in stores]
     rows: list[dict[str, Any]] = []
-    curves: list[tuple[np.ndarray, np.ndarray]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
         paths = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
@@ -122,21 +123,21 @@ def load(path: str | os.PathLike[str]) -> Results:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
         chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
-            for row, curve in itertools.chain.from_iterable(pool.map(_read_all, chunks)):
-                rows.append({"sweep": name, **protocol} | row)
-                curves.append(curve)
+            read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
+            rows += [{"sweep": name} | row | protocol for row in itertools.chain.from_iterable(read)]
     if not rows:
         raise ResultsError(notes[0])
     trials = pd.DataFrame(rows)
     trials["group"], groups = _group(trials)
     kept = _without_duplicates(trials, notes)
-    trials = trials.loc[kept].drop(columns=["config", "workload_info", *protocol]).reset_index(drop=True)
-    return Results(trials, _long([curves[index] for index in kept]), groups, notes)
-
-
-def _sweep_names(stores: list[Store]) -> list[str]:
-    names = [str(store.manifest().get("name") or store.root.resolve().name) for store in stores]
-    return names if len(set(names)) == len(names) else [store.root.name for store in stores]
+    steps, values = kept.pop("steps"), kept.pop("values")
+    evaluations = {
+        "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
+        "step": np.concatenate([*steps]),
+        "value": np.concatenate([*values]),
+    }
+    kept = kept.drop(columns=["config", "workload_info", *protocol])
+    return Results(kept, pd.DataFrame(evaluations), groups, notes)
 
 
 def _protocol(store: Store) -> dict[str, Any]:
@@ -145,20 +146,16 @@ def _protocol(store: Store) -> dict[str, Any]:
     factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
-    stops = protocol.get("stops_at_target", True) if isinstance(protocol, dict) else True
-    return {"root": str(store.root), "prune_factor": factor, "stops_at_target": stops}
+    return {"root": store.root, "prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
 
 
-def _read_all(paths: list[Path]) -> list[tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]]:
-    return [_read(path) for path in paths]
-
-
-def _read(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]:
+def _read(path: Path) -> dict[str, Any]:
     table, summary = read_record(path)
     steps = table["step"].to_numpy()
     try:
         config = summary["config"]
-        row = {
+        Target(**config["target"])
+        return {
             "trial_id": summary["trial_id"],
             **{key: config[key] for key in _AXES},
             "status": str(TrialStatus(summary["status"])),
@@ -168,31 +165,20 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[np.ndarray, np.ndarray]]:
             "folder": str(path.parent),
             "config": config,
             "workload_info": summary["workload"],
+            "steps": steps,
+            "values": table["value"].to_numpy(),
         }
-        Target(**config["target"])
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None
-    return row, (steps, table["value"].to_numpy())
 
 
-def _long(curves: list[tuple[np.ndarray, np.ndarray]]) -> pd.DataFrame:
-    lengths = [len(steps) for steps, _ in curves]
-    return pd.DataFrame(
-        {
-            "trial": np.repeat(np.arange(len(curves)), lengths),
-            "step": np.concatenate([steps for steps, _ in curves]),
-            "value": np.concatenate([values for _, values in curves]),
-        }
-    )
-
-
-def _without_duplicates(trials: pd.DataFrame, notes: list[str]) -> np.ndarray:
-    """Rows to keep, in their order; says how many were dropped."""
+def _without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The trials that count, in their order; says how many were dropped."""
     final = trials["status"].map(lambda status: TrialStatus(status).final)
     ranked = trials.assign(final=final).sort_values(["final", "final_step"], ascending=False, kind="stable")
-    kept = np.sort(ranked.drop_duplicates(["group", *_AXES]).index.to_numpy())
+    kept = trials.loc[sorted(ranked.drop_duplicates(["group", *_AXES]).index)].reset_index(drop=True)
     if len(kept) < len(trials):
         notes.append(
             f"{len(trials) - len(kept)} trials are there twice; of each the longer run with a final status counts"
@@ -211,95 +197,79 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 
 def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     """Index of the group of every trial, and the groups."""
-    flat: dict[str, dict[str, str]] = {}
-    texts = [json.dumps(_shared(config)) for config in trials["config"]]
-    for text in dict.fromkeys(texts):
-        flat[text] = {name: json.dumps(value) for name, value in _flatten(json.loads(text))}
+    texts = [
+        json.dumps({key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)})
+        for config in trials["config"]
+    ]
+    flat = {text: {key: json.dumps(part) for key, part in _flatten(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
-    settings["workload.data_hash"] = _data_hash(trials, settings)
-    scope = trials["sweep"] + "\n" + settings["workload.name"] + "\n" + settings["optimizer.name"]
+    workload = trials["sweep"] + "\n" + settings["workload.name"]
+    # a trial that failed before the hash of its data was known takes that of its sweep's workload
+    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
+    settings["workload.data_hash"] = hashes.fillna(hashes.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:
+        scope = workload + "\n" + settings["optimizer.name"]
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
     keys = settings.assign(sweep=trials["sweep"])
-    codes = keys.groupby(list(keys), sort=False).ngroup().to_numpy()
-    first = pd.Series(codes).drop_duplicates().index
-    distinct = settings.loc[first].reset_index(drop=True)
-    infos = [trials.loc[codes == code, "workload_info"] for code in range(len(first))]
-    return codes, _describe(trials.loc[first].reset_index(drop=True), distinct, infos)
-
-
-def _shared(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)}
-
-
-def _data_hash(trials: pd.DataFrame, settings: pd.DataFrame) -> pd.Series:
-    """Hash of the data of every trial; a trial that failed before it was known takes that of its sweep's workload."""
-    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
-    same = trials["sweep"] + "\n" + settings["workload.name"]
-    return hashes.fillna(hashes.groupby(same).transform("first")).fillna("")
+    codes = keys.groupby(list(keys), sort=False).ngroup()
+    first = codes.drop_duplicates().index
+    known = trials["workload_info"].groupby(codes)
+    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in known]
+    return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
 
 
 def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
     """``values`` as they are, or as what their rule keeps constant, whichever takes fewer values in the scope."""
     label, rule = _SCALED[name]
-    pairs = zip(values, batch_sizes, strict=True)
-    ruled = pd.Series(
-        [f"{label}={_rounded(rule(json.loads(v), b))}" if v else "" for v, b in pairs], index=values.index
-    )
-    fewer = ruled.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
-    return ruled.where(fewer, values)
+
+    def ruled(value: str, batch_size: int) -> str:
+        constant = rule(json.loads(value), batch_size) if value else None
+        return f"{label}={constant if constant is None else float(f'{constant:.6g}')}" if value else ""
+
+    found = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
+    fewer = found.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
+    return found.where(fewer, values)
 
 
-def _rounded(value: Any) -> Any:
-    return value if value is None else float(f"{value:.6g}")
-
-
-def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[pd.Series]) -> list[Group]:
+def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
     of_workload = [name for name in settings if name.startswith("workload.")]
-    rest = [name for name in settings if name not in of_workload]
-    workload = _labels(settings["workload.name"].map(json.loads), first["sweep"], settings[of_workload])
-    optimizer = _labels(settings["optimizer.name"].map(json.loads), first["sweep"] + "\n" + workload, settings[rest])
-    groups = []
-    for index, row in first.iterrows():
-        info: dict[str, Any] = next((info for info in infos[index] if info), {})
-        groups.append(
-            Group(
-                sweep=row["sweep"],
-                folder=Path(row["root"]),
-                workload=workload[index],
-                optimizer=optimizer[index],
-                optimizer_options=row["config"]["optimizer"]["options"],
-                workload_options=row["config"]["workload"]["options"],
-                parameters=info.get("parameters"),
-                target=Target(**row["config"]["target"]),
-                stops_at_target=bool(row["stops_at_target"]),
-                prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
-                example_unit=info.get("example_unit", "example"),
-                tokens_per_example=info.get("tokens_per_example"),
-                metric_unit=info.get("metric_unit", ""),
-            )
+    workload = _labels(settings["workload.name"], first["sweep"], settings[of_workload])
+    scope = first["sweep"] + "\n" + workload
+    optimizer = _labels(settings["optimizer.name"], scope, settings.drop(columns=of_workload))
+    return [
+        Group(
+            sweep=row["sweep"],
+            folder=row["root"],
+            workload=workload[index],
+            optimizer=optimizer[index],
+            optimizer_options=row["config"]["optimizer"]["options"],
+            workload_options=row["config"]["workload"]["options"],
+            parameters=info.get("parameters"),
+            target=Target(**row["config"]["target"]),
+            stops_at_target=bool(row["stops_at_target"]),
+            prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
+            example_unit=info.get("example_unit", "example"),
+            tokens_per_example=info.get("tokens_per_example"),
+            metric_unit=info.get("metric_unit", ""),
         )
-    return groups
+        for (index, row), info in zip(first.iterrows(), infos, strict=True)
+    ]
 
 
 def _labels(names: pd.Series, scope: pd.Series, settings: pd.DataFrame) -> pd.Series:
-    labels = names.copy()
-    for _, members in names.groupby(scope + "\n" + names):
-        if len(members) == 1:
-            continue
-        part = settings.loc[members.index]
-        unlike = [name for name in part if part[name].nunique() > 1]
-        for index in members.index:
-            told = [_setting(name, part.at[index, name]) for name in unlike]
-            labels[index] += f"({', '.join(text for text in told if text)})" if any(told) else ""
+    """Names, with every setting in which those of one name in one scope differ."""
+    labels = names.map(json.loads)
+    for _, part in settings.groupby(scope + "\n" + names):
+        unlike = part.loc[:, part.nunique() > 1]
+        for index, row in unlike.iterrows():
+            told = ", ".join(filter(None, (_setting(name, value) for name, value in row.items())))
+            labels[index] += f"({told})" if told else ""
     return labels
 
 
 def _setting(name: str, value: str) -> str:
-    if not value:
-        return ""
-    if "=" in value and name in _SCALED:
+    if not value or ("=" in value and name in _SCALED):
         return value
     short = name.removeprefix("optimizer.options.").removeprefix("workload.options.").removeprefix("workload.")
     return f"{short}={value.strip(chr(34))}"

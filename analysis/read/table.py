@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.arrays import Array
-from analysis.read.cells import empty, number, plain_numbers, shown
+from analysis.read.cells import LARGEST, empty, number, shown
 from cbs.errors import DataError, reason
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 
 _INDEX = re.compile(r"__index_level_\d+__")
 """A column that pandas adds to Parquet."""
+
+_EMPTY = "it is empty; leave the row out where nothing was measured, write nan where the run diverged"
 
 _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 
@@ -89,34 +91,31 @@ class Sheet:
         columns = {title: [cells[row] for row in chosen] for title, cells in self.columns.items()}
         return Sheet(self.name, columns, [self.places[row] for row in chosen])
 
-    def numbers(self, title: str, rows: Sequence[int], *, minimum: float | None = None) -> Array:
+    def numbers(
+        self, title: str, rows: Iterable[int], *, minimum: float | None = None, where_empty: str = _EMPTY
+    ) -> Array:
         """Cells of a column as numbers, not finite in general.
 
         Args:
             title: of the column.
             rows: which.
-            minimum: the least they may be; then they have to be finite, too.
+            minimum: the least they may be; then they may be :data:`~analysis.read.cells.LARGEST` at most, too.
+            where_empty: what to say of an empty cell.
 
         Raises:
             DataError: naming table, row and column.
         """
-        told = [self.columns[title][row] for row in rows]
-        plain = plain_numbers(told)
-        if plain is not None and (minimum is None or ((plain >= minimum) & (plain < np.inf)).all()):
-            return plain
-        values = np.empty(len(told))
-        for index, row in enumerate(rows):
-            if empty(told[index]):
-                raise self.error(
-                    row,
-                    title,
-                    "it is empty; leave the row out where nothing was measured, write nan where the run diverged",
-                )
-            values[index] = self.cell(row, title, number)
-            if minimum is not None and not minimum <= values[index] < np.inf:
-                words = f"{shown(told[index])} is not a finite number of at least {minimum:g}; correct or remove it"
-                raise self.error(row, title, words)
-        return values
+
+        def parse(cell: Any) -> float:
+            if empty(cell):
+                raise ValueError(where_empty)
+            value = number(cell)
+            if minimum is not None and not minimum <= value <= LARGEST:
+                words = f"a finite number of at least {minimum:g} and at most {LARGEST:g}"
+                raise ValueError(f"{shown(cell)} is not {words}; correct or remove it")
+            return value
+
+        return np.array([self.cell(row, title, parse) for row in rows], dtype=float)
 
 
 def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
@@ -128,8 +127,8 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
     """
     if isinstance(source, pd.DataFrame):
         frame = source.astype(object).where(source.notna(), None)
-        cells = [frame.iloc[:, index].tolist() for index in range(frame.shape[1])]
-        return _checked("the table", list(map(str, frame.columns)), cells, len(frame))
+        columns = [(str(title), frame.iloc[:, index].tolist()) for index, title in enumerate(frame.columns)]
+        return _checked("the table", columns, _places("row", len(frame)))
     if str(source) == "-":
         return _parsed("standard input", sys.stdin.buffer.read(), "")
     try:
@@ -144,7 +143,11 @@ def of_rows(name: str, rows: Sequence[Mapping[str, Any]], places: str = "entry")
     """The table of rows that are mappings, as JSON has them; what a row lacks is empty."""
     titles = dict.fromkeys(title for row in rows for title in row)
     columns = {title: [row.get(title) for row in rows] for title in titles}
-    return Sheet(name, columns, [f"{places} {index + 1}" for index in range(len(rows))])
+    return Sheet(name, columns, _places(places, len(rows)))
+
+
+def _places(word: str, count: int) -> list[str]:
+    return [f"{word} {index + 1}" for index in range(count)]
 
 
 def table_paths(source: Path) -> list[Path]:
@@ -172,12 +175,11 @@ def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
     if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         try:
             table = pq.read_table(io.BytesIO(content))
-            cells = [column.to_pylist() for column in table.columns]
+            columns = [(title, table[index].to_pylist()) for index, title in enumerate(table.column_names)]
         except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError):
             raise DataError(f"cannot read {name}: it is not a Parquet file; write it again, or pass a CSV") from None
-        kept = [index for index, title in enumerate(table.column_names) if not _INDEX.fullmatch(title)]
-        titles = [table.column_names[index] for index in kept]
-        return _checked(name, titles, [cells[index] for index in kept], table.num_rows)
+        kept = [(title, cells) for title, cells in columns if not _INDEX.fullmatch(title)]
+        return _checked(name, kept, _places("row", table.num_rows))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -197,51 +199,44 @@ def _from_text(name: str, text: str, suffix: str) -> Sheet:
     if text.count('"') % 2:
         line = text[: text.rindex('"')].count("\n") + 1
         raise DataError(f"{name}: a quote is not closed, the last in line {line}; is the file cut off? copy it again")
-    header: list[str] = []
-    lines: list[list[str]] = []
-    places: list[str] = []
+    lines: dict[str, list[str]] = {}
     end = 0
     try:
         for cells in reader:
             start, end = end + 1, reader.line_num
-            if not any(cell.strip() for cell in cells):
-                continue
-            if not header:
-                header = cells
-                _check(name, [title.strip() for title in header])
-            elif len(cells) != len(header):
-                raise DataError(
-                    f"{name}, line {start}: {len(cells)} cells where the header has {len(header)}; separate cells by "
-                    "a comma (or a tab throughout), write numbers without commas, and copy a file that is cut off again"
-                )
-            else:
-                lines.append(cells)
-                places.append(f"line {start}")
+            if any(cell.strip() for cell in cells):
+                lines[f"line {start}"] = cells
     except csv.Error as error:
         raise DataError(f"{name}, line {reader.line_num}: not CSV ({error}); save the table again") from None
-    return _checked(name, header, list(zip(*lines, strict=True)), len(lines), places)
+    header = lines.pop(next(iter(lines), ""), [])
+    _check(name, header)
+    for place, cells in lines.items():
+        if len(cells) != len(header):
+            raise DataError(
+                f"{name}, {place}: {len(cells)} cells where the header has {len(header)}; separate cells by a comma "
+                "(or a tab throughout), write numbers without commas, and copy a file that is cut off again"
+            )
+    return _checked(name, list(zip(header, zip(*lines.values(), strict=True), strict=bool(lines))), list(lines))
 
 
 def _delimiter(first: str, suffix: str) -> str:
     return "\t" if suffix in (".tsv", ".tab") or ("\t" in first and "," not in first) else ","
 
 
-def _checked(
-    name: str, titles: Iterable[str], cells: Sequence[Sequence[Any]], rows: int, places: Sequence[str] = ()
-) -> Sheet:
-    header = [title.strip() for title in titles]
-    _check(name, header)
-    if not rows:
+def _checked(name: str, columns: Sequence[tuple[str, Sequence[Any]]], places: Sequence[str]) -> Sheet:
+    _check(name, [title for title, _ in columns])
+    if not places:
         raise DataError(f"{name} has a header and no rows below it; add rows, or export it again")
-    return Sheet(name, dict(zip(header, cells, strict=True)), places or [f"row {row + 1}" for row in range(rows)])
+    return Sheet(name, {title.strip(): cells for title, cells in columns}, places)
 
 
 def _check(name: str, header: Sequence[str]) -> None:
-    words = next((words for mark, words in _MARKS.items() if len(header) == 1 and mark in header[0]), None)
+    titles = [title.strip() for title in header]
+    words = next((words for mark, words in _MARKS.items() if len(titles) == 1 and mark in titles[0]), None)
     if words is not None:
         raise DataError(
             f"{name}, line 1: columns seem to be separated by {words}; save with commas (.csv) or tabs (.tsv)"
         )
-    twice = next((title for title in header if title and header.count(title) > 1), None)
+    twice = next((title for title in titles if title and titles.count(title) > 1), None)
     if twice is not None:
         raise DataError(f"{name}, line 1: two columns are called {shown(twice)}; rename one")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +18,17 @@ from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
-from cbs.step_times import COLUMNS, StepTime
+from cbs.step_times import StepTime
+
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "batch_size": whole,
+    "devices": whole,
+    "seconds_per_step": positive,
+    "examples_per_second": positive,
+    "optimizer": lambda cell: "" if empty(cell) else str(cell).strip(),
+    "price_per_device_hour": positive,
+}
+"""What a cell of each column of :mod:`cbs.step_times` may be."""
 
 
 class Throughput(Protocol):
@@ -67,83 +76,64 @@ class Measured:
 
     rows: tuple[StepTime, ...]
     source: str = "a table"
-    _by: dict[tuple[str, int], list[StepTime]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        by: dict[tuple[str, int], list[StepTime]] = {}
-        for row in sorted(self.rows, key=lambda row: row.batch_size):
-            by.setdefault((row.optimizer, row.devices), []).append(row)
-        object.__setattr__(self, "_by", by)
 
     @property
     def statement(self) -> str:
         return f"step times measured, from {self.source}; between measured batch sizes interpolated in log-log"
 
     def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
-        sizes = np.asarray(batch_sizes, dtype=float)
-        found = self._nearest(optimizer, devices)
-        if found is None:
-            return np.full(sizes.shape, np.nan)
-        count, rows = found
+        count, rows = self._nearest(optimizer, devices)
+        at = np.log(np.asarray(batch_sizes, dtype=float))
+        if not rows:
+            return np.full(at.shape, np.nan)
         x = np.log([row.batch_size * (devices / count) for row in rows])
         y = np.log([row.seconds for row in rows])
         # rounding in the logs must not lose the measured ends
-        at = np.log(sizes)
         inside = (at >= x[0] - 1e-9) & (at <= x[-1] + 1e-9)
         return np.where(inside, np.exp(np.interp(at, x, y)), np.nan)
 
     def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
-        found = self._nearest(optimizer, devices)
-        if found is None:
-            return None
-        count, rows = found
-        return rows[0].batch_size * devices / count, rows[-1].batch_size * devices / count
+        count, rows = self._nearest(optimizer, devices)
+        return (rows[0].batch_size * devices / count, rows[-1].batch_size * devices / count) if rows else None
 
     def device_counts(self, optimizer: str, most: int) -> list[int]:
-        measured = self._counts(optimizer)
-        if not measured:
-            return []
+        measured = self._measured(optimizer)
         others = powers_of_two(most) if len(measured) == 1 else []
-        return sorted({*(count for count in measured if count <= most), *others, most})
+        return sorted({*(count for count in measured if count <= most), *others, most}) if measured else []
 
     def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
-        return [row.batch_size for row in self._by.get((self._name(optimizer), devices), [])]
+        return [row.batch_size for row in self._measured(optimizer).get(devices, [])]
 
     def assumption(self, optimizer: str, devices: int) -> str:
-        counts = self._counts(optimizer)
+        counts = sorted(self._measured(optimizer))
         if not counts or devices in counts:
             return ""
-        where = (
-            f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} devices"
-            if counts[1:]
-            else plural(counts[0], "device")
-        )
-        taken = f"those on {where}" if not counts[1:] else "those on the nearest of these"
+        first, several = ", ".join(map(str, counts[:-1])), counts[1:]
+        where = f"{first} and {counts[-1]} devices" if several else plural(counts[0], "device")
+        taken = "the nearest of these" if several else where
         return (
-            f"step times were measured on {where} alone; on other numbers of devices they are taken to be {taken} at "
-            "the same examples per device, as if communication cost nothing"
+            f"step times were measured on {where} alone; on other numbers of devices they are taken to be those on "
+            f"{taken} at the same examples per device, as if communication cost nothing"
         )
 
     def price(self, optimizer: str, devices: int) -> float | None:
-        found = self._nearest(optimizer, devices)
-        return None if found is None else found[1][0].price
+        _, rows = self._nearest(optimizer, devices)
+        return rows[0].price if rows else None
 
-    def _name(self, optimizer: str) -> str:
-        """The name in the table that stands for an optimizer: its label, its bare name, or any."""
-        names = {name for name, _ in self._by}
-        return next((name for name in (optimizer, optimizer.partition("(")[0]) if name in names), "")
+    def _measured(self, optimizer: str) -> dict[int, list[StepTime]]:
+        """Rows by number of devices, batch sizes increasing: those of the optimizer's label, its bare name, or any."""
+        names = {row.optimizer for row in self.rows}
+        name = next((name for name in (optimizer, optimizer.partition("(")[0]) if name in names), "")
+        found: dict[int, list[StepTime]] = {}
+        for row in sorted(self.rows, key=lambda row: row.batch_size):
+            if row.optimizer == name:
+                found.setdefault(row.devices, []).append(row)
+        return found
 
-    def _counts(self, optimizer: str) -> list[int]:
-        name = self._name(optimizer)
-        return sorted(count for of, count in self._by if of == name)
-
-    def _nearest(self, optimizer: str, devices: int) -> tuple[int, list[StepTime]] | None:
-        """The measured number of devices nearest in ratio (the larger of two equally near), and its rows."""
-        counts = self._counts(optimizer)
-        if not counts:
-            return None
-        count = min(counts, key=lambda count: (abs(math.log(count / devices)), -count))
-        return count, self._by[self._name(optimizer), count]
+    def _nearest(self, optimizer: str, devices: int) -> tuple[int, list[StepTime]]:
+        """The measured number of devices nearest in ratio (the larger of two equally near), and its rows, if any."""
+        measured = self._measured(optimizer)
+        return min(measured.items(), key=lambda item: (abs(math.log(item[0] / devices)), -item[0]), default=(1, []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +192,25 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
         DataError: naming the file, the row and the remedy.
     """
     table = read_table(path)
-    _check_columns(table)
-    rows = tuple(_step_time(table, row) for row in range(len(table.places)))
-    _check_together(rows, table.name)
-    return Measured(rows, table.name)
+    unknown = [name for name in table.columns if name not in _COLUMNS]
+    if unknown:
+        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(_COLUMNS)}")
+    table.need("batch_size", "add it, in examples per step")
+    if ("seconds_per_step" in table.columns) == ("examples_per_second" in table.columns):
+        raise DataError(
+            f"{table.name}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
+        )
+    rows: dict[tuple[str, int, int], StepTime] = {}
+    prices: dict[tuple[str, int], float | None] = {}
+    for row in range(len(table.places)):
+        time = _step_time(table, row)
+        about = f"batch size {time.batch_size} on {plural(time.devices, 'device')}"
+        about += f" with {time.optimizer}" if time.optimizer else ""
+        if rows.setdefault((time.optimizer, time.devices, time.batch_size), time) is not time:
+            raise DataError(f"{table.name}: {about} is there twice; keep one row")
+        if prices.setdefault((time.optimizer, time.devices), time.price) != time.price:
+            raise DataError(f"{table.name}: {about} has another price than the same devices elsewhere; give one price")
+    return Measured(tuple(rows.values()), table.name)
 
 
 def powers_of_two(most: int) -> list[int]:
@@ -213,66 +218,10 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
-def _check_columns(table: Sheet) -> None:
-    unknown = [name for name in table.columns if name not in COLUMNS]
-    if unknown:
-        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(COLUMNS)}")
-    table.need("batch_size", "add it, in examples per step")
-    if ("seconds_per_step" in table.columns) == ("examples_per_second" in table.columns):
-        raise DataError(
-            f"{table.name}: one of the columns 'seconds_per_step' and 'examples_per_second' is needed, not both"
-        )
-
-
 def _step_time(table: Sheet, row: int) -> StepTime:
-    def get(name: str, parse: Callable[[Any], Any], default: Any = None) -> Any:
-        return table.cell(row, name, parse) if name in table.columns else default
-
-    batch_size = get("batch_size", whole)
-    seconds = get("seconds_per_step", positive) or batch_size / get("examples_per_second", positive)
+    cells = {name: table.cell(row, name, _COLUMNS[name]) for name in table.columns}
+    rate = cells.pop("examples_per_second", None)
+    seconds = cells.pop("seconds_per_step", None) or cells["batch_size"] / rate
     if not (math.isfinite(seconds) and seconds > 0):
         raise table.error(row, "examples_per_second", "it is out of range; give examples per second of all devices")
-    return StepTime(
-        batch_size=batch_size,
-        devices=get("devices", whole, 1),
-        seconds=seconds,
-        optimizer=get("optimizer", lambda cell: "" if empty(cell) else str(cell).strip(), ""),
-        price=get("price_per_device_hour", positive),
-    )
-
-
-def _check_together(rows: Sequence[StepTime], name: str) -> None:
-    seen: set[tuple[str, int, int]] = set()
-    prices: dict[tuple[str, int], float | None] = {}
-    for row in rows:
-        about = f"batch size {row.batch_size} on {plural(row.devices, 'device')}"
-        about += f" with {row.optimizer}" if row.optimizer else ""
-        if (row.optimizer, row.devices, row.batch_size) in seen:
-            raise DataError(f"{name}: {about} is there twice; keep one row")
-        seen.add((row.optimizer, row.devices, row.batch_size))
-        if prices.setdefault((row.optimizer, row.devices), row.price) != row.price:
-            raise DataError(f"{name}: {about} has another price than the same devices elsewhere; give one price")
-
-
-def choose_throughput(
-    table: Path | None,
-    examples_per_second_per_device: float | None,
-    max_batch_per_device: int | None,
-    step_latency: float,
-) -> Throughput | None:
-    """The throughput that the flags of a command ask for; ``None`` where they ask for none.
-
-    Raises:
-        ConfigError: if both a table and an assumption are given, or half of an assumption.
-    """
-    if table is not None and examples_per_second_per_device is not None:
-        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
-    if examples_per_second_per_device is not None:
-        return Assumed(
-            examples_per_second=examples_per_second_per_device,
-            max_batch_per_device=max_batch_per_device,
-            latency=step_latency,
-        )
-    if max_batch_per_device is not None or step_latency:
-        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
-    return None if table is None else read_throughput(table)
+    return StepTime(seconds=seconds, price=cells.pop("price_per_device_hour", None), **cells)

@@ -10,8 +10,8 @@ Units are asked for, never guessed.
 
 from __future__ import annotations
 
-from analysis.read.importers.base import IMPORTERS, Importer, Request, Run
+from analysis.read.importers.base import IMPORTERS, Importer, Run
 from analysis.read.importers.importing import Imported, import_runs
 from analysis.read.importers.settings import Settings
 
-__all__ = ["IMPORTERS", "Imported", "Importer", "Request", "Run", "Settings", "import_runs"]
+__all__ = ["IMPORTERS", "Imported", "Importer", "Run", "Settings", "import_runs"]

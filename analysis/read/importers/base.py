@@ -1,9 +1,12 @@
-"""What a format hands over: runs with what the source itself says about them."""
+"""What a format hands over: runs with what the source itself says about them.
+
+:func:`run_of` makes one of a table of measurements; it alone honours what columns are renamed to, whatever the format.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,25 +15,15 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.read import cells
-from cbs.record import TrialStatus
+from analysis.read.importers.files import below
+from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
+from analysis.read.table import Sheet, of_rows
+from cbs.errors import DataError
 from cbs.registry import Registry
-
-FACTS = ("batch_size", "optimizer", "lr", "seed", "workload", "parameters", "status")
-"""What can be told about a run, by the names that columns, patterns and ``--set`` use."""
-
-AXES = ("step", "examples", "tokens")
-"""What a curve may be drawn against: optimizer updates, examples, tokens."""
-
-EMPTY: Array = np.empty(0)
-
-CONFIG = "config."
-"""In front of what a column is renamed to: a key of the run's settings instead of a column."""
 
 ANY_TABLE, COLUMNS, LAYOUT = range(3)
 """How sure a format is of a file: it is a table, it has the columns of the format, it lies and is called as only the
 format does."""
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +35,8 @@ class Run:
         place: file or address, for messages.
         axis: one entry per measurement, in ``unit``; any order.
         values: the metric at those points; no entry at all where the source has none of this run.
-        unit: one of :data:`AXES`.
-        facts: those of :data:`FACTS` that the source states, unchecked.
+        unit: one of :data:`~analysis.read.importers.settings.AXES`.
+        facts: those of :data:`~analysis.read.importers.settings.FACTS` that the source states, unchecked.
         aliases: other names a table of runs may know it by.
         config: the source's own record of the settings, for ``--column lr=config.KEY``.
         metaparameters: tuned settings other than the learning rate, kept beside the trials.
@@ -54,8 +47,8 @@ class Run:
 
     name: str
     place: str
-    axis: Array = field(default_factory=lambda: EMPTY)
-    values: Array = field(default_factory=lambda: EMPTY)
+    axis: Array = field(default_factory=lambda: np.empty(0))
+    values: Array = field(default_factory=lambda: np.empty(0))
     unit: str = "step"
     facts: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
@@ -65,34 +58,10 @@ class Run:
     metrics: Iterable[str] = ()
     files: tuple[Path, ...] = ()
 
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to look for in a source.
-
-    Attributes:
-        metric: name of the metric in the source.
-        columns: our name -> theirs.
-        constants: what holds for all runs.
-        trials: number of trials to take at every batch size; ``None`` for all.
-        listed: columns of the table of runs, which may have what a source does not.
-    """
-
-    metric: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, str] = field(default_factory=dict)
-    trials: int | None = None
-    listed: Container[str] = ()
-
-    def axis(self, default: str, unit: str = "step") -> tuple[str, str]:
-        """Unit of the axis and their name of it: the one that was renamed, else ``default``, in ``unit``."""
-        return next(((name, self.columns[name]) for name in AXES if name in self.columns), (unit, default))
-
     @property
-    def fact_columns(self) -> list[str]:
-        """Their names of the columns that facts, and the name of a run, are asked to be read from."""
-        theirs = [self.columns[name] for name in ("run", *FACTS) if name in self.columns]
-        return list(dict.fromkeys(title for title in theirs if not title.startswith(CONFIG)))
+    def names(self) -> list[str]:
+        """All it may be known by, its own first."""
+        return list(dict.fromkeys((self.name, *self.aliases)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,14 +90,21 @@ class Importer(Protocol):
 
     Attributes:
         expected: what a source of the format is, for the message where there is none.
+        marks: pattern of the names of its files, and what these are called; for a format that is known by them.
     """
 
     expected: str
+    marks: tuple[str, str] = ("", "")
 
     def claims(self, source: str) -> Claim | None:
         """Why this looks like a source of the format, where it does; used where the format is not named."""
+        return Claim.of(below(Path(source), self.marks[0]), self.marks[1])
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def files(self, source: str) -> list[Path]:
+        """The file that was named, or those of the format below a folder."""
+        return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All runs of a source, and what was left out, one line each, in ``notes``.
 
         Raises:
@@ -140,28 +116,118 @@ class Importer(Protocol):
 IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers")
 
 
-def fact(name: str, cell: Any) -> Any:
-    """The value of one of :data:`FACTS`, checked.
+def run_of(
+    table: Sheet,
+    settings: Settings,
+    axis: tuple[str, str] | None = None,
+    *,
+    name: str,
+    named: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    **about: Any,
+) -> Run:
+    """The one run that a table holds.
+
+    Args:
+        table: one row per measurement. Rows without the metric are of other measurements, unless ``named``.
+        settings: metric, and what columns are called.
+        axis: unit, and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`; ``step`` where
+            it is not given.
+        name: of the run, where no column is asked to tell it.
+        named: whether the table is laid out for an import: columns with our names of facts count though nobody renamed
+            one, the name of the run is found already, and every row has the metric.
+        facts: that the format itself states.
+        about: further attributes of :class:`Run`.
 
     Raises:
-        ValueError: saying what is wrong with it.
+        DataError: naming table, row and column, if a column that is asked for is missing, or a cell is not what it must
+            be.
     """
-    if name in ("batch_size", "parameters", "seed"):
-        return cells.whole(cell, 0 if name == "seed" else 1)
-    if name == "lr":
-        value = cells.number(cell)
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{cells.shown(cell)} is not a learning rate above 0")
-        return value
-    if not isinstance(cell, str):
-        raise ValueError(f"{cells.shown(cell)} is not a name")
-    text = cell.strip()
-    if name == "status":
-        if text.upper() not in TrialStatus.__members__:
-            raise ValueError(f"{cells.shown(cell)} is none of {', '.join(TrialStatus)}")
-        return TrialStatus(text.upper())
-    if name == "optimizer" and not _NAME.fullmatch(text):
-        raise ValueError(f"{cells.shown(cell)} cannot be part of a folder's name; use letters, digits and _.+,:=()@-")
-    if not text or not text.isprintable() or len(text) > 200:
-        raise ValueError(f"{cells.shown(cell)} is not a name")
-    return text
+    unit, title = axis or settings.axis("step")
+    see = f"see --column {unit}=THEIRS"
+    if named:
+        table.need(settings.measured, "see --metric")
+    rows = range(len(table.places)) if named else table.filled(settings.measured)
+    if rows:
+        table.need(title, see)
+    unlike = f"it is empty where {cells.shown(settings.measured)} is not; {see}"
+    told, config = dict(facts or {}), about.get("config") or {}
+    for each in ("run", *FACTS):
+        theirs = settings.columns.get(each, each if named else CONFIG)
+        asked = each in settings.columns and theirs not in settings.listed
+        if theirs.startswith(CONFIG) or (each == "run" and named) or not (theirs in table.columns or asked):
+            continue
+        keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
+        table.need(theirs, f"see --column {each}=THEIRS{keys}")
+        told |= _one(table, theirs, name, each)
+    name = str(told.pop("run", name))
+    if settings.columns.get("run", "").startswith(CONFIG):
+        name = str(lookup(config, settings.columns["run"], f"run {name}"))
+    return Run(
+        name=name,
+        axis=table.numbers(title, rows, minimum=0.0, where_empty=unlike),
+        values=table.numbers(settings.measured, rows),
+        unit=unit,
+        facts=told,
+        **({"place": table.name, "metrics": [each for each in table.columns if each not in ("", title)]} | about),
+    )
+
+
+def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:
+    """What a run is called that has a folder to itself: its path below the source, or the name of the folder."""
+    name, relative = folder.resolve().name, os.path.relpath(folder, folder if top.is_file() else top)
+    return {"name": name if relative in (".", "..") else relative, "aliases": (*aliases, str(folder), name)}
+
+
+def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
+    """A setting by ``config.KEY``, where the key may lead through several levels, joined with dots.
+
+    Raises:
+        DataError: if it is not there, or is no single value.
+    """
+    value = _setting(config, title.removeprefix(CONFIG).split("."))
+    if isinstance(value, Mapping | list):
+        raise DataError(f"{run}: {title} is not a single value; name one below it")
+    if value is None:
+        raise DataError(f"{run} has no {title}; its config has {', '.join(sorted(map(str, config))) or 'nothing'}")
+    return value
+
+
+def _setting(config: Any, path: Sequence[str]) -> Any:
+    """What a path leads to; keys may have dots of their own, and the longest that is there counts."""
+    if not path or not isinstance(config, Mapping):
+        return None if path else config
+    ends = (end for end in range(len(path), 0, -1) if ".".join(path[:end]) in config)
+    return next((_setting(config[".".join(path[:end])], path[end:]) for end in ends), None)
+
+
+def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Sheet:
+    """The table of series of (step, value) that were stored one by one.
+
+    Every point of the metric is a row that also has what the other series have at its step; points of the others
+    follow in rows of their own, so that whatever is the same all along can be read from any.
+    """
+    others = {title: points for title, points in series.items() if title != metric}
+    at = {title: dict(points) for title, points in others.items()}
+    rows = [
+        {"step": step, metric: value} | {title: found.get(step) for title, found in at.items()}
+        for step, value in series.get(metric, ())
+    ]
+    rows += [{"step": step, title: value} for title, points in others.items() for step, value in points]
+    return of_rows(name, rows, "point")
+
+
+def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
+    """What a column says of a run, by our name of it; nothing where it is empty. A run has one of everything."""
+    first = {repr(cell): row for row, cell in reversed(list(enumerate(table.columns[title]))) if not cells.empty(cell)}
+    found: dict[str, Any] = {}
+    for row in sorted(first.values()):
+        value = table.cell(row, title, lambda cell: fact(name, cell))
+        if found.setdefault(name, value) != value:
+            raise table.error(
+                row,
+                title,
+                f"run {run} has the {name} {found[name]} and {value}; a run has one; tell the runs apart in the column "
+                "'run', or correct the cell",
+            )
+    return found

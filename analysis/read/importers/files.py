@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cbs.errors import DataError, reason
+from cbs.errors import DataError, MissingDependencyError, reason
 
 
-def below(top: Path, wanted: Callable[[str], bool]) -> list[Path]:
-    """The files of a folder and everything below whose names are wanted, sorted; of a file, itself."""
+def below(top: Path, pattern: str) -> list[Path]:
+    """The files of a folder and everything below whose names match, sorted; of a file, itself."""
     if top.is_file():
-        return [top] if wanted(top.name) else []
-    return sorted(Path(root) / name for root, _, names in os.walk(top) for name in names if wanted(name))
+        return [top] if fnmatch.fnmatchcase(top.name, pattern) else []
+    return sorted(Path(root) / name for root, _, names in os.walk(top) for name in fnmatch.filter(names, pattern))
 
 
 class _Plain(yaml.SafeLoader):
@@ -26,6 +28,20 @@ class _Plain(yaml.SafeLoader):
 
 
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
+
+
+@contextlib.contextmanager
+def needed(package: str, what: str) -> Iterator[None]:
+    """Say how to install a package, where the block imports it and it is not there.
+
+    Raises:
+        MissingDependencyError: with the command.
+    """
+    try:
+        yield
+    except ImportError:
+        command = f'pip install "critical-batch-size[{package}]"'
+        raise MissingDependencyError(f"{what} need {package}: {command}") from None
 
 
 def read_bytes(path: Path, remedy: str = "check its permissions") -> bytes:
@@ -56,6 +72,18 @@ def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
     return {str(key): value for key, value in data.items()}
 
 
+def read_text(path: Path, remedy: str) -> str:
+    """The text in a file of UTF-8, without white space around it.
+
+    Raises:
+        DataError: if it is missing, unreadable or no text; ends with ``remedy``.
+    """
+    try:
+        return read_bytes(path, remedy).decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
+
+
 def digest(paths: Sequence[Path]) -> str | None:
     """SHA-256 of one file, as ``sha256sum`` prints it; of several, that of what ``sha256sum`` prints for all of them.
 
@@ -64,13 +92,8 @@ def digest(paths: Sequence[Path]) -> str | None:
     Raises:
         DataError: if one cannot be read.
     """
-    sums = []
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                sums.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path}\n")
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {reason(error)}; check its permissions") from None
-    if len(sums) == 1:
-        return sums[0].split()[0]
-    return hashlib.sha256("".join(sums).encode("utf-8", "surrogateescape")).hexdigest() if sums else None
+    sums = [hashlib.sha256(read_bytes(path)).hexdigest() for path in paths]
+    if len(sums) < 2:
+        return sums[0] if sums else None
+    lines = "".join(f"{found}  {path}\n" for found, path in zip(sums, paths, strict=True))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -12,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import cbs
 from analysis.read.importers.base import Run
@@ -23,6 +24,8 @@ from cbs.store import MANIFEST, Store
 
 METAPARAMETERS = "metaparameters.csv"
 """Beside the trials of a random search: what else was tuned."""
+
+_REMEDY = "; choose another folder with --output"
 
 _WRITERS = 8
 """Trials written at a time; what takes long is waiting for the disk."""
@@ -36,26 +39,22 @@ def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
     """
     try:
         if output.is_file():
-            raise ResultsError(f"{output} is a file; choose another folder with --output")
+            raise ResultsError(f"{output} is a file{_REMEDY}")
         if not output.exists() or not any(output.iterdir()):
             return []
     except OSError as error:
-        raise ResultsError(f"cannot read {output}: {reason(error)}; choose another folder with --output") from None
+        raise ResultsError(f"cannot read {output}: {reason(error)}{_REMEDY}") from None
     if not add:
-        raise ResultsError(f"{output} is not empty; choose another folder with --output, or --add to add to an import")
+        raise ResultsError(f"{output} is not empty{_REMEDY}, or --add to add to an import")
     store = Store(output)
     manifest = store.manifest()
     if "imported" not in manifest:
-        raise ResultsError(
-            f"{output} was not imported, so nothing can be added to it; choose another folder with --output"
-        )
-    stored, wanted = manifest.get("protocol"), settings.protocol()
-    for name, value in wanted.items():
+        raise ResultsError(f"{output} was not imported, so nothing can be added to it{_REMEDY}")
+    stored = manifest.get("protocol")
+    for name, value in settings.protocol().items():
         there = stored.get(name) if isinstance(stored, dict) else None
         if there != value:
-            raise ResultsError(
-                f"{output} holds runs with {name} = {there}, not {value}; choose another folder with --output"
-            )
+            raise ResultsError(f"{output} holds runs with {name} = {there}, not {value}{_REMEDY}")
     return list(store.results())
 
 
@@ -74,36 +73,7 @@ def write(
         ResultsError: if it cannot be written; what was there before stays.
     """
     output = Path(os.path.abspath(output))
-    adding = add and (output / MANIFEST).exists()
-    with whole_folder(output, remedy="; choose another folder with --output") as draft:
-        for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
-            if left_over != draft:
-                shutil.rmtree(left_over)
-        before: dict[str, Any] = {"imported": [], "axes": {}}
-        if adding:  # without the manifest: a draft left by a kill is no sweep
-            before = Store(output).manifest()
-            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
-        store = Store(draft)
-        store.prepare()
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            list(pool.map(store.save, results))
-        _write_metaparameters(draft / METAPARAMETERS, results, runs)
-        store.write_manifest(_manifest(output, before, results, settings, entry))
-
-
-def _manifest(
-    output: Path,
-    before: Mapping[str, Any],
-    results: Sequence[TrialResult],
-    settings: Settings,
-    entry: Mapping[str, Any],
-) -> dict[str, Any]:
-    entry = {
-        **entry,
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": len(results),
-        "cbs": cbs.__version__,
-    }
+    before: dict[str, Any] = {"name": output.resolve().name, "imported": [], "axes": {}}
     configs = [result.config for result in results]
     axes: dict[str, list[Any]] = {
         "optimizers": [config.optimizer.name for config in configs],
@@ -111,32 +81,42 @@ def _manifest(
         "lrs": [config.lr for config in configs],
         "seeds": [config.seed for config in configs],
     }
-    return {
-        "name": before.get("name", output.resolve().name),
-        "protocol": settings.protocol(),
-        "data_hash": None,
-        "axes": {name: sorted({*before["axes"].get(name, []), *values}) for name, values in axes.items()},
-        "imported": [*before["imported"], entry],
-    }
+    made = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "runs": len(results), "cbs": cbs.__version__}
+    with whole_folder(output, remedy=_REMEDY) as draft:
+        for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
+            if left_over != draft:
+                shutil.rmtree(left_over)
+        if add and (output / MANIFEST).exists():  # without the manifest: a draft left by a kill is no sweep
+            before |= Store(output).manifest()
+            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
+        store = Store(draft)
+        store.prepare()
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            list(pool.map(store.save, results))
+        _write_metaparameters(draft / METAPARAMETERS, results, runs)
+        store.write_manifest(
+            {
+                "name": before["name"],
+                "protocol": settings.protocol(),
+                "data_hash": None,
+                "axes": {name: sorted({*before["axes"].get(name, []), *values}) for name, values in axes.items()},
+                "imported": [*before["imported"], {**entry, **made}],
+            }
+        )
 
 
 def _write_metaparameters(path: Path, results: Sequence[TrialResult], runs: Sequence[Run]) -> None:
     """One row per trial: its id, its run, and every metaparameter; columns join those that are there."""
-    rows: list[dict[str, Any]] = []
-    if path.exists():
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    for result, run in zip(results, runs, strict=True):
-        if run.metaparameters:
-            plain = {
-                name: value if isinstance(value, str | int | float) else json.dumps(value)
-                for name, value in run.metaparameters.items()
-            }
-            rows.append({**plain, "trial": result.trial_id, "run": run.name})
-    if not rows:
-        return
-    columns = [name for row in rows for name in row if name not in ("trial", "run")]
-    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.DictWriter(file, ["trial", "run", *sorted(dict.fromkeys(columns))])
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = [
+        {name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in tuned.items()}
+        | {"trial": result.trial_id, "run": run.name}
+        for result, run in zip(results, runs, strict=True)
+        if (tuned := run.metaparameters)
+    ]
+    if rows:
+        table = pd.DataFrame(rows, dtype=object)
+        if path.exists():
+            table = pd.concat([pd.read_csv(path, dtype=str, keep_default_na=False), table])
+        first = ["trial", "run"]
+        columns = [*first, *sorted(set(table) - set(first))]
+        table[columns].to_csv(path, index=False, errors="backslashreplace")

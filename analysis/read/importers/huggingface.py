@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, run_of
+from analysis.read.importers.files import read_mapping
+from analysis.read.importers.settings import Settings
 from analysis.read.table import of_rows
 from cbs.errors import DataError
 
@@ -25,57 +25,49 @@ _PER_DEVICE = "config.train_batch_size"
 
 
 @IMPORTERS.register("huggingface")
-class HuggingFace:
+class HuggingFace(Importer):
     """A ``trainer_state.json``, a checkpoint, the folder of a run, or a folder of runs."""
 
     expected = f"{STATE}, a checkpoint, or a folder of runs"
+    marks = (STATE, STATE)
 
-    def claims(self, source: str) -> Claim | None:
-        """A state of the Trainer, or a folder with one somewhere below."""
-        return Claim.of(below(Path(source), STATE.__eq__), STATE)
-
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
         path = Path(source)
-        if request.columns.get("batch_size") == _PER_DEVICE:
+        if settings.columns.get("batch_size") == _PER_DEVICE:
             raise DataError(
                 f"{_PER_DEVICE} is per device, without gradient accumulation and world size; give the global batch "
                 "size with --set batch_size=N, --runs or --pattern"
             )
         latest: dict[Path, tuple[tuple[float, int], Path, dict[str, Any]]] = {}
-        states = [path] if path.is_file() else below(path, STATE.__eq__)
+        states = self.files(source)
         for state in states:
-            data = read_mapping(state, _REMEDY)
+            folder, data = _folder(state), read_mapping(state, _REMEDY)
             log = data.get("log_history")
-            reached = _step(data.get("global_step", 0), state), len(log) if isinstance(log, list) else 0
-            if _folder(state) not in latest or reached > latest[_folder(state)][0]:
-                latest[_folder(state)] = (reached, state, data)
+            try:
+                reached = cells.number(data.get("global_step", 0)), len(log) if isinstance(log, list) else 0
+            except ValueError as error:
+                raise DataError(f"{state}: global_step: {error}; {_REMEDY}") from None
+            if folder not in latest or reached > latest[folder][0]:
+                latest[folder] = (reached, state, data)
         for folder, (_, state, data) in sorted(latest.items()):
-            log = data.get("log_history")
+            log = data.pop("log_history", None)
             if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
                 raise DataError(f"{state} has no list of logs called log_history; {_REMEDY}")
             table = of_rows(str(state), log)
             yield run_of(
                 table,
-                request,
-                request.axis("step"),
-                config={key: value for key, value in data.items() if key != "log_history"},
+                settings,
+                config=data,
                 metrics=[title for title in table.columns if title not in ("step", "epoch")],
                 files=(state,),
                 **in_folder(folder, _folder(path) if path.is_file() else path),
             )
-        if len(states) > len(latest):
-            older = len(states) - len(latest)
+        older = len(states) - len(latest)
+        if older:
             notes.append(f"{older} checkpoints are older than the latest of their run and were not used")
 
 
 def _folder(state: Path) -> Path:
     folder = state.resolve().parent if state.parent == Path() else state.parent
     return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
-
-
-def _step(value: Any, state: Path) -> float:
-    try:
-        return cells.number(value)
-    except ValueError as error:
-        raise DataError(f"{state}: global_step: {error}; {_REMEDY}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.phrases import plural
-from analysis.read import cells
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.facts import facts_of
+from analysis.read.importers.base import IMPORTERS, Claim, Run
+from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
-from analysis.read.table import header_of
 from cbs.errors import ConfigError, DataError, reason
 from cbs.record import TrialResult
 from cbs.store import MANIFEST
@@ -65,12 +64,11 @@ class Imported:
         """The same for a person."""
         told = self.to_json()
         statuses = ", ".join(f"{count} {status}" for status, count in told["statuses"].items())
-        sizes = told["batch_sizes"]
         searched = f"{plural(told['lrs'], 'learning rate')}, {plural(told['seeds'], 'seed')}"
         return [
             f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
             f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
-            f"  batch sizes: {', '.join(map(str, sizes))}; {searched}",
+            f"  batch sizes: {', '.join(map(str, told['batch_sizes']))}; {searched}",
             *(f"  {line}" for line in self.detected),
             *(f"  note: {note}" for note in self.notes),
             f"next: cbs analyze {self.folder}",
@@ -111,18 +109,14 @@ def import_runs(
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
     notes: list[str] = []
-    runs = _read(texts, name, settings, notes)
-    files = list(dict.fromkeys(path for run in runs for path in run.files))
-    runs = _usable(runs, settings, notes)
-    facts, more = facts_of(runs, settings)
-    notes += more
-    results, cleaning = [], Counter[str]()
-    for run, known in zip(runs, facts, strict=True):
-        result, counts = trial(run, known, settings)
-        results.append(result)
-        cleaning += counts
+    found = _read(texts, name, settings, notes)
+    files = list(dict.fromkeys(path for run in found for path in run.files))
+    runs = _usable(found, settings, notes)
+    facts = facts_of(runs, settings, notes)
+    made = [trial(run, known, settings) for run, known in zip(runs, facts, strict=True)]
+    results = [result for result, _ in made]
     _check_distinct(runs, results, present)
-    notes += [*_on_cleaning(cleaning), *_on_curves(results)]
+    notes += _on_curves(results, sum((counts for _, counts in made), Counter()))
     entry = {
         "source": texts,
         "format": name,
@@ -148,10 +142,8 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):
             raise ConfigError(f"{source} is a sweep of cbs already: cbs analyze {source}")
-        try:
-            claims = _left({name: IMPORTERS[name]().claims(source) for name in IMPORTERS})
-        except OSError as error:
-            raise _unreadable(source, error) from None
+        with _readable(source):
+            claims = _left({name: claim for name in IMPORTERS if (claim := IMPORTERS[name]().claims(source))})
         if not claims and not os.path.exists(source):
             raise DataError(
                 f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
@@ -160,9 +152,8 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
             told = " or ".join(f"{name} ({claim.why})" for name, claim in claims.items())
             what = f"may be {told}" if claims else "is of no known format"
             raise ConfigError(f"{source} {what}; choose one with --format: {', '.join(IMPORTERS)}")
-        ((name, claim),) = claims.items()
-        names.add(name)
-        lines.append(f"{source} read as {name}: {claim.why}")
+        names |= set(claims)
+        lines += [f"{source} read as {name}: {claim.why}" for name, claim in claims.items()]
     if len(names) > 1:
         raise ConfigError(
             f"the sources are of several formats ({', '.join(sorted(names))}); import one at a time with --add"
@@ -170,13 +161,11 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
     return names.pop(), lines
 
 
-def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
+def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
     """The claims that are left when every file goes to the formats that are surest of it."""
-    claims = {name: claim for name, claim in found.items() if claim is not None}
     surest: dict[Path, int] = {}
-    for claim in claims.values():
-        for path in claim.files:
-            surest[path] = max(claim.certainty, surest.get(path, claim.certainty))
+    for claim in sorted(claims.values(), key=lambda claim: claim.certainty):
+        surest |= dict.fromkeys(claim.files, claim.certainty)
     return {
         name: claim
         for name, claim in claims.items()
@@ -185,19 +174,10 @@ def _left(found: Mapping[str, Claim | None]) -> dict[str, Claim]:
 
 
 def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
-    request = Request(
-        metric=settings.columns.get(str(settings.metric), str(settings.metric)),
-        columns=settings.columns,
-        constants=settings.constants,
-        trials=settings.trials,
-        listed=() if settings.runs is None else header_of(settings.runs),
-    )
     importer, found, told = IMPORTERS[format](), [], list[str]()
     for source in sources:
-        try:
-            runs = list(importer.read(source, request, told))
-        except OSError as error:
-            raise _unreadable(source, error) from None
+        with _readable(source):
+            runs = list(importer.read(source, settings, told))
         if not runs:
             raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *told]))
         found += runs
@@ -205,69 +185,65 @@ def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[s
     return found
 
 
-def _unreadable(source: str, error: OSError) -> DataError:
-    return DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions")
+@contextlib.contextmanager
+def _readable(source: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions") from None
 
 
 def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
     """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
-    counts = Counter(run.name for run in found)
-    twice = [run for run in found if counts[run.name] > 1]
-    if twice:
-        places = " and ".join(dict.fromkeys(run.place for run in twice if run.name == twice[0].name))
-        raise DataError(f"run {twice[0].name} is there twice, in {places}; rename or leave out one")
-    kept = [run for run in found if len(run.values) or _ended_early(run, settings)]
-    if not any(len(run.values) for run in kept):
+    places: dict[str, list[str]] = {}
+    for run in found:
+        places.setdefault(run.name, []).append(run.place)
+    for name, where in places.items():
+        if len(where) > 1:
+            raise DataError(
+                f"run {name} is there twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
+            )
+    if not any(len(run.values) for run in found):
         there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
-        theirs = settings.columns.get(str(settings.metric), settings.metric)
-        raise DataError(f"no run has the metric {theirs!r}; those there are: {there}")
-    names = {run.name for run in kept}
-    out = [run.name for run in found if run.name not in names]
+        raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
+    kept: list[Run] = []
+    out: list[Run] = []
+    for run in found:
+        status = str(run.facts.get("status") or settings.constants.get("status")).strip().upper()
+        (kept if len(run.values) or status in ENDED_EARLY else out).append(run)
     if out:
-        more = ", ..." if len(out) > _SHOWN else ""
-        notes.append(f"left out {len(out)} runs without {settings.metric}: {', '.join(out[:_SHOWN])}{more}")
+        names = some([run.name for run in out], _SHOWN)
+        notes.append(f"left out {len(out)} runs without {settings.metric}: {names}")
     return kept
 
 
-def _ended_early(run: Run, settings: Settings) -> bool:
-    status = run.facts.get("status", settings.constants.get("status"))
-    return not cells.empty(status) and str(status).strip().upper() in ENDED_EARLY
-
-
-def _key(result: TrialResult) -> tuple[Any, ...]:
-    config = result.config
-    return config.workload.name, config.optimizer.name, config.lr, config.batch_size, config.seed
-
-
 def _check_distinct(runs: Sequence[Run], results: Sequence[TrialResult], present: Sequence[TrialResult]) -> None:
-    seen = {_key(result): f"{result.trial_id}, which is in the folder already" for result in present}
-    for run, result in zip(runs, results, strict=True):
-        key = _key(result)
-        if key in seen:
-            of = result.config
+    names = [f"{result.trial_id}, which is in the folder already" for result in present]
+    names += [f"run {run.name}" for run in runs]
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, result in zip(names, [*present, *results], strict=True):
+        of = result.config
+        before = seen.setdefault((of.workload.name, of.optimizer.name, of.lr, of.batch_size, of.seed), name)
+        if before != name:
             raise DataError(
-                f"run {run.name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
-                f"({of.batch_size}) and seed ({of.seed}) of {seen[key]}; give each its seed, or an optimizer name that "
+                f"{name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
+                f"({of.batch_size}) and seed ({of.seed}) of {before}; give each its seed, or an optimizer name that "
                 "tells them apart, or leave one out"
             )
-        seen[key] = f"run {run.name}"
 
 
-def _on_cleaning(counts: Counter[str]) -> Iterator[str]:
-    if counts["duplicates"]:
-        yield f"dropped {counts['duplicates']} rows that repeat a step with the same value"
-    if counts["rounded"]:
-        yield f"{counts['rounded']} points moved to the nearest whole step, by 1 % at most"
-
-
-def _on_curves(results: Sequence[TrialResult]) -> Iterator[str]:
+def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterator[str]:
+    if cleaning["duplicates"]:
+        yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
+    if cleaning["rounded"]:
+        yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
     early = [
-        result.config
+        result.config.batch_size
         for result in results
         if result.evaluations and result.config.target.reached(result.evaluations[0].value)
     ]
     if early:
-        where = ", ".join(map(str, sorted({config.batch_size for config in early})))
+        where = ", ".join(map(str, sorted(set(early))))
         yield (
             f"{len(early)} runs (batch size {where}) are past the target at their first evaluation: their steps to "
             "target are upper bounds"

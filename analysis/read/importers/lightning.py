@@ -12,12 +12,12 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Request, Run
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Importer, Run, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
 
-METRICS, SETTINGS = "metrics.csv", "hparams.yaml"
+METRICS, HPARAMS = "metrics.csv", "hparams.yaml"
 _STEP, _EPOCH = "step", "epoch"
 _FROM_ZERO = (
     "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps are updates made; where the "
@@ -26,35 +26,28 @@ _FROM_ZERO = (
 
 
 @IMPORTERS.register("lightning")
-class Lightning:
+class Lightning(Importer):
     """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
 
     expected = "the metrics.csv of a CSVLogger, or a folder with one below"
+    marks = (METRICS, METRICS)
 
     def claims(self, source: str) -> Claim | None:
         """Files of that name, with settings beside them or with the columns of a Trainer."""
-        files = below(Path(source), METRICS.__eq__)
-        sure = [path for path in files if (path.parent / SETTINGS).exists()]
+        files = below(Path(source), METRICS)
+        sure = [path for path in files if (path.parent / HPARAMS).exists()]
         if sure:
-            return Claim.of(sure, f"{METRICS} with {SETTINGS} beside it", LAYOUT)
+            return Claim.of(sure, f"{METRICS} with {HPARAMS} beside it", LAYOUT)
         seen = [path for path in files if {_STEP, _EPOCH} <= set(header_of(path))]
         return Claim.of(seen, f"{METRICS} with the columns {_EPOCH} and {_STEP}", COLUMNS)
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per file, called by its folder."""
-        top, axis = Path(source), request.axis(_STEP)
-        for path in [top] if top.is_file() else below(top, METRICS.__eq__):
-            table, settings = read_table(path), path.parent / SETTINGS
-            run = run_of(
-                table,
-                request,
-                axis,
-                config=read_mapping(settings, "copy it again from where the run was trained")
-                if settings.exists()
-                else {},
-                files=(path,),
-                **in_folder(path.parent, top),
-            )
+        top, axis = Path(source), settings.axis(_STEP)
+        for path in self.files(source):
+            table, about = read_table(path), path.parent / HPARAMS
+            config = read_mapping(about, "copy it again from where the run was trained") if about.exists() else {}
+            run = run_of(table, settings, axis, config=config, files=(path,), **in_folder(path.parent, top))
             if axis == (_STEP, _STEP) and _EPOCH in table.columns and len(run.values):
                 run = dataclasses.replace(run, axis=run.axis + 1)
                 notes.append(_FROM_ZERO)

@@ -7,17 +7,15 @@ folders. Experiments that were deleted lie in ``.trash``, deleted runs stay wher
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, joined, run_of
-from cbs.errors import DataError, reason
+from analysis.read.importers.base import IMPORTERS, Claim, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.files import below, read_mapping, read_text
+from analysis.read.importers.settings import Settings
+from cbs.errors import DataError
 
 META, METRICS, PARAMS, TAGS = "meta.yaml", "metrics", "params", "tags"
 _TRASH, _NAME_TAG = ".trash", "mlflow.runName"
@@ -27,40 +25,40 @@ _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
 
 
 @IMPORTERS.register("mlflow")
-class MLflow:
+class MLflow(Importer):
     """The folder of a file store (``mlruns``), one above it, or that of an experiment or a run."""
 
     expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"
 
     def claims(self, source: str) -> Claim | None:
         """A folder with runs of a file store somewhere below."""
-        return Claim.of((folder / META for folder in _folders(Path(source))), f"runs with {META} and {METRICS}")
+        return Claim.of(_runs(Path(source)), f"runs with {META} and {METRICS}")
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All runs that were not deleted."""
-        top, axis = Path(source), request.axis("step")
-        wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
+        top, axis = Path(source), settings.axis("step")
+        wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         stages: Counter[str] = Counter()
-        for folder in sorted(_folders(top)):
-            meta = read_mapping(folder / META, _REMEDY)
+        for about in _runs(top):
+            folder, meta = about.parent, read_mapping(about, _REMEDY)
             if _TRASH in folder.parts or meta.get("lifecycle_stage") == "deleted":
                 stages["deleted"] += 1
                 continue
-            paths = _named(folder / METRICS)
+            metrics = _named(folder / METRICS)
             params, tags = (
-                {name: _text(path) for name, path in _named(folder / kind).items()} for kind in (PARAMS, TAGS)
+                {name: read_text(path, _REMEDY) for name, path in _named(folder / kind).items()}
+                for kind in (PARAMS, TAGS)
             )
-            name = str(meta.get("run_name") or tags.get(_NAME_TAG) or folder.name)
             stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
-            there = [key for key in wanted if key in paths]
+            paths = {key: metrics[key] for key in wanted if key in metrics}
             yield run_of(
-                joined(str(folder), {key: _points(paths[key]) for key in there}, request.metric),
-                request,
+                joined(str(folder), {key: _points(path) for key, path in paths.items()}, settings.measured),
+                settings,
                 axis,
                 config=params | {TAGS: tags},
-                metrics=paths,
-                files=(folder / META, *(paths[key] for key in there)),
-                **in_folder(folder, top, name),
+                metrics=metrics,
+                files=(about, *paths.values()),
+                **in_folder(folder, top, str(meta.get("run_name") or tags.get(_NAME_TAG) or folder.name)),
             )
         if stages["deleted"]:
             notes.append(f"left out {stages['deleted']} deleted runs")
@@ -69,30 +67,20 @@ class MLflow:
                 notes.append(f"{stages[words]} runs are {words}: their curves end where they stopped")
 
 
-def _folders(top: Path) -> Iterator[Path]:
-    """Folders of runs: they have metrics, which folders of experiments do not."""
-    for root, folders, names in os.walk(top):
-        if META in names and METRICS in folders:
-            folders.clear()
-            yield Path(root)
+def _runs(top: Path) -> list[Path]:
+    """What describes each run: its folder has metrics, which those of experiments have not."""
+    return [path for path in below(top, META) if (path.parent / METRICS).is_dir()]
 
 
 def _named(folder: Path) -> dict[str, Path]:
     """Files by their path below the folder."""
-    return {path.relative_to(folder).as_posix(): path for path in below(folder, lambda _: True)}
+    return {path.relative_to(folder).as_posix(): path for path in below(folder, "*")}
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {reason(error)}; {_REMEDY}") from None
-
-
-def _points(path: Path) -> list[tuple[Any, Any]]:
+def _points(path: Path) -> list[tuple[float, float]]:
     """Step and value of every line."""
     points = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, _REMEDY).splitlines(), start=1):
         parts = line.split()
         try:
             if len(parts) < 2:

@@ -10,44 +10,46 @@ so what the axis is has to be said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import AXES, COLUMNS, IMPORTERS, Claim, Request, Run
-from analysis.read.importers.files import below, read_mapping
-from analysis.read.importers.runs import in_folder, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, in_folder, run_of
+from analysis.read.importers.files import read_mapping
+from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table
 from cbs.errors import DataError
 
 HISTORY, ABOUT = "run_df.csv", "run.json"
 _DEVIATION = "±"
+_WRAPPED = {"value", "desc"}
 
 
 @IMPORTERS.register("openrlbenchmark")
-class OpenRLBenchmark:
+class OpenRLBenchmark(Importer):
     """A ``run_df.csv``, the folder of a run, or any folder of runs."""
 
     expected = f"the runs it keeps with --scan-history, openrlbenchmark/dataset with {HISTORY} and {ABOUT}"
+    marks = (HISTORY, HISTORY)
 
     def claims(self, source: str) -> Claim | None:
         """Histories by their name, or a table of means and deviations, which is then refused."""
         path = Path(source)
-        histories = Claim.of(below(path, HISTORY.__eq__), HISTORY)
+        histories = super().claims(source)
         if histories or not path.is_file() or header_of(path)[:1] != [""]:
             return histories
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per history."""
         top = Path(source)
-        for path in [top] if top.is_file() else below(top, HISTORY.__eq__):
+        for path in self.files(source):
             table, about = read_table(path), path.parent / ABOUT
             if _is_summary(table):
                 raise DataError(
                     f"{path} holds a mean and a deviation per environment, no curves; import {self.expected}"
                 )
-            if not any(unit in request.columns for unit in AXES):
+            if not any(unit in settings.columns for unit in AXES):
                 raise DataError(
                     f"{path}: global_step counts environment steps and _step calls of the logger, not optimizer "
                     "updates; say what the axis is: --column examples=global_step where batch sizes are in environment "
@@ -58,8 +60,7 @@ class OpenRLBenchmark:
                 raise DataError(f"{about} is of an old version of the tool; run it once more, which writes a new one")
             yield run_of(
                 table,
-                request,
-                request.axis(""),
+                settings,
                 config=_plain(run.get("config")),
                 files=(path, about) if run else (path,),
                 **in_folder(path.parent, top, *(str(run[key]) for key in ("name", "id") if key in run)),
@@ -73,10 +74,8 @@ def _is_summary(table: Sheet) -> bool:
 
 def _plain(config: Any) -> dict[str, Any]:
     """Settings, without the wrapping in ``{"value": ...}`` that raw ones of Weights & Biases have."""
-    if not isinstance(config, Mapping):
+    if not isinstance(config, dict):
         return {}
-    return {
-        str(key): value["value"] if isinstance(value, Mapping) and set(value) <= {"value", "desc"} else value
-        for key, value in config.items()
-        if value or value == 0
-    }
+    given = {str(key): value for key, value in config.items() if value or value == 0}
+    wrapped = [key for key, value in given.items() if isinstance(value, dict) and {"value"} <= set(value) <= _WRAPPED]
+    return given | {key: given[key]["value"] for key in wrapped}

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import AXES, FACTS, fact
+from analysis.plain import shown
+from analysis.read import cells
+from analysis.read.table import header_of
 from cbs.errors import ConfigError
+from cbs.record import TrialStatus
 from cbs.target import Target
 
-_CONSTANTS = ("run", *FACTS)
+FACTS = ("batch_size", "optimizer", "lr", "seed", "workload", "parameters", "status")
+"""What can be told about a run, by the names that columns, patterns and ``--set`` use."""
+
+AXES = ("step", "examples", "tokens")
+"""What a curve may be drawn against: optimizer updates, examples, tokens."""
+
+CONFIG = "config."
+"""In front of what a column is renamed to: a key of the run's settings instead of a column."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")
 _ASKED = {
     "metric": "--metric NAME",
     "direction": "--direction below|above",
@@ -32,6 +46,33 @@ def missing(**given: Any) -> list[str]:
 def ask_for(flags: Sequence[str]) -> ConfigError:
     """The one error that names all missing flags."""
     return ConfigError(f"metric, target and units are asked for, never guessed; missing: {', '.join(flags)}")
+
+
+def fact(name: str, cell: Any) -> Any:
+    """The value of one of :data:`FACTS`, or the name of a run, checked.
+
+    Raises:
+        ValueError: saying what is wrong with it.
+    """
+    if name == "run":
+        return str(cell).strip()
+    if name in ("batch_size", "parameters", "seed"):
+        return cells.whole(cell, 0 if name == "seed" else 1)
+    if name == "lr":
+        value = cells.number(cell)
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{cells.shown(cell)} is not a learning rate above 0")
+        return value
+    text = cell.strip() if isinstance(cell, str) else ""
+    if name == "status":
+        if text.upper() not in TrialStatus.__members__:
+            raise ValueError(f"{cells.shown(cell)} is none of {', '.join(TrialStatus)}")
+        return TrialStatus(text.upper())
+    if not text or not text.isprintable() or len(text) > 200:
+        raise ValueError(f"{cells.shown(cell)} is not a name")
+    if name == "optimizer" and not _NAME.fullmatch(text):
+        raise ValueError(f"{cells.shown(cell)} cannot be part of a folder's name; use letters, digits and _.+,:=()@-")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +108,7 @@ class Settings:
     trials: int | None = None
 
     def __post_init__(self) -> None:
-        absent = missing(**{name: getattr(self, name) for name in self.__dataclass_fields__})
+        absent = missing(**vars(self))
         if absent:
             raise ask_for(absent)
         if self.batch_unit not in ("examples", "tokens"):
@@ -76,45 +117,57 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-        self._check_names()
-        self.as_target()
-
-    def _check_names(self) -> None:
-        known = (*_CONSTANTS, *AXES, self.metric)
+        known = ("run", *FACTS, *AXES, str(self.metric))
         for name in self.columns:
             if name not in known:
-                raise ConfigError(f"--column {name}=...: no column of ours; ours are {', '.join(map(str, known))}")
+                raise ConfigError(f"--column {name}=...: no column of ours; ours are {', '.join(known)}")
         axes = [name for name in AXES if name in self.columns]
         if len(axes) > 1:
             raise ConfigError(f"--column gives {' and '.join(axes)}; a curve has one axis")
         for name, value in self.constants.items():
-            if name not in _CONSTANTS:
-                raise ConfigError(f"--set {name}=...: unknown; known are {', '.join(_CONSTANTS)}")
+            if name not in ("run", *FACTS):
+                raise ConfigError(f"--set {name}=...: unknown; known are {', '.join(('run', *FACTS))}")
             try:
-                if name != "run":
-                    fact(name, value)
+                fact(name, value)
             except ValueError as error:
                 raise ConfigError(f"--set {name}: {error}") from None
+        self.as_target()
+
+    @property
+    def measured(self) -> str:
+        """What the metric is called in the source."""
+        return self.columns.get(str(self.metric), str(self.metric))
+
+    def axis(self, default: str, unit: str = "step") -> tuple[str, str]:
+        """Unit of the axis and their name of it: the one that was renamed, else ``default``, in ``unit``."""
+        return next(((name, self.columns[name]) for name in AXES if name in self.columns), (unit, default))
+
+    @property
+    def fact_columns(self) -> list[str]:
+        """Their names of the columns that facts, and the name of a run, are asked to be read from."""
+        theirs = dict.fromkeys(self.columns[name] for name in ("run", *FACTS) if name in self.columns)
+        return [title for title in theirs if not title.startswith(CONFIG)]
+
+    @functools.cached_property
+    def listed(self) -> list[str]:
+        """Columns of the table of runs, which may have what a source does not."""
+        return [] if self.runs is None else header_of(self.runs)
 
     def as_target(self) -> Target:
         """The target of the sweep."""
         return Target(metric=str(self.metric), value=self.target, direction=self.direction)  # type: ignore[arg-type]
 
+    @property
+    def units(self) -> dict[str, Any]:
+        """What is counted, as trials and ``sweep.json`` have it."""
+        return {name: getattr(self, name) for name in ("example_unit", "tokens_per_example", "metric_unit")}
+
     def protocol(self) -> dict[str, Any]:
         """What all runs of the folder share, as it stands in ``sweep.json``."""
-        return {
-            "stops_at_target": False,
-            "prune_factor": None,
-            "target": self.as_target().to_json(),
-            "example_unit": self.example_unit,
-            "tokens_per_example": self.tokens_per_example,
-            "metric_unit": self.metric_unit,
-        }
+        target = self.as_target().to_json()
+        return {"stops_at_target": False, "prune_factor": None, "target": target, **self.units}
 
     def to_json(self) -> dict[str, Any]:
         """Those that were given, as plain JSON values."""
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-        return {
-            name: dict(value) if isinstance(value, Mapping) else value for name, value in plain.items() if value
-        } | {"target": self.target}
+        given = {name: value for name, value in shown(self).items() if value or name == "target"}
+        return given | ({"runs": str(self.runs)} if self.runs else {})

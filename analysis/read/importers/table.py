@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
-from analysis.read.importers.base import ANY_TABLE, AXES, IMPORTERS, Claim, Request, Run
-from analysis.read.importers.runs import run_of
+from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Importer, Run, run_of
+from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table, table_paths
 
 
 @IMPORTERS.register("table")
-class LongTable:
+class LongTable(Importer):
     """Columns ``run``, ``step`` (or ``examples`` or ``tokens``), the metric, and any facts about the run."""
 
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them"
@@ -28,23 +30,21 @@ class LongTable:
         which = "" if paths == [Path(source)] else f"{plural(len(paths), 'table')}, {paths[0].name} with "
         return Claim(why=f"{which}columns {titles}", files=frozenset(paths), certainty=ANY_TABLE)
 
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
         for path in table_paths(Path(source)):
             table = read_table(path)
             unit = next((name for name in AXES if name in table.columns), "step")
-            rows: dict[str, list[int]] = {}
-            for row, name in enumerate(_names(table, request)):
-                rows.setdefault(name, []).append(row)
-            for name, chosen in rows.items():
-                part = table.rows(chosen)
-                yield run_of(part, request, request.axis(unit, unit), name=name, named=True, files=(path,))
+            names = pd.Series(_names(table, settings))
+            for name, chosen in names.groupby(names, sort=False):
+                part = table.rows(chosen.index)
+                yield run_of(part, settings, settings.axis(unit, unit), name=str(name), named=True, files=(path,))
 
 
-def _names(table: Sheet, request: Request) -> list[str]:
-    title = request.columns.get("run", "run")
-    if title not in table.columns and "run" in request.constants:
-        return [request.constants["run"]] * len(table.places)
+def _names(table: Sheet, settings: Settings) -> list[str]:
+    title = settings.columns.get("run", "run")
+    if title not in table.columns and "run" in settings.constants:
+        return [settings.constants["run"]] * len(table.places)
     told = table.need(title, "rename one with --column run=THEIRS, or --set run=NAME where the table is one run")
     for row, cell in enumerate(told):
         if cells.empty(cell):

@@ -2,109 +2,83 @@
 
 from __future__ import annotations
 
-import os
-import struct
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Request, Run
-from analysis.read.importers.files import below
-from analysis.read.importers.runs import in_folder, joined, run_of
-from cbs.errors import DataError, MissingDependencyError, reason
+from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.files import needed
+from analysis.read.importers.settings import Settings
+from cbs.errors import DataError, reason
 
-_EVENTS = "tfevents"
 _LENGTH, _CHECKSUM = 8, 4
 
 
 @IMPORTERS.register("tensorboard")
-class TensorBoard:
+class TensorBoard(Importer):
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
-    expected = f"event files, which have {_EVENTS} in their names"
+    expected = "event files, which have tfevents in their names"
+    marks = ("*tfevents*", "event files")
 
-    def claims(self, source: str) -> Claim | None:
-        """An event file, or a folder with one somewhere below."""
-        return Claim.of(below(Path(source), _is_events), "event files")
-
-    def read(self, source: str, request: Request, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
-        path, axis = Path(source), request.axis("step")
-        files = [path] if path.is_file() else below(path, _is_events)
-        wanted = dict.fromkeys([request.metric, axis[1], *request.fact_columns])
+        path, axis = Path(source), settings.axis("step")
+        files = self.files(source)
+        wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         for folder in sorted({file.parent for file in files}):
             here = tuple(file for file in files if file.parent == folder)
+            series: dict[str, list[tuple[int, float]]] = {}
+            tags: set[str] = set()
             for file in here:
-                check_whole(file)
-            series, tags = _series(path if path.is_file() else folder, wanted)
-            table = joined(str(folder), series, request.metric)
-            yield run_of(table, request, axis, metrics=tags, files=here, **in_folder(folder, path))
+                for tag, step, value in _scalars(file, wanted):
+                    tags.add(tag)
+                    if tag in wanted:
+                        series.setdefault(tag, []).append((step, value))
+            table = joined(str(folder), {tag: series[tag] for tag in wanted if tag in series}, settings.measured)
+            yield run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
 
 
-def _is_events(name: str) -> bool:
-    return _EVENTS in name
+def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, float]]:
+    """Tag, step and value of every point in an event file; NaN for the value of a tag that is not wanted.
 
-
-def _series(path: Path, wanted: Iterable[str]) -> tuple[dict[str, list[tuple[int, float]]], set[str]]:
-    """Steps and values of those of the tags that are there, and all tags there are."""
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        from tensorboard.util.tensor_util import make_ndarray
-    except ImportError:
-        raise _needed() from None
-    events: Any = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
-    found, tag = {}, ""
-    try:
-        events.Reload()
-        scalars, tensors = events.Tags()["scalars"], events.Tags()["tensors"]
-        for tag in wanted:
-            if tag in scalars:
-                found[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
-            elif tag in tensors:
-                points = [(point.step, make_ndarray(point.tensor_proto)) for point in events.Tensors(tag)]
-                found[tag] = [(step, cells.number(array.item())) for step, array in points]
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"cannot read {tag!r} in {path}: {reason(error)}; it must be a scalar") from None
-    return found, {*scalars, *tensors}
-
-
-def check_whole(path: Path) -> None:
-    """Check that an event file holds whole records only: TensorBoard itself drops what follows damage, silently.
-
-    A record is its length (8 bytes), a checksum (4), the event, a checksum (4).
+    A record is its length (8 bytes), a checksum (4), the event, a checksum (4). TensorBoard drops what follows damage
+    without a word; here a file has to be whole.
 
     Raises:
-        DataError: naming the byte at which the damage begins.
+        DataError: naming the byte at which the damage begins, or the tag that is no scalar.
     """
-    try:
+    with needed("tensorboard", "event files"):
+        from google.protobuf.message import DecodeError
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    except ImportError:
-        raise _needed() from None
-    records, end, start = 0, 0, 0
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.util.tensor_util import make_ndarray
+    tag, end = "", 0
     try:
+        for record in RawEventFileLoader(str(path)).Load():
+            end += _LENGTH + len(record) + 2 * _CHECKSUM
+            event = Event.FromString(record)
+            for point in event.summary.value:
+                tag, kind = point.tag, point.WhichOneof("value")
+                if kind in ("simple_value", "tensor"):
+                    value = point.simple_value if kind == "simple_value" else math.nan
+                    if kind == "tensor" and tag in wanted:
+                        value = cells.number(make_ndarray(point.tensor).item())
+                    yield tag, event.step, value
+        size = path.stat().st_size
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while end < size:
-                start = end
-                header = file.read(_LENGTH + _CHECKSUM)
-                length = struct.unpack("<Q", header[:_LENGTH])[0] if len(header) == _LENGTH + _CHECKSUM else size
-                end = start + _LENGTH + length + 2 * _CHECKSUM
-                if end > size:
-                    raise DataError(
-                        f"{path} is cut off in the middle of an event, at byte {start} of {size}; copy it again, or "
-                        f"where the run was killed while it wrote: truncate --size={start} {path}"
-                    )
-                file.seek(end)
-                records += 1
-        loaded = sum(1 for _ in RawEventFileLoader(str(path)).Load())
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {reason(error)}; check its permissions") from None
-    if not records:
+            file.seek(end)
+            length = file.read(_LENGTH)
+    except (OSError, ValueError, TypeError, DecodeError) as error:
+        raise DataError(f"cannot read {tag!r} in {path}: {reason(error)}; it must be a scalar") from None
+    if not size:
         raise DataError(f"{path} is empty; remove it or copy it again")
-    if loaded < records:
-        raise DataError(f"{path} is damaged: only {loaded} of {records} events can be read; copy it again")
-
-
-def _needed() -> MissingDependencyError:
-    return MissingDependencyError('event files need tensorboard: pip install "critical-batch-size[tensorboard]"')
+    if end == size:
+        return
+    if len(length) < _LENGTH or end + _LENGTH + int.from_bytes(length, "little") + 2 * _CHECKSUM > size:
+        raise DataError(
+            f"{path} is cut off in the middle of an event, at byte {end} of {size}; copy it again, or where the run "
+            f"was killed while it wrote: truncate --size={end} {path}"
+        )
+    raise DataError(f"{path} is damaged at byte {end} of {size}; copy it again")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array
-from analysis.read.cells import LARGEST
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
 from cbs.config import Choice, TrialConfig
@@ -56,9 +56,7 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
     config = TrialConfig(
         workload=Choice(name=facts["workload"]),
         optimizer=Choice(name=facts["optimizer"]),
-        lr=facts["lr"],
-        batch_size=facts["batch_size"],
-        seed=facts["seed"],
+        **{name: facts[name] for name in ("lr", "batch_size", "seed")},
         target=target,
         max_steps=max(last, run.max_steps or 1),
         probe=None,
@@ -70,20 +68,13 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
         )
         for step, value in zip(steps, values, strict=True)
     ]  # fmt: skip
-    workload: dict[str, Any] = {
-        "example_unit": settings.example_unit,
-        "tokens_per_example": settings.tokens_per_example,
-        "metric_unit": settings.metric_unit,
-        "parameters": facts["parameters"],
-        "data_hash": None,
-    }
     result = TrialResult(
         config=config,
         status=status,
         steps_to_target=crossing if status is TrialStatus.REACHED else None,
         evaluations=evaluations,
         steps={"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)},
-        workload=WorkloadInfo(**workload),
+        workload=WorkloadInfo(**settings.units, parameters=facts["parameters"], data_hash=None),
         message=f"imported from run {run.name}",
     )
     return result, cleaning
@@ -102,40 +93,30 @@ def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, 
         DataError: naming run and step, if a step is negative, not whole, or there twice with two values.
     """
     steps, rounded = _steps(run, batch_size, settings)
-    order = np.argsort(steps, kind="stable")
-    steps, values = steps[order], np.asarray(run.values, dtype=float)[order]
-    same_step = steps[1:] == steps[:-1]
-    same_value = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
-    if (same_step & ~same_value).any():
-        at = int(np.flatnonzero(same_step & ~same_value)[0])
+    points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
+    once = points.sort_values("step", kind="stable").drop_duplicates()
+    twice = once["step"].duplicated(keep=False)
+    if twice.any():
+        step, values = once["step"][twice].iloc[0], once["value"][twice].to_list()
         raise DataError(
-            f"run {run.name} ({run.place}) has two values at step {int(steps[at])}: {values[at]:g} and "
-            f"{values[at + 1]:g}; remove one, or tell the runs apart if these are two"
+            f"run {run.name} ({run.place}) has two values at step {int(step)}: {values[0]:g} and {values[1]:g}; remove "
+            "one, or tell the runs apart if these are two"
         )
-    keep = np.append(True, ~same_step)[: len(steps)]
-    return steps[keep], values[keep], Counter(duplicates=int(same_step.sum()), rounded=rounded)
+    counts = Counter(duplicates=len(points) - len(once), rounded=rounded)
+    return once["step"].to_numpy(), once["value"].to_numpy(), counts
 
 
 def _steps(run: Run, batch_size: int, settings: Settings) -> tuple[Array, int]:
+    """The axis in optimizer updates, and how many points had to move to a whole one."""
     axis = np.asarray(run.axis, dtype=float)
-    bad = ~((axis >= 0) & (axis <= LARGEST))
-    if bad.any():
-        raise DataError(
-            f"run {run.name} ({run.place}): {axis[bad][0]:g} is not a number of "
-            f"{'steps' if run.unit == 'step' else run.unit}; correct or remove the row"
-        )
-    per_step = 1.0
-    if run.unit == "examples":
-        per_step = float(batch_size)
-    elif run.unit == "tokens":
-        if settings.tokens_per_example is None:
-            raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")
-        per_step = float(batch_size * settings.tokens_per_example)
+    if run.unit == "tokens" and settings.tokens_per_example is None:
+        raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")
+    per = {"step": 1, "examples": batch_size, "tokens": batch_size * (settings.tokens_per_example or 1)}
+    per_step = float(per[run.unit])
     exact = axis / per_step
     steps = np.round(exact)
     moved = np.abs(steps - exact)
-    allowed = ROUNDING * exact if run.unit != "step" else np.zeros_like(exact)
-    wrong = moved > np.maximum(allowed, _EXACT * exact)
+    wrong = moved > (_EXACT if run.unit == "step" else ROUNDING) * exact
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         what = "step" if run.unit == "step" else f"{run.unit} at {per_step:g} per step"

@@ -11,12 +11,11 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.files import read_bytes
-from cbs.errors import DataError, MissingDependencyError, reason
+from analysis.read.importers.files import needed, read_bytes
+from cbs.errors import DataError, reason
 
 SUFFIX = ".wandb"
 
@@ -26,53 +25,35 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _REMEDY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
 
 
-@dataclass
-class Offline:
-    """An offline run.
-
-    Attributes:
-        run_id: eight characters.
-        name: shown to people; may be empty.
-        config: settings of the run.
-        history: one dictionary per logged step; nested keys are joined with dots.
-    """
-
-    run_id: str = ""
-    name: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-
-def read_offline(path: Path) -> Offline:
-    """Read a ``.wandb`` file in full.
+def read_offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
+    what the run is called (``name``, ``aliases``) and was set to (``config``).
 
     Raises:
         DataError: if it is unreadable, of another format, cut off or damaged.
         MissingDependencyError: if wandb, which knows the records, is not installed.
     """
-    try:
+    with needed("wandb", "files of offline runs"):
         from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2
-    except ImportError:
-        raise MissingDependencyError(
-            'files of offline runs need wandb: pip install "critical-batch-size[wandb]"'
-        ) from None
-    run = Offline()
+    history: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    name, label = path.stem, ""
     for data in _records(read_bytes(path), path):
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         try:
             record.ParseFromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "history":
-                run.history.append(_items(record.history.item))
+                history.append(_items(record.history.item))
             elif kind == "config":
-                run.config |= _items(record.config.update)
+                config |= _items(record.config.update)
             elif kind == "run":
-                run.run_id, run.name = record.run.run_id, record.run.display_name
-                run.config |= _items(record.run.config.update)
+                name, label = record.run.run_id or name, record.run.display_name
+                config |= _items(record.run.config.update)
         except (DecodeError, ValueError, RecursionError) as error:
             raise DataError(f"{path} has a record that cannot be read: {reason(error)}; {_REMEDY}") from None
-    return run
+    return history, {"name": name, "aliases": (label or name, path.parent.name), "config": config}
 
 
 def _items(items: Any) -> dict[str, Any]:
@@ -82,31 +63,24 @@ def _items(items: Any) -> dict[str, Any]:
 def _records(content: bytes, path: Path) -> Iterator[bytes]:
     if content[:_HEADER] != _IDENT:
         raise DataError(f"{path} is not a file of an offline run of wandb; {_REMEDY}")
-    at, parts = _HEADER, b""
-    expected: tuple[int, ...] = (_WHOLE, _FIRST)
+    at, parts, expected = _HEADER, b"", (_WHOLE, _FIRST)
     while at < len(content):
         left = _BLOCK - at % _BLOCK
         if left < _HEADER:
             at += left
             continue
-        header = content[at : at + _HEADER]
-        if len(header) < _HEADER:
-            raise _cut(path, at, content)
-        checksum, length, kind = struct.unpack("<IHB", header)
-        data = content[at + _HEADER : at + _HEADER + length]
-        if len(data) < length:
-            raise _cut(path, at, content)
+        start, header = at + _HEADER, content[at : at + _HEADER]
+        checksum, length, kind = struct.unpack("<IHB", header.ljust(_HEADER, b"\0"))
+        data = content[start : start + length]
+        if len(header) < _HEADER or len(data) < length:
+            break
         if kind not in expected or zlib.crc32(bytes([kind]) + data) != checksum:
             raise DataError(f"{path} is damaged at byte {at} of {len(content)}; {_REMEDY}")
-        at += _HEADER + length
+        at = start + length
         parts += data
         expected = (_MIDDLE, _LAST) if kind in (_FIRST, _MIDDLE) else (_WHOLE, _FIRST)
         if kind in (_WHOLE, _LAST):
             yield parts
             parts = b""
-    if parts:
-        raise _cut(path, at, content)
-
-
-def _cut(path: Path, at: int, content: bytes) -> DataError:
-    return DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_REMEDY}")
+    if expected == (_MIDDLE, _LAST) or at < len(content):
+        raise DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_REMEDY}")

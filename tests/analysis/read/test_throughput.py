@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.read.throughput import Assumed, Measured, choose_throughput, read_throughput
+from analysis.commands import assumed_of
+from analysis.read.throughput import Assumed, Measured, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.step_times import StepTime, write_step_times
 
@@ -210,12 +211,9 @@ def test_an_assumption_out_of_its_domain_is_refused(changes: dict) -> None:
         Assumed(**{"examples_per_second": 1.0, **changes})
 
 
-def test_flags_ask_for_one_source_of_step_times(tmp_path: Path) -> None:
-    path = table(tmp_path, "batch_size,seconds_per_step\n8,1\n")
-    assert isinstance(choose_throughput(path, None, None, 0.0), Measured)
-    assert choose_throughput(None, 5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
-    assert choose_throughput(None, None, None, 0.0) is None
-    with pytest.raises(ConfigError, match="not both"):
-        choose_throughput(path, 5.0, None, 0.0)
-    with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
-        choose_throughput(None, None, 3, 0.0)
+def test_flags_ask_for_an_assumption_or_none() -> None:
+    assert assumed_of(5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
+    assert assumed_of() is None
+    for half in ({"max_batch_per_device": 3}, {"step_latency": 0.1}):
+        with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
+            assumed_of(**half)

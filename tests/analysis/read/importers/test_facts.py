@@ -16,7 +16,7 @@ ADAMW = {"batch_size": 8, "optimizer": "adamw", "lr": 1e-3, "seed": 0}
 
 
 def one(run: Run, **changes: Any) -> dict[str, Any]:
-    (facts,), _ = facts_of([run], settings(**changes))
+    (facts,) = facts_of([run], settings(**changes), [])
     return facts
 
 
@@ -63,7 +63,8 @@ def test_a_table_of_runs_knows_them_by_name_or_alias(tmp_path: Path) -> None:
     rows = [{"run": "a", "bs": 8, "optimizer": "adamw", "lr": 1e-3, "seed": 0}, {"run": "gone", "bs": 1}]
     table = write_csv(tmp_path / "runs.csv", [{"optimizer": "", "lr": "", "seed": ""} | row for row in rows])
     runs = [named("p/1", aliases=("a",)), named("p/2", facts=ADAMW)]
-    found, notes = facts_of(runs, settings(runs=table, columns={"batch_size": "bs"}))
+    notes: list[str] = []
+    found = facts_of(runs, settings(runs=table, columns={"batch_size": "bs"}), notes)
     assert [{key: facts[key] for key in ADAMW} for facts in found] == [ADAMW, ADAMW]
     assert notes == [f"{table}: 1 rows match no run: gone"]
 
@@ -72,7 +73,7 @@ def test_an_alias_of_two_runs_is_refused(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "runs.csv", [{"run": "a", "batch_size": 8}])
     runs = [named("p/1", aliases=("a",)), named("p/2", aliases=("a",))]
     with pytest.raises(DataError, match="2 runs are called a; give the path, as in p/1"):
-        facts_of(runs, settings(runs=table))
+        facts_of(runs, settings(runs=table), [])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from analysis.read.importers import IMPORTERS, import_runs
-from analysis.read.importers.base import AXES, CONFIG
+from analysis.read.importers.settings import AXES, CONFIG
 from cbs.errors import DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
