@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from analysis.config import AnalysisConfig
@@ -13,6 +12,7 @@ from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
 from analysis.estimate.result import Answer, answers
 from analysis.plain import plain, shown
 from analysis.questions.protocols import Protocol, protocols
+from analysis.questions.scopes import Findings
 from analysis.read.results import load
 from cbs.target import Target
 
@@ -45,29 +45,18 @@ class LearningRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRates:
+class LearningRates(Findings):
     """What :func:`learning_rates` found.
 
     Attributes:
-        path: the results that were read.
-        config: how the numbers were made.
         entries: one per sweep, optimizer and target.
-        notes: what was left out, one line each.
     """
 
-    path: Path
-    config: AnalysisConfig
-    entries: tuple[LearningRate, ...]
-    notes: tuple[str, ...] = ()
+    entries: tuple[LearningRate, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            "definition": self.config.definition,
-            "learning_rates": plain(self.entries),
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"learning_rates": plain(self.entries)}
 
 
 def learning_rates(
@@ -93,7 +82,6 @@ def learning_rates(
     results = load(path)
     found = answers(results, config, targets=targets, noise=False)
     return LearningRates(
-        path=Path(path),
         config=config,
         entries=tuple(_entry(answer, reference) for answer in found),
         notes=tuple(results.notes),

@@ -26,7 +26,7 @@ def compute(found: Comparisons) -> pd.DataFrame:
         | {"optimizer": ratio.optimizer}
         | row
         for comparison in found.comparisons
-        for ratio in comparison.ratios
+        for ratio in comparison.token_ratios
         for row in _rows(ratio)
     ]
     return tidy(rows, ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high"])
@@ -34,12 +34,9 @@ def compute(found: Comparisons) -> pd.DataFrame:
 
 def _rows(ratio: TokenRatio) -> Iterator[dict[str, Any]]:
     names = ("batch_size", "token_ratio", "low", "high")
-    for at in ratio.at:
-        yield {"kind": "point"} | dict(zip(names, (at.batch_size, at.value, *at.interval), strict=True))
-    if ratio.curve is not None:
-        curve = ratio.curve
-        for values in zip(curve.batch_sizes, curve.values, curve.low, curve.high, strict=True):
-            yield {"kind": "fit"} | dict(zip(names, values, strict=True))
+    for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
+        for at in part:
+            yield {"kind": kind} | dict(zip(names, (at.batch_size, at.value, *at.interval), strict=True))
 
 
 @FIGURES.register("token_ratio")

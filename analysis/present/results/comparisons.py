@@ -38,7 +38,7 @@ def _shown(comparison: Comparison, said: str) -> list[Table]:
             table.rows, Column("", "batch_size", "batch size"), "optimizer", "token_ratio", "token_ratio_interval"
         )
         title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
-        found.append(replace(side_by_side, title=title, lines=[rising(ratio) for ratio in comparison.ratios]))
+        found.append(replace(side_by_side, title=title, lines=[rising(ratio) for ratio in comparison.token_ratios]))
     table = pairs([comparison])
     kept = [row for row in table.rows if row["probability_larger"] is not None]
     if kept:
@@ -59,7 +59,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Table:
         | {"reference": ratio.reference, "optimizer": ratio.optimizer, "batch_size": at.batch_size}
         | {"token_ratio": at.value, "token_ratio_interval": at.interval}
         for comparison in comparisons
-        for ratio in comparison.ratios
+        for ratio in comparison.token_ratios
         for at in ratio.at
     ]
     columns = (
@@ -77,7 +77,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         | {"optimizer": pair.larger, "other": pair.smaller, "probability_larger": pair.probability}
         | {"ratio": pair.ratio, "ratio_interval": pair.interval}
         for comparison in comparisons
-        for pair in comparison.pairs
+        for pair in comparison.critical_batch_sizes
     ]
     columns = (
         *_SCOPE,
@@ -91,7 +91,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer, number of devices and batch size."""
-    rows = [comparison.scope | point.to_json() for comparison in comparisons for point in comparison.points]
+    rows = [comparison.scope | point.to_json() for comparison in comparisons for point in comparison.compute_time]
     unit, length = time_unit(row["seconds"] for row in rows if row["on_frontier"])
 
     def ends(row: dict[str, float | None]) -> tuple[float | None, ...]:
@@ -113,9 +113,9 @@ def rising(ratio: TokenRatio) -> str:
     curves, points = ratio.probability_not_decreasing, ratio.probability_slope_not_negative
     if curves is None or points is None:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
-    low, high = ratio.slope_interval
+    low, high = ratio.slope.interval
     return (
         f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability {share(curves)} by "
         f"the fitted curves, {share(points)} by the measured points (slope of ln ratio over ln batch size "
-        f"{number(ratio.slope)} [{number(low)}, {number(high)}])"
+        f"{number(ratio.slope.value)} [{number(low)}, {number(high)}])"
     )

@@ -6,12 +6,12 @@ time is steps to target, by the fit, times seconds per step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
-from analysis.arrays import Array
+from analysis.arrays import Array, percentiles
 from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
 from analysis.questions.courses import courses_of
@@ -55,16 +55,9 @@ def undominated(devices: Array, seconds: Array) -> Array:
     Returns:
         Booleans, shape ``[P]``; points that agree in both keep each other.
     """
-    order = np.lexsort((seconds, devices))
-    kept = np.zeros(len(order), dtype=bool)
-    best = np.inf
-    for count in np.unique(devices):
-        here = order[devices[order] == count]
-        fastest = seconds[here[0]]
-        if fastest < best:
-            kept[here[seconds[here] == fastest]] = True
-            best = fastest
-    return kept
+    fastest = pd.Series(seconds).groupby(devices).min()
+    fewer = fastest.cummin().shift(fill_value=np.inf)
+    return np.asarray((seconds == fastest.loc[devices]) & (seconds < fewer.loc[devices]))
 
 
 def plane(answer: Answer, throughput: Throughput) -> list[PlanePoint]:
@@ -73,31 +66,24 @@ def plane(answer: Answer, throughput: Throughput) -> list[PlanePoint]:
     Batch sizes are those that reached the target, those of the table, and the ends of what has a step time; all within
     the batch sizes that reached the target. Empty without a fit, or where none of them has a step time.
     """
-    fit, optimizer = answer.fit, answer.group.optimizer
-    if fit is None:
+    if answer.fit is None:
         return []
-
-    def among(devices: int) -> Callable[[float, float], Array]:
-        measured = [*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices)]
-        return lambda low, high: np.unique(
-            [size for size in (*measured, np.ceil(low), high // 1) if low <= size <= high]
-        )
-
+    optimizer, confidence = answer.group.optimizer, answer.confidence
     found = [
         PlanePoint(
             optimizer=optimizer,
             devices=entry.devices,
             batch_size=int(size),
             steps=float(steps),
-            seconds=float(steps * each),
+            seconds=float(seconds),
             seconds_low=finite_or_none(float(low)),
             seconds_high=finite_or_none(float(high)),
             on_frontier=False,
             assumption=throughput.assumption(optimizer, entry.devices),
         )
-        for entry in courses_of(fit, throughput, optimizer, most_devices(answer, throughput), among)
-        for size, steps, each, low, high in zip(
-            entry.batch_sizes, entry.steps, entry.seconds, *entry.ends(answer.confidence), strict=True
+        for entry in courses_of(answer, throughput, most_devices(answer, throughput), measured=True)
+        for size, steps, seconds, low, high in zip(
+            entry.batch_sizes, entry.steps, entry.time, *percentiles(entry.resampled_time, confidence), strict=True
         )
     ]
     kept = undominated(*(np.array([getattr(point, name) for point in found]) for name in ("devices", "seconds")))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.plain import plain
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
 from analysis.questions.comparison.frontier import PlanePoint, plane
-from analysis.questions.scopes import Scope, read_scopes, verdicts
+from analysis.questions.scopes import Findings, Scope, read_scopes, verdicts
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -22,57 +22,39 @@ class Comparison(Scope):
     """The optimizers of one sweep, workload and target.
 
     Attributes:
+        definition: of the critical batch size.
+        optimizers: their names.
         reference: the optimizer in the numerator of the token ratios.
-        ratios: one per other optimizer.
-        pairs: every ordered pair of optimizers.
-        points: the compute-time plane of all optimizers; empty without a throughput.
+        token_ratios: one per other optimizer.
+        critical_batch_sizes: every ordered pair of optimizers.
+        compute_time: the compute-time plane of all optimizers; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 
+    definition: str
+    optimizers: tuple[str, ...]
     reference: str
-    ratios: tuple[TokenRatio, ...]
-    pairs: tuple[CriticalPair, ...]
-    points: tuple[PlanePoint, ...]
+    token_ratios: tuple[TokenRatio, ...]
+    critical_batch_sizes: tuple[CriticalPair, ...]
+    compute_time: tuple[PlanePoint, ...]
     notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return self.scope | {
-            "target": self.answers[0].target.to_json(),
-            "definition": self.answers[0].definition,
-            "optimizers": [answer.group.optimizer for answer in self.answers],
-            "reference": self.reference,
-            "token_ratios": plain(self.ratios),
-            "critical_batch_sizes": plain(self.pairs),
-            "compute_time": plain(self.points),
-            "notes": list(self.notes),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparisons:
+class Comparisons(Findings):
     """What :func:`compare` found.
 
     Attributes:
         comparisons: one per sweep, workload and target.
-        config: how the numbers were made.
         throughput: seconds per step; ``None`` without the compute-time plane.
-        notes: what was left out, one line each.
     """
 
     comparisons: tuple[Comparison, ...]
-    config: AnalysisConfig
-    throughput: Throughput | None = None
-    notes: tuple[str, ...] = ()
+    throughput: Throughput | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            "throughput": self.throughput.statement if self.throughput else "",
-            "comparisons": plain(self.comparisons),
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"throughput": self.throughput.statement if self.throughput else ""}
 
 
 def compare(
@@ -132,9 +114,11 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
         notes += sorted({point.assumption for point in points if point.assumption and point.on_frontier})
     return Comparison(
         **vars(scope),
+        definition=chosen.definition,
+        optimizers=tuple(answer.group.optimizer for answer in answers),
         reference=chosen.group.optimizer,
-        ratios=tuple(ratios),
-        pairs=tuple(critical_pair(one, two) for one in answers for two in answers if one is not two),
-        points=tuple(points),
+        token_ratios=tuple(ratios),
+        critical_batch_sizes=tuple(critical_pair(one, two) for one, two in itertools.permutations(answers, 2)),
+        compute_time=tuple(points),
         notes=tuple(notes),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,6 +24,8 @@ OPTIONAL = ("optimizer", "group", "seed", "lr", "censored", "target", "tokens_pe
 SMALLEST, LARGEST = 1e-6, 1e15
 """Of a batch size, steps or a learning rate: beyond these a number is a slip, and products of two overflow nothing."""
 
+_NUMBERS = ("batch_size", "steps", "lr", "target")
+
 _LEFT = "leave the cell empty where the target was not reached"
 _UNLIKE = {
     "batch_size": ("batch", "bs", "size", "batch_tokens", "tokens", "batch_examples", "global_batch_size"),
@@ -33,35 +34,9 @@ _UNLIKE = {
 """What a column is called that may be meant; whether it is, a person has to say."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of the table.
-
-    Attributes:
-        place: where it stands, such as ``line 7``.
-        batch_size: examples per step.
-        steps: optimizer updates to the target, or the most that were run without reaching it; ``None`` where only that
-            it was not reached is known.
-        censored: whether the target was not reached.
-        optimizer, group, seed: as written; ``None`` without such a column.
-        lr, target, tokens_per_example: ``None`` without such a column.
-    """
-
-    place: str
-    batch_size: float
-    steps: float | None
-    censored: bool
-    optimizer: str | None = None
-    group: str | None = None
-    seed: str | None = None
-    lr: float | None = None
-    target: float | None = None
-    tokens_per_example: int | None = None
-
-
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
-) -> tuple[str, list[Row], list[str]]:
+) -> tuple[str, pd.DataFrame, list[str]]:
     """Read and check a table.
 
     Args:
@@ -69,7 +44,11 @@ def read(
         columns: our name of a column -> what it is called in the table, where that differs.
 
     Returns:
-        What to call the table in a message, its rows, and the columns that are not used.
+        What to call the table in a message, its rows, and the columns that are not used. The rows have the columns
+        :data:`REQUIRED` and :data:`OPTIONAL`, with ``None`` where there is no such column, and ``place``: where a row
+        stands, such as ``line 7``. ``steps`` are those to the target, or where ``censored`` the most that were run
+        without reaching it, NaN where only that it was not reached is known. ``optimizer``, ``group`` and ``seed`` are
+        texts as written.
 
     Raises:
         DataError: naming table, row and remedy.
@@ -88,7 +67,9 @@ def read(
         table.need(titles[name], _remedy(name, table.columns))
     titles = {name: title for name, title in titles.items() if title in table.columns}
     unused = [title for title in table.columns if title and title not in titles.values()]
-    return table.name, [_row(table, row, titles) for row in range(len(table.places))], unused
+    rows = pd.DataFrame([_row(table, row, titles) for row in range(len(table.places))], dtype=object)
+    rows[list(_NUMBERS)] = rows[list(_NUMBERS)].astype(float)
+    return table.name, rows, unused
 
 
 def _remedy(name: str, titles: Mapping[str, Any]) -> str:
@@ -103,7 +84,7 @@ def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     return f"if {shown(near[0])} holds {meaning}, pass --column {name}={shown(near[0], quote=False)}{unit}"
 
 
-def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> Row:
+def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:
     def get(name: str, parse: Callable[[Any], Any], required: str = "") -> Any:
         """The cell under our name; ``None`` without such a column, or where it is empty and may be."""
         if name not in titles:
@@ -114,20 +95,17 @@ def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> Row:
             return None
         return table.cell(index, titles[name], parse)
 
-    size = get("batch_size", _measured, "every row needs a batch size")
-    steps = get("steps", lambda cell: _measured(cell, _LEFT))
-    texts = {name: get(name, _text) or "" for name in ("optimizer", "group") if name in titles}
-    return Row(
-        place=table.places[index],
-        batch_size=size,
-        steps=steps,
-        censored=bool(get("censored", cells.flag)) or steps is None,
-        **texts,
-        seed=get("seed", _seed, "number the runs, or remove the column"),
-        lr=get("lr", _measured),
-        target=get("target", _target, "give the value that the steps lead to, or remove the column"),
-        tokens_per_example=get("tokens_per_example", cells.whole),
-    )
+    row = {
+        "place": table.places[index],
+        "batch_size": get("batch_size", _measured, "every row needs a batch size"),
+        "steps": get("steps", lambda cell: _measured(cell, _LEFT)),
+        "seed": get("seed", _seed, "number the runs, or remove the column"),
+        "lr": get("lr", _measured),
+        "target": get("target", _target, "give the value that the steps lead to, or remove the column"),
+        "tokens_per_example": get("tokens_per_example", cells.whole),
+    }
+    row |= {name: get(name, _text) or ("" if name in titles else None) for name in ("optimizer", "group")}
+    return row | {"censored": bool(get("censored", cells.flag)) or row["steps"] is None}
 
 
 def _measured(cell: Any, hint: str = "correct or remove the row") -> float:

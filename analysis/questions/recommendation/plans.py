@@ -56,9 +56,9 @@ class Plan(Plain):
         best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
         probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
             ``None`` without resamples.
-        steps: to target.
+        steps, examples, device_hours: to target.
         seconds: wall time to target, validation not included.
-        price: of a device-hour; ``None`` where it is not known.
+        cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
         remarks: what has to be said about it.
         objective_value: the objective, in its own unit.
         objective_resamples: the objective on every resample, shape ``[R]``.
@@ -72,29 +72,14 @@ class Plan(Plain):
     best_batch_size_interval: Interval
     probability_within_5_percent: float | None
     steps: Quantity
+    examples: Quantity
     seconds: Quantity
+    device_hours: Quantity
+    cost: Quantity | None
     price: float | None = field(repr=False)
     remarks: tuple[str, ...]
     objective_value: float = field(repr=False)
     objective_resamples: Array = field(repr=False)
-
-    @property
-    def device_hours(self) -> Quantity:
-        return self.seconds.times(self.devices / 3600)
-
-    @property
-    def cost(self) -> Quantity | None:
-        """In the currency of the price."""
-        return None if self.price is None else self.device_hours.times(self.price)
-
-    @property
-    def examples(self) -> Quantity:
-        return self.steps.times(self.batch_size)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
-        more = {name: plain(getattr(self, name)) for name in ("examples", "device_hours", "cost")}
-        return super().to_json() | more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
@@ -12,7 +12,7 @@ from analysis.estimate.quantity import Plain
 from analysis.plain import plain
 from analysis.questions.recommendation import advise, probabilities_of_best
 from analysis.questions.recommendation.plans import Advice, Wish
-from analysis.questions.scopes import Scope, read_scopes
+from analysis.questions.scopes import Findings, Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.target import Target
 
@@ -42,41 +42,31 @@ class Recommendation(Scope):
         winners: one per objective; empty where nothing can be recommended.
     """
 
-    advice: tuple[Advice, ...]
-    winners: tuple[Winner, ...]
+    advice: tuple[Advice, ...] = field(repr=False)
+    winners: tuple[Winner, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return self.scope | {"optimizers": plain(self.advice), "best": plain(self.winners)}
+        return super().to_json() | {"optimizers": plain(self.advice), "best": plain(self.winners)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommendations:
+class Recommendations(Findings):
     """What :func:`recommend` found.
 
     Attributes:
         wish: what was asked for.
         recommendations: one per sweep, workload and target.
-        config: how the numbers were made.
         throughput: seconds per step.
-        notes: what was left out, one line each.
     """
 
-    wish: Wish
+    wish: Wish = field(repr=False)
     recommendations: tuple[Recommendation, ...]
-    config: AnalysisConfig
-    throughput: Throughput
-    notes: tuple[str, ...] = ()
+    throughput: Throughput = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            **asdict(self.wish),
-            "throughput": self.throughput.statement,
-            "recommendations": plain(self.recommendations),
-            "notes": list(self.notes),
-        }
+        return super().to_json() | asdict(self.wish) | {"throughput": self.throughput.statement}
 
 
 def recommend(
@@ -108,21 +98,17 @@ def recommend(
         winners = _winners(advice, wish, config.seed)
         recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(
-        wish=wish,
-        recommendations=tuple(recommendations),
-        config=config,
-        throughput=throughput,
-        notes=notes,
+        wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
     )
 
 
 def _winners(advice: Sequence[Advice], wish: Wish, seed: int) -> tuple[Winner, ...]:
-    able = [entry for entry in advice if entry.plans]
     found = []
-    for objective in wish.objectives if able else ():
-        plans = [entry.plans[objective] for entry in able]
-        best = min(range(len(plans)), key=lambda index: plans[index].objective_value)
-        shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
-        probability = None if shares is None else shares[best]
-        found.append(Winner(objective=objective, optimizer=able[best].optimizer, probability=probability))
+    for objective in wish.objectives:
+        plans = [entry.plans[objective] for entry in advice if entry.plans]
+        if plans:
+            shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
+            at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
+            probability = None if shares is None else shares[at]
+            found.append(Winner(objective=objective, optimizer=plans[at].optimizer, probability=probability))
     return tuple(found)
