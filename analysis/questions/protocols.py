@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.estimate.estimates import Estimate, estimates
 from analysis.estimate.fitting.exponent import Belief
@@ -31,7 +32,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Missing:
-    """Cells of a protocol that were never run, at one learning rate.
+    """Cells of a protocol that were never run, those that one sweep runs.
 
     Attributes:
         lr: the learning rate to run.
@@ -113,26 +114,21 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
 def _common(studies: Sequence[Study]) -> float:
     """The learning rate that reaches the target at the most batch sizes; among such, with the least excess of its ln
     steps over those of the best one there, averaged over them."""
-    excess: dict[float, list[float]] = {}
+    excess = []
     for study in studies:
-        if study.winner is None:
-            continue
-        least = _mean_log(study.steps[study.winner])
-        for lr, steps in zip(study.lrs.tolist(), study.steps, strict=True):
-            if np.isfinite(steps).any():
-                excess.setdefault(lr, []).append(_mean_log(steps) - least)
-    return min(excess, key=lambda lr: (-len(excess[lr]), float(np.mean(excess[lr])), lr))
-
-
-def _mean_log(steps: np.ndarray) -> float:
-    return float(np.log(steps[np.isfinite(steps)]).mean())
+        if study.winner is not None:
+            mean = pd.DataFrame(np.log(study.steps), index=study.lrs).mean(axis=1)
+            excess.append((mean - mean.iloc[study.winner]).dropna())
+    found = pd.concat(excess).groupby(level=0).agg(["size", "mean"])
+    return float(found.sort_values(["size", "mean"], ascending=[False, True]).index[0])
 
 
 def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: dict[int, float]) -> Protocol:
     grid = np.unique(np.concatenate([study.lrs for study in answer.studies]))
     grid = grid[np.isfinite(grid)]
     lrs: dict[int, float] = {}
-    kept, missing = [], []
+    kept: list[Study] = []
+    missing: dict[tuple[float, tuple[int, ...]], list[int]] = {}
     for study in answer.studies:
         candidates = snapped(wanted[study.batch_size], grid)
         ran = dict(zip(study.lrs.tolist(), ~np.isin(study.status, NOT_RUN), strict=True))
@@ -143,13 +139,17 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
             kept.append(_only(study, study.lrs.tolist().index(lr)))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
-            missing.append((lr, study.batch_size, tuple(lacking.tolist())))
+            missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
+    folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
     return Protocol(
         name=name,
         reference=reference,
         lrs=lrs,
         answer=replace(answer, **vars(_estimate(answer, kept))),
-        missing=_together(answer, missing),
+        missing=tuple(
+            Missing(lr, tuple(sizes), seeds, adding(folder, optimizer, sizes, seeds, [lr]))
+            for (lr, seeds), sizes in missing.items()
+        ),
     )
 
 
@@ -187,16 +187,3 @@ def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
     failed = ["no trial with these learning rates reached the target"]
     target = [answer.target.value]
     return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]
-
-
-def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:
-    """Missing cells, one entry for those that one sweep runs."""
-    groups: dict[tuple[float, tuple[int, ...]], list[int]] = {}
-    for lr, size, seeds in cells:
-        groups.setdefault((lr, seeds), []).append(size)
-    group = answer.group
-    optimizer = group.optimizer.partition("(")[0]
-    return tuple(
-        Missing(lr, tuple(sizes), seeds, adding(group.folder, optimizer, sizes, seeds, [lr]))
-        for (lr, seeds), sizes in groups.items()
-    )

@@ -16,8 +16,7 @@ from analysis.phrases import plural, time_unit
 from analysis.present import style
 from analysis.present.figures import FIGURES, about, figure, tidy
 from analysis.questions.courses import course
-from analysis.questions.recommendation.plans import Plan
-from analysis.questions.recommendation.result import Recommendations
+from analysis.questions.recommendation.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]

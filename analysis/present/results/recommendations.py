@@ -10,8 +10,7 @@ from analysis.phrases import plural, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.numbers import number, percent, with_interval
 from analysis.present.table import Column, Table
-from analysis.questions.recommendation.plans import Doubling, Plan
-from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner
+from analysis.questions.recommendation.plans import Doubling, Plan, Recommendation, Recommendations, Winner
 
 
 @presentation.register

@@ -20,11 +20,13 @@ the same batch size; they differ in the devices.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
 from analysis.estimate.quantity import Quantity
@@ -32,8 +34,18 @@ from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.comparison import shuffled
 from analysis.questions.courses import Course, course, courses_of
-from analysis.questions.recommendation.plans import Advice, Doubling, Plan, Wish
+from analysis.questions.recommendation.plans import (
+    Advice,
+    Doubling,
+    Plan,
+    Recommendation,
+    Recommendations,
+    Winner,
+    Wish,
+)
+from analysis.questions.scopes import read_scopes
 from analysis.read.throughput import Throughput
+from cbs.target import Target
 
 NEAR = 1.05
 """A batch size is near the best when it takes at most this multiple of the best."""
@@ -43,6 +55,40 @@ _ROUNDING = 1e-9
 
 _FLAT = 5e-3
 """Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
+
+
+def recommend(
+    path: str | os.PathLike[str],
+    throughput: Throughput,
+    wish: Wish,
+    config: AnalysisConfig | None = None,
+    *,
+    targets: Sequence[float | Target] | None = None,
+) -> Recommendations:
+    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
+
+    Args:
+        path: one sweep, or a folder of sweeps.
+        throughput: seconds per step.
+        wish: devices and prices.
+        config: how the numbers are made.
+        targets: as of :func:`analysis.analyze`.
+
+    Raises:
+        ConfigError: if the target cannot be used.
+        ResultsError: if the results cannot be read.
+    """
+    config = config or AnalysisConfig()
+    found, notes = read_scopes(path, config, targets)
+    recommendations = []
+    for scope in found:
+        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
+        winners = tuple(_winner(plans, config.seed) for plans in by_objective if plans)
+        recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
+    return Recommendations(
+        wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
+    )
 
 
 def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
@@ -62,11 +108,17 @@ def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
 def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | None:
     """Probability of each plan, of as many optimizers, to have the smallest objective; ``None`` where one has no
     resamples. The optimizers are independent."""
-    if not plans or not all(len(plan.objective_resamples) for plan in plans):
+    if not all(len(plan.objective_resamples) for plan in plans):
         return None
-    table = [shuffled(plan.objective_resamples, seed=seed, turn=turn) for turn, plan in enumerate(plans)]
-    best = np.argmin(table, axis=0)
+    best = np.argmin([shuffled(plan.objective_resamples, seed=seed, turn=at) for at, plan in enumerate(plans)], axis=0)
     return [float((best == index).mean()) for index in range(len(plans))]
+
+
+def _winner(plans: Sequence[Plan], seed: int) -> Winner:
+    shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
+    at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
+    probability = None if shares is None else shares[at]
+    return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
 
 
 def _weights(objective: str, entry: Course, wish: Wish, price: float | None) -> Array:

@@ -1,15 +1,17 @@
-"""What is asked for and what is advised: objectives, a batch size for each, what twice the devices buy."""
+"""What is asked for and what is recommended: objectives, a batch size for each, what twice the devices buy."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analysis.arrays import Array
 from analysis.estimate.quantity import Interval, Plain, Quantity
 from analysis.estimate.result import Answer
 from analysis.plain import plain
+from analysis.questions.scopes import Findings, Scope
+from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 
 OBJECTIVES = ("time", "cost", "examples", "priced")
@@ -130,3 +132,55 @@ class Advice:
             "doubling_devices": plain(self.doubling),
             "remarks": list(self.remarks),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner(Plain):
+    """The optimizer that is best for an objective.
+
+    Attributes:
+        objective: what is as small as can be.
+        optimizer: the best one.
+        probability: that it is, every optimizer at its own recommended batch size; ``None`` without resamples, or
+            with one optimizer.
+    """
+
+    objective: str
+    optimizer: str
+    probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Scope):
+    """What to train with, for one sweep, workload and target.
+
+    Attributes:
+        advice: one per optimizer.
+        winners: one per objective; empty where nothing can be recommended.
+    """
+
+    advice: tuple[Advice, ...] = field(repr=False)
+    winners: tuple[Winner, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return super().to_json() | {"optimizers": plain(self.advice), "best": plain(self.winners)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendations(Findings):
+    """What :func:`recommend` found.
+
+    Attributes:
+        wish: what was asked for.
+        recommendations: one per sweep, workload and target.
+        throughput: seconds per step.
+    """
+
+    wish: Wish = field(repr=False)
+    recommendations: tuple[Recommendation, ...]
+    throughput: Throughput = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        return super().to_json() | asdict(self.wish) | {"throughput": self.throughput.statement}

@@ -16,8 +16,8 @@ from analysis.config import AnalysisConfig
 from analysis.files import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.comparison.result import compare
+from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish
-from analysis.questions.recommendation.result import recommend
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
 from tests.analysis.present.test_table import WIDTHS, lacking, text
