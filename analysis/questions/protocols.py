@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.estimates import estimates
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
@@ -136,16 +136,28 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         lr = (tried or candidates)[0]
         if tried:
             lrs[study.batch_size] = lr
-            kept.append(_only(study, study.lrs.tolist().index(lr)))
+            # without its name: that a grid of one ends there is no finding
+            row = slice(at := study.lrs.tolist().index(lr), at + 1)
+            status = np.where(np.isin(study.status[row], NOT_RUN), "", study.status[row])
+            parts = {name: getattr(study, name)[row] for name in ("steps", "bound", "trials")}
+            kept.append(replace(study, lrs=np.full(1, np.nan), status=status, **parts))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
             missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
+    believed = []
+    if answer.fit is not None:
+        # the same about the exponent of the curve, so that only the trials differ
+        exponent = answer.fit.exponent
+        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
+    failed = ["no trial with these learning rates reached the target"]
+    target = [answer.target.value]
+    (estimate,) = estimates([kept], answer.config, targets=target, not_reached=failed, believed=believed)
     folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
     return Protocol(
         name=name,
         reference=reference,
         lrs=lrs,
-        answer=replace(answer, **vars(_estimate(answer, kept))),
+        answer=replace(answer, **vars(estimate)),
         missing=tuple(
             Missing(lr, tuple(sizes), seeds, adding(folder, optimizer, sizes, seeds, [lr]))
             for (lr, seeds), sizes in missing.items()
@@ -162,28 +174,7 @@ def snapped(wanted: float, grid: np.ndarray) -> list[float]:
         grid: all that were tried, increasing.
     """
     logs, at = np.log(grid), math.log(wanted)
-    steps = np.diff(logs)
-    below, above = np.append(steps[:1], steps), np.append(steps, steps[-1:])
-    half = np.where(at < logs, below, above) / 2 if len(steps) else np.zeros(1)
-    distance = np.abs(logs - at)
-    near = np.flatnonzero(distance <= half + _ROUNDING)
-    near = near[np.argsort(np.round(distance[near], 9), kind="stable")]
+    middle = (logs[1:] + logs[:-1]) / 2
+    edges = np.concatenate([2 * logs[:1] - middle[:1], middle, 2 * logs[-1:] - middle[-1:]]) if len(middle) else logs
+    near = np.flatnonzero((edges[: len(logs)] - _ROUNDING <= at) & (at <= edges[-len(logs) :] + _ROUNDING))
     return grid[near].tolist() or [float(f"{wanted:.4g}")]
-
-
-def _only(study: Study, row: int) -> Study:
-    """One learning rate of a study. It goes without its name: that a grid of one ends there is no finding."""
-    part = {name: getattr(study, name)[row : row + 1] for name in ("steps", "status", "bound", "trials")}
-    part["status"] = np.where(np.isin(part["status"], NOT_RUN), "", part["status"])
-    return replace(study, lrs=np.full(1, np.nan), **part)
-
-
-def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
-    """With the same belief about the exponent of the curve, so that only the trials differ."""
-    believed = []
-    if answer.fit is not None:
-        exponent = answer.fit.exponent
-        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
-    failed = ["no trial with these learning rates reached the target"]
-    target = [answer.target.value]
-    return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]

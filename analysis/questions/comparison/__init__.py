@@ -14,7 +14,7 @@ twice, so what compares them is widened by t at the degrees of freedom of Welch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +33,8 @@ DEFAULT_REFERENCE = "adamw"
 
 _RESOLUTION = 60
 
-Drawn = tuple[Array | float | None, Array]
-"""A logarithm of an answer, and its resamples; ``None`` where it has no value."""
+Drawn = tuple[Array, Array]
+"""Logarithms of an answer, shape ``[K]`` or a scalar, and their resamples, shape ``[R, K]`` or ``[R]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,30 +117,20 @@ def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
 
 def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     """Examples to target of ``reference`` over those of ``other``, at every batch size both reached."""
-    ours, theirs = (_log_steps(answer) for answer in (reference, other))
-    shared = sorted(ours.keys() & theirs.keys())
-    sizes = np.array(shared, dtype=float)
-    confidence, seed = reference.confidence, reference.config.seed
+    confidence, seed, both = reference.confidence, reference.config.seed, (reference, other)
 
-    def measured(answer: Answer) -> Drawn:
-        fit = answer.fit
-        if fit is None:
-            return None, np.empty((0, len(sizes)))
-        place = np.searchsorted(fit.batch_sizes, sizes)
-        return fit.log_steps[place], fit.measured_resamples[:, place]
-
-    def ratios(at: Iterable[float], values: Array, ends: Iterable[Interval]) -> tuple[RatioAt, ...]:
-        return tuple(
-            RatioAt(batch_size=size, value=math.exp(value), interval=end)
-            for size, value, end in zip(at, values, ends, strict=True)
-        )
-
-    def difference(read: Callable[[Answer], Drawn]) -> Array:
-        mine, its = _narrowed(reference, other, read)
+    def difference(one: Drawn, two: Drawn) -> Drawn:
+        mine, its = _narrowed(reference, other, one, two)
         count = min(len(mine), len(its))
-        return mine[:count] - shuffled(its, seed=seed)[:count]
+        return one[0] - two[0], mine[:count] - shuffled(its, seed=seed)[:count]
 
-    values, resampled = np.array([ours[size] - theirs[size] for size in shared]), difference(measured)
+    def ratios(at: Array, values: Array, ends: Iterable[Interval]) -> tuple[RatioAt, ...]:
+        rows = zip(at.tolist(), np.exp(values).tolist(), ends, strict=True)
+        return tuple(RatioAt(batch_size=size, value=value, interval=end) for size, value, end in rows)
+
+    (sizes, *one), (others, *two) = map(_measured, both)
+    shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
+    values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
     found = TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
@@ -148,17 +138,19 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     )
     if len(shared) < 2:
         return found
-    grid, x = np.geomspace(sizes[0], sizes[-1], _RESOLUTION), np.log(sizes) - np.log(sizes).mean()
-    estimate = _curve(reference, grid)[0] - _curve(other, grid)[0]
-    band = np.exp(percentiles(difference(lambda answer: _curve(answer, grid)), confidence))
+    grid, x = np.geomspace(shared[0], shared[-1], _RESOLUTION), np.log(shared) - np.log(shared).mean()
+    estimate, along = difference(*(_curve(answer, grid) for answer in both))
     slopes = resampled @ x / (x @ x)
     low, high = map(finite_or_none, percentiles(slopes, confidence).tolist())
+    ends, difference_of_ends = shared[[0, -1]], np.array([1.0, -1.0])
+    curves = (_curve(answer, ends) for answer in both)
+    falls = ((centre @ difference_of_ends, drawn @ difference_of_ends) for centre, drawn in curves)
+    its_fall, fall = _narrowed(reference, other, *falls)
     # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
-    its, mine = _narrowed(reference, other, lambda answer: _fall(answer, sizes))
-    rises = np.searchsorted(np.sort(its), mine + ROUNDING, side="right") / max(1, len(its))
+    rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
     return replace(
         found,
-        curve=ratios(grid, estimate, zip(*band, strict=True)),
+        curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
         probability_not_decreasing=float(rises.mean()) if len(slopes) else None,
         slope=Quantity(float(values @ x / (x @ x)), (low, high)),
         probability_slope_not_negative=float((slopes >= 0).mean()) if len(slopes) else None,
@@ -171,7 +163,9 @@ def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
     Resamples that the data do not bound (0, infinity) count as that; where both are the same one, neither is the
     larger. Resamples without a value are left out.
     """
-    mine, its = (values[~np.isnan(values)] for values in _narrowed(larger, smaller, _log_critical))
+    mine, its = (
+        values[~np.isnan(values)] for values in _narrowed(larger, smaller, *map(_log_critical, (larger, smaller)))
+    )
     values = larger.critical_batch_size, smaller.critical_batch_size
     return CriticalPair(
         larger=larger.group.optimizer,
@@ -223,40 +217,38 @@ def narrowing(first: Fit | None, second: Fit | None, confidence: float) -> tuple
     return one, two
 
 
-def _narrowed(first: Answer, second: Answer, read: Callable[[Answer], Drawn]) -> tuple[Array, Array]:
-    """Resamples of a logarithm of both, nearer to its estimate as :func:`narrowing` says; infinite ones stay that."""
+def _narrowed(first: Answer, second: Answer, one: Drawn, two: Drawn) -> tuple[Array, Array]:
+    """Resamples of a logarithm of both, nearer to its estimate as :func:`narrowing` says; infinite ones, and those of
+    an unknown (NaN) estimate, stay as they are."""
     factors = narrowing(first.fit, second.fit, first.confidence)
-    one, two = (
-        values if centre is None else centre + factor * (values - centre)
-        for (centre, values), factor in zip(map(read, (first, second)), factors, strict=True)
+    mine, its = (
+        np.where(np.isnan(centre), values, centre + factor * (values - centre))
+        for (centre, values), factor in zip((one, two), factors, strict=True)
     )
-    return one, two
+    return mine, its
 
 
-def _log_steps(answer: Answer) -> dict[int, float]:
-    """Natural log of the steps to target by batch size: what the curve is fitted to, else the mean over seeds."""
-    if answer.fit is not None:
-        return {int(size): float(log) for size, log in zip(answer.fit.batch_sizes, answer.fit.log_steps, strict=True)}
-    return {point.batch_size: math.log(point.steps_to_target) for point in answer.points if point.steps_to_target}
+def _measured(answer: Answer) -> tuple[Array, Array, Array]:
+    """Batch sizes and natural log of the steps to target: what the curve is fitted to, with its resamples, else the
+    mean over seeds."""
+    fit = answer.fit
+    if fit is not None:
+        return fit.batch_sizes.astype(int), fit.log_steps, fit.measured_resamples
+    steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
+    return np.array([*steps], dtype=int), np.log([*steps.values()]), np.empty((0, len(steps)))
 
 
 def _log_critical(answer: Answer) -> Drawn:
     value = answer.critical_batch_size
     with np.errstate(divide="ignore"):
-        return None if value is None else math.log(value), np.log(answer.critical.resampled)
+        return np.array(math.nan if value is None else math.log(value)), np.log(answer.critical.resampled)
 
 
-def _curve(answer: Answer, batch_sizes: Array) -> tuple[Array, Array]:
+def _curve(answer: Answer, batch_sizes: Array) -> Drawn:
     """Log steps of the fit and of its resamples."""
     fit = answer.fit
     assert fit is not None
     return fit.estimate.log_steps(batch_sizes), fit.resampled.log_steps(batch_sizes)
-
-
-def _fall(answer: Answer, batch_sizes: Array) -> tuple[Array, Array]:
-    """Of the log steps between the first and the last batch size."""
-    centre, resampled = (steps @ np.array([1.0, -1.0]) for steps in _curve(answer, batch_sizes[[0, -1]]))
-    return centre, resampled
 
 
 def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int) -> Interval:

@@ -63,25 +63,19 @@ class TableFit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        fits = [self._fit(answer, *names) for answer, names in zip(self.answers, self.names, strict=True)]
+        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
+        fits = []
+        for answer, (group, optimizer) in zip(self.answers, self.names, strict=True):
+            whole = _without_noise_scales(fit_to_json(answer, self.answers))
+            fit = {"group": group} | {key: value for key, value in whole.items() if key not in left_out}
+            fit |= {"optimizer": optimizer, "target": known_value(answer.target), "confidence": answer.confidence}
+            fit |= {"options": answer.critical.options, "points": list(map(_without_noise_scales, whole["points"]))}
+            fits.append(fit)
         return {"table": self.name, "unit": self.unit, "fits": fits, "notes": list(self.notes)}
 
-    def _fit(self, answer: Answer, group: str | None, optimizer: str | None) -> dict[str, Any]:
-        whole = fit_to_json(answer, self.answers)
-        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
-        rest = {key: value for key, value in whole.items() if key not in left_out and "noise_scale" not in key}
-        points = [{key: value for key, value in point.items() if "noise_scale" not in key} for point in rest["points"]]
-        return (
-            {"group": group}
-            | rest
-            | {
-                "optimizer": optimizer,
-                "target": known_value(answer.target),
-                "confidence": answer.confidence,
-                "options": answer.critical.options,
-                "points": points,
-            }
-        )
+
+def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if "noise_scale" not in key}
 
 
 def fit_table(

@@ -121,20 +121,14 @@ def _winner(plans: Sequence[Plan], seed: int) -> Winner:
     return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
 
 
-def _weights(objective: str, entry: Course, wish: Wish, price: float | None) -> Array:
-    """What a step costs in the objective, shape ``[K]``."""
-    if objective == "examples":
-        return entry.batch_sizes
-    if objective == "time":
-        return entry.seconds
-    extra = wish.price_ratio if objective == "priced" and wish.price_ratio is not None else 0.0
-    return entry.seconds * (entry.devices + extra) * (1.0 if price is None else price) / 3600
-
-
 def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[Course]) -> Plan:
     optimizer, confidence = answer.group.optimizer, answer.confidence
     prices = [wish.price if wish.price is not None else throughput.price(optimizer, c.devices) for c in courses]
-    weights = [_weights(objective, c, wish, price) for c, price in zip(courses, prices, strict=True)]
+    weights = []
+    for entry, price in zip(courses, prices, strict=True):
+        hourly = (entry.devices + (wish.price_ratio or 0.0 if objective == "priced" else 0.0)) * (price or 1.0) / 3600
+        each = {"time": entry.seconds, "examples": entry.batch_sizes}
+        weights.append(each.get(objective, entry.seconds * hourly))
     # of equals the one on more devices, which is the sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
     entry, weight, price = courses[chosen], weights[chosen], prices[chosen]

@@ -74,7 +74,8 @@ def scale(
         ConfigError: if an argument is out of its domain.
         ResultsError: if there is nothing to fit.
     """
-    _check(paths, against, at, [*(hold_data or []), *([] if data_at_batch is None else [data_at_batch])])
+    positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
+    _check(paths, against, at, positive)
     config = config or AnalysisConfig()
     answers, notes = read(paths, config, targets)
     measured, left_out = points_of(answers, data_at_batch)
@@ -88,9 +89,13 @@ def scale(
         for law in laws(points, axis, config, at=at or ())
     ]
     for axis in against or ():
-        _require(axis, [law for law in fitted if law.axis == axis])
+        own = [law for law in fitted if law.axis == axis]
+        if all(law.fit is None and "does not vary" in law.remark for law in own):
+            raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in own)}")
     notes += [f"{law.axis}, {law.optimizer}: {law.remark}" for law in fitted if law.fit is None]
-    names = list(dict.fromkeys(vary or _comparable(points)))
+    names = list(dict.fromkeys(vary or varying(points, options(points))))
+    # the parameters follow a single option that varies
+    names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
     compared = [law for name in names for law in comparisons(points, name, config)]
     for data in hold_data or ():
         interpolated, missing = at_data(measured, data, config.confidence)
@@ -128,21 +133,9 @@ def _check(
             )
     if at and len(set(against or ())) != 1:
         raise ConfigError("--at needs exactly one --against, whose unit it is in")
-    for value in (*(at or ()), *positive):
+    for value in positive:
         if not 0 < value < float("inf"):
             raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
-
-
-def _require(axis: str, fitted: Sequence[Law]) -> None:
-    """Refuse an axis that was asked for and along which nothing varies."""
-    if all(law.fit is None and "does not vary" in law.remark for law in fitted):
-        raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in fitted)}")
-
-
-def _comparable(points: Sequence[ScalingPoint]) -> list[str]:
-    """Options of the workload that vary, and the parameters unless they follow a single one of them."""
-    names = varying(points, options(points))
-    return [*names, *(varying(points, ["parameters"]) if len(names) != 1 else [])]
 
 
 def _three_terms(

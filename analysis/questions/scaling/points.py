@@ -73,12 +73,15 @@ class ScalingPoint:
     log_critical_resamples: Array = field(repr=False)
     log_data_resamples: Array = field(repr=False)
 
-    def value(self, axis: str) -> float | None:
-        """Of one of :data:`AXES`; ``None`` where it is not known or has no logarithm."""
-        if axis == "loss":
-            return self.target.value if self.target.direction == "below" and self.target.value > 0 else None
-        found = getattr(self, axis)
-        return None if found is None else float(found)
+    @property
+    def values(self) -> dict[str, float]:
+        """Axes and options of the workload that are positive numbers; that of a named size is its parameters."""
+        found = {**self.workload_options, **{name: getattr(self, name) for name in AXES if name != "loss"}}
+        found["loss"] = self.target.value if self.target.direction == "below" else None
+        if isinstance(found.get("size"), str):
+            found["size"] = self.parameters
+        numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
+        return {name: float(value) for name, value in numbers.items() if value > 0}
 
     def log_resamples(self, axis: str) -> Array:
         """Of the natural logarithm of an axis or an option, up to a constant, shape ``[R]``."""
