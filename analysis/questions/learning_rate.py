@@ -69,9 +69,7 @@ def learning_rates(
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        config: how the numbers are made.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target.
+        path, config, targets: as of :func:`analysis.analyze`.
         reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
 
     Raises:
@@ -80,22 +78,19 @@ def learning_rates(
     """
     config = config or AnalysisConfig()
     results = load(path)
-    found = answers(results, config, targets=targets, noise=False)
-    return LearningRates(
-        config=config,
-        entries=tuple(_entry(answer, reference) for answer in found),
-        notes=tuple(results.notes),
-    )
-
-
-def _entry(answer: Answer, reference: int | None) -> LearningRate:
-    config = answer.config
-    law = learning_rate_law(answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed)
-    starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
-    factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
-    return LearningRate(
-        answer=answer,
-        law=law,
-        factors=tuple(factor for factor in factors if factor is not None),
-        protocols=protocols(answer, reference),
-    )
+    entries = []
+    for answer in answers(results, config, targets=targets, noise=False):
+        law = learning_rate_law(
+            answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed
+        )
+        starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
+        factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
+        entries.append(
+            LearningRate(
+                answer=answer,
+                law=law,
+                factors=tuple(factor for factor in factors if factor is not None),
+                protocols=protocols(answer, reference),
+            )
+        )
+    return LearningRates(config=config, entries=tuple(entries), notes=tuple(results.notes))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer, answers, scopes
 from analysis.plain import shown
 from analysis.read.results import load
@@ -75,12 +74,3 @@ def read_scopes(
         )
         for scope, members in found.items()
     ], tuple(results.notes)
-
-
-def verdicts(answers: Sequence[Answer]) -> list[str]:
-    """What is said against the answers, one line each."""
-    return [
-        f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}"
-        for answer in answers
-        if answer.verdict is not Verdict.OK
-    ]

@@ -19,9 +19,7 @@ _TIMES = ["seconds", "seconds_low", "seconds_high"]
 def compute(found: Comparisons) -> pd.DataFrame:
     """One row per optimizer, number of devices and batch size; ``on_frontier`` where nothing is better in both."""
     rows = [
-        {"panel": comparison.title} | point.to_json()
-        for comparison in found.comparisons
-        for point in comparison.compute_time
+        {"panel": comparison.title} | point for comparison in found.comparisons for point in comparison.compute_time
     ]
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 

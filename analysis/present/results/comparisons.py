@@ -91,7 +91,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer, number of devices and batch size."""
-    rows = [comparison.scope | point.to_json() for comparison in comparisons for point in comparison.compute_time]
+    rows = [comparison.scope | point for comparison in comparisons for point in comparison.compute_time]
     unit, length = time_unit(row["seconds"] for row in rows if row["on_frontier"])
 
     def ends(row: dict[str, float | None]) -> tuple[float | None, ...]:

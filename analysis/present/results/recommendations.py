@@ -106,8 +106,8 @@ def sentences(recommendation: Recommendation) -> list[str]:
                 f"{share(near)}; the best batch size itself lies within [{number(ends[0])}, "
                 f"{number(ends[1])}]"
             )
-        if advice.doubling is not None:
-            lines.append(_doubling(advice.optimizer, advice.doubling, said=remarks))
+        if advice.doubling_devices is not None:
+            lines.append(_doubling(advice.optimizer, advice.doubling_devices, said=remarks))
     return lines
 
 

@@ -142,10 +142,8 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     estimate, along = difference(*(_curve(answer, grid) for answer in both))
     slopes = resampled @ x / (x @ x)
     low, high = map(finite_or_none, percentiles(slopes, confidence).tolist())
-    ends, difference_of_ends = shared[[0, -1]], np.array([1.0, -1.0])
-    curves = (_curve(answer, ends) for answer in both)
-    falls = ((centre @ difference_of_ends, drawn @ difference_of_ends) for centre, drawn in curves)
-    its_fall, fall = _narrowed(reference, other, *falls)
+    ends = [_curve(answer, shared[[0, -1]]) for answer in both]
+    its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
     # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
     rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
     return replace(

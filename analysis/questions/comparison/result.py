@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
-from analysis.questions.comparison.frontier import PlanePoint, plane
-from analysis.questions.scopes import Findings, Scope, read_scopes, verdicts
+from analysis.questions.comparison.frontier import plane
+from analysis.questions.scopes import Findings, Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -27,7 +28,7 @@ class Comparison(Scope):
         reference: the optimizer in the numerator of the token ratios.
         token_ratios: one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
-        compute_time: the compute-time plane of all optimizers; empty without a throughput.
+        compute_time: rows of :func:`analysis.questions.comparison.frontier.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 
@@ -36,7 +37,7 @@ class Comparison(Scope):
     reference: str
     token_ratios: tuple[TokenRatio, ...]
     critical_batch_sizes: tuple[CriticalPair, ...]
-    compute_time: tuple[PlanePoint, ...]
+    compute_time: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
 
 
@@ -67,10 +68,10 @@ def compare(
 ) -> Comparisons:
     """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
 
+    Optimizers of one sweep and workload are compared.
+
     Args:
-        path: one sweep, or a folder of sweeps; optimizers of one sweep and workload are compared.
-        config: how the numbers are made.
-        targets: as of :func:`analysis.analyze`.
+        path, config, targets: as of :func:`analysis.analyze`.
         reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
             first.
         throughput: seconds per step; ``None`` leaves the compute-time plane out.
@@ -97,7 +98,8 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     chosen = pick_reference(answers, reference)
     others = [answer for answer in answers if answer is not chosen]
     ratios = [token_ratio(chosen, other) for other in others]
-    notes = verdicts(answers)
+    doubted = [answer for answer in answers if answer.verdict is not Verdict.OK]
+    notes = [f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}" for answer in doubted]
     if reference is not None and not named(answers, reference):
         notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
     if not others:
@@ -109,9 +111,9 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     ]
     points = [] if throughput is None else [point for answer in answers for point in plane(answer, throughput)]
     if throughput is not None:
-        missing = {answer.group.optimizer for answer in answers} - {point.optimizer for point in points}
+        missing = {answer.group.optimizer for answer in answers} - {point["optimizer"] for point in points}
         notes += [f"{name}: no batch size that reached the target has a step time" for name in sorted(missing)]
-        notes += sorted({point.assumption for point in points if point.assumption and point.on_frontier})
+        notes += sorted({point["assumption"] for point in points if point["assumption"] and point["on_frontier"]})
     return Comparison(
         **vars(scope),
         definition=chosen.definition,

@@ -68,11 +68,9 @@ def recommend(
     """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
 
     Args:
-        path: one sweep, or a folder of sweeps.
+        path, config, targets: as of :func:`analysis.analyze`.
         throughput: seconds per step.
         wish: devices and prices.
-        config: how the numbers are made.
-        targets: as of :func:`analysis.analyze`.
 
     Raises:
         ConfigError: if the target cannot be used.
@@ -100,7 +98,7 @@ def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
     return Advice(
         answer=answer,
         plans={name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses},
-        doubling=_doubling(answer, throughput, wish.devices) if courses else None,
+        doubling_devices=_doubling(answer, throughput, wish.devices) if courses else None,
         remarks=tuple(remarks),
     )
 
@@ -124,11 +122,12 @@ def _winner(plans: Sequence[Plan], seed: int) -> Winner:
 def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[Course]) -> Plan:
     optimizer, confidence = answer.group.optimizer, answer.confidence
     prices = [wish.price if wish.price is not None else throughput.price(optimizer, c.devices) for c in courses]
-    weights = []
-    for entry, price in zip(courses, prices, strict=True):
-        hourly = (entry.devices + (wish.price_ratio or 0.0 if objective == "priced" else 0.0)) * (price or 1.0) / 3600
-        each = {"time": entry.seconds, "examples": entry.batch_sizes}
-        weights.append(each.get(objective, entry.seconds * hourly))
+    extra = wish.price_ratio or 0.0 if objective == "priced" else 0.0
+    rates = [(c.devices + extra) * (price or 1.0) / 3600 for c, price in zip(courses, prices, strict=True)]
+    weights = [
+        c.batch_sizes if objective == "examples" else c.seconds * (1.0 if objective == "time" else rate)
+        for c, rate in zip(courses, rates, strict=True)
+    ]
     # of equals the one on more devices, which is the sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
     entry, weight, price = courses[chosen], weights[chosen], prices[chosen]

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.arrays import Array
 from analysis.estimate.quantity import Interval, Plain, Quantity
 from analysis.estimate.result import Answer
-from analysis.plain import plain
+from analysis.plain import plain, shown
 from analysis.questions.scopes import Findings, Scope
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
@@ -110,13 +110,13 @@ class Advice:
     Attributes:
         answer: steps to target against batch size.
         plans: by objective; empty where nothing can be recommended.
-        doubling: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
+        doubling_devices: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
         remarks: verdict, and why there is no plan.
     """
 
     answer: Answer = field(repr=False)
-    plans: dict[str, Plan]
-    doubling: Doubling | None
+    plans: dict[str, Plan] = field(repr=False)
+    doubling_devices: Doubling | None
     remarks: tuple[str, ...]
 
     @property
@@ -125,13 +125,8 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "optimizer": self.optimizer,
-            "verdict": str(self.answer.verdict),
-            "plans": plain(list(self.plans.values())),
-            "doubling_devices": plain(self.doubling),
-            "remarks": list(self.remarks),
-        }
+        about = {"optimizer": self.optimizer, "verdict": str(self.answer.verdict)}
+        return about | shown(self) | {"plans": plain(list(self.plans.values()))}
 
 
 @dataclass(frozen=True, kw_only=True)

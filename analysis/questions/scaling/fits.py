@@ -187,10 +187,12 @@ def _fitted(
     points: Sequence[ScalingPoint], x: Array, axis: str, sets: Sequence[int], config: AnalysisConfig
 ) -> tuple[PowerLaw | None, str]:
     """The law and what to know about it; of two values the ratio, with the interval of the points' own errors."""
+    uncertain = axis in ("data", "compute")
+    errors = [point.log_data_resamples if uncertain else 0.0 * point.log_critical_resamples for point in points]
     observed = Observations(
         log_x=np.log(x),
         log_y=np.log([point.critical_batch_size for point in points]),
-        log_x_resamples=np.column_stack([point.log_resamples(axis) for point in points]),
+        log_x_resamples=np.column_stack(errors),
         log_y_resamples=np.column_stack([point.log_critical_resamples for point in points]),
         runs=np.array([point.run for point in points]),
         sets=np.array(sets),
@@ -199,8 +201,8 @@ def _fitted(
     if law.freedom > 1:
         return law, ""
     if law.freedom == 1:
-        errors = ", ".join(f"{end:.3g}" for end in law.exponent_interval_of_errors)
-        return law, f"one degree of freedom for the scatter; without scatter [{errors}]"
+        ends = ", ".join(f"{end:.3g}" for end in law.exponent_interval_of_errors)
+        return law, f"one degree of freedom for the scatter; without scatter [{ends}]"
     span = math.exp(np.ptp(observed.log_x))
     low, high = sorted(span**end for end in law.exponent_interval_of_errors)
     return None, (

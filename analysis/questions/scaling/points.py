@@ -83,10 +83,6 @@ class ScalingPoint:
         numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
         return {name: float(value) for name, value in numbers.items() if value > 0}
 
-    def log_resamples(self, axis: str) -> Array:
-        """Of the natural logarithm of an axis or an option, up to a constant, shape ``[R]``."""
-        return self.log_data_resamples if axis in ("data", "compute") else np.zeros_like(self.log_critical_resamples)
-
 
 def read(
     paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig, targets: Sequence[float | Target] | None

@@ -20,7 +20,7 @@ import numpy as np
 from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
-from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
+from analysis.questions.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import Group
 from cbs.lr_choice import at_edges
@@ -245,7 +245,7 @@ def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
 def _examples(answer: Answer, batch_size: int) -> float:
     """Examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
     if answer.fit is not None:
-        return batch_size * math.exp(log_steps(answer.fit, batch_size))
+        return examples(answer.fit, batch_size)
     steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
     return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
 

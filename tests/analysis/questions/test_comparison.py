@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.trials import Trials
-from analysis.estimate.result import Answer, answers, scopes
+from analysis.estimate.result import Answer, answers
 from analysis.questions.comparison import (
     critical_pair,
     exceeds,
@@ -27,6 +27,7 @@ from analysis.questions.comparison import (
 )
 from analysis.questions.comparison.frontier import undominated
 from analysis.questions.fit_table import fit_table
+from analysis.questions.scopes import read_scopes
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
@@ -116,8 +117,10 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
 
 def test_scopes_keep_targets_apart(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": BASE, "muon": BASE}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
-    found = answers(load(tmp_path), AnalysisConfig(resamples=100), targets=[2.4, 2.8], noise=False)
-    assert [[answer.group.optimizer for answer in scope] for scope in scopes(found).values()] == [["adamw", "muon"]] * 2
+    found, notes = read_scopes(tmp_path, AnalysisConfig(resamples=100), [2.4, 2.8])
+    assert [[answer.group.optimizer for answer in scope.answers] for scope in found] == [["adamw", "muon"]] * 2
+    assert [scope.title for scope in found] == ["validation loss < 2.4", "validation loss < 2.8"]
+    assert notes == ()
 
 
 def test_the_reference_is_the_one_asked_for_else_adamw_else_the_first(noisy: dict[str, Answer]) -> None:
