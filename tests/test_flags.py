@@ -204,7 +204,7 @@ FLAGS = {
     ),
     "recommend": Flags(
         {
-            "analysis.questions.recommendation.result.recommend": answer,
+            "analysis.questions.recommendation.recommend": answer,
             **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
             "sweeps.commands.throughput.measured": MEASURED,

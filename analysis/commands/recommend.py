@@ -41,8 +41,8 @@ def command(
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """
     from analysis.config import AnalysisConfig
+    from analysis.questions.recommendation import recommend
     from analysis.questions.recommendation.plans import Wish
-    from analysis.questions.recommendation.result import recommend
     from analysis.read.throughput import Measured, read_throughput
     from cbs.step_times import write_step_times
 

@@ -130,10 +130,20 @@ def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> 
     """
     about = results.groups[group]
     rows = results.of_group(group)
-    return [_study(about, part, target, steps[part.index]) for _, part in rows.groupby("batch_size", sort=True)]
+    parts = rows.groupby("batch_size", sort=True)
+    return [one_study(about, int(size), part, target, steps[part.index]) for size, part in parts]
 
 
-def _study(about: Group, part: pd.DataFrame, target: Target, steps: np.ndarray) -> Study:
+def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target, steps: np.ndarray) -> Study:
+    """The study of one batch size.
+
+    Args:
+        about: the group.
+        batch_size: examples per step.
+        part: its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``.
+        target: the target.
+        steps: of these trials to ``target``, NaN where it was not reached.
+    """
     lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
     seeds, column = np.unique(part["seed"].to_numpy(), return_inverse=True)
     shape = (len(lrs), len(seeds))
@@ -157,7 +167,7 @@ def _study(about: Group, part: pd.DataFrame, target: Target, steps: np.ndarray) 
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(int(part["batch_size"].iloc[0]), lrs, seeds, table, status, bound, trials)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials)
 
 
 def point(study: Study) -> Point:

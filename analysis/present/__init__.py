@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
 
 

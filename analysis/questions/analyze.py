@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import UNSAID
 from analysis.estimate.parameters import critical_to_json
 from analysis.estimate.result import Answer, answers
+from analysis.questions.scopes import Findings
 from analysis.questions.suggest import Suggestion, suggest
 from analysis.read.results import load
 from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analysis:
+class Analysis(Findings):
     """What :func:`analyze` found.
 
     Attributes:
-        path: the results that were read.
-        config: how the numbers were made.
         answers: one per sweep, group and target.
         suggestions: trials that would help, one per answer that has any; ``None`` where nobody asked.
-        notes: what was left out, one line each.
     """
 
-    path: Path
-    config: AnalysisConfig
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...] = field(repr=False)
     suggestions: tuple[Suggestion, ...] | None = None
-    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            "fits": [fit_to_json(answer, self.answers) for answer in self.answers],
-            "suggestions": None if self.suggestions is None else [entry.to_json() for entry in self.suggestions],
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"fits": [fit_to_json(answer, self.answers) for answer in self.answers]}
 
 
 def analyze(
@@ -69,7 +58,6 @@ def analyze(
     results = load(path)
     found = answers(results, config, targets=targets)
     return Analysis(
-        path=Path(path),
         config=config,
         answers=tuple(found),
         suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,

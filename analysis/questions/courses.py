@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.arrays import Array, percentiles
-from analysis.estimate.fitting import Fit
+from analysis.arrays import Array
+from analysis.estimate.result import Answer
 from analysis.read.throughput import Throughput, powers_of_two
 
 _CANDIDATES = 200
@@ -33,10 +32,15 @@ class Course:
     steps: Array
     resampled: Array
 
-    def ends(self, confidence: float) -> tuple[Array, Array]:
-        """Of the interval of ``steps`` times ``seconds``, shape ``[K]``; NaN without resamples."""
-        low, high = percentiles(self.resampled, confidence)
-        return low * self.seconds, high * self.seconds
+    @property
+    def time(self) -> Array:
+        """To the target, in seconds, shape ``[K]``."""
+        return self.steps * self.seconds
+
+    @property
+    def resampled_time(self) -> Array:
+        """Likewise, shape ``[R, K]``."""
+        return self.resampled * self.seconds
 
 
 def candidates(low: float, high: float) -> Array:
@@ -53,29 +57,32 @@ def candidates(low: float, high: float) -> Array:
 
 
 def course(
-    fit: Fit,
+    answer: Answer,
     throughput: Throughput,
-    optimizer: str,
     devices: int,
     *,
     span: tuple[float, float] | None = None,
-    among: Callable[[float, float], Array] = candidates,
+    measured: bool = False,
 ) -> Course | None:
     """Steps and seconds over the batch sizes that the fit covers and that have a step time; ``None`` without one.
 
     Args:
-        fit: steps to target.
+        answer: steps to target of an optimizer.
         throughput: seconds per step.
-        optimizer: whose.
         devices: devices that share a step.
         span: look at these batch sizes instead of those the fit covers.
-        among: which batch sizes from the first to the second number.
+        measured: whether to look, beside both ends, at those alone that reached the target or are in the table.
     """
+    fit, optimizer = answer.fit, answer.group.optimizer
     known = throughput.span(optimizer, devices)
-    if known is None:
+    if fit is None or known is None:
         return None
     covered = span or (fit.batch_sizes[0], fit.batch_sizes[-1])
-    sizes = among(max(known[0], covered[0]), min(known[1], covered[1]))
+    low, high = max(known[0], covered[0]), min(known[1], covered[1])
+    sizes = candidates(low, high)
+    if measured:
+        looked_at = (*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices), *sizes[:1], *sizes[-1:])
+        sizes = np.unique([size for size in looked_at if low <= size <= high])
     if not len(sizes):
         return None
     return Course(
@@ -83,20 +90,12 @@ def course(
         sizes,
         throughput.seconds_per_step(optimizer, sizes, devices),
         np.exp(fit.estimate.log_steps(sizes)),
-        np.exp(fit.resampled.log_steps(sizes)) if len(fit.resampled_log_steps) else np.empty((0, len(sizes))),
+        np.exp(fit.resampled.log_steps(sizes)),
     )
 
 
-def courses_of(
-    fit: Fit,
-    throughput: Throughput,
-    optimizer: str,
-    most: int,
-    among: Callable[[int], Callable[[float, float], Array]] = lambda devices: candidates,
-) -> list[Course]:
-    """On every number of devices up to ``most`` that is worth a look; ``among`` gives that of :func:`course`."""
-    found = (
-        course(fit, throughput, optimizer, devices, among=among(devices))
-        for devices in throughput.device_counts(optimizer, most)
-    )
+def courses_of(answer: Answer, throughput: Throughput, most: int, *, measured: bool = False) -> list[Course]:
+    """:func:`course` on every number of devices up to ``most`` that is worth a look."""
+    counts = throughput.device_counts(answer.group.optimizer, most)
+    found = (course(answer, throughput, devices, measured=measured) for devices in counts)
     return [entry for entry in found if entry is not None]

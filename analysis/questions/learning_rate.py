@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from analysis.config import AnalysisConfig
@@ -13,6 +12,7 @@ from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
 from analysis.estimate.result import Answer, answers
 from analysis.plain import plain, shown
 from analysis.questions.protocols import Protocol, protocols
+from analysis.questions.scopes import Findings
 from analysis.read.results import load
 from cbs.target import Target
 
@@ -45,29 +45,18 @@ class LearningRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRates:
+class LearningRates(Findings):
     """What :func:`learning_rates` found.
 
     Attributes:
-        path: the results that were read.
-        config: how the numbers were made.
         entries: one per sweep, optimizer and target.
-        notes: what was left out, one line each.
     """
 
-    path: Path
-    config: AnalysisConfig
-    entries: tuple[LearningRate, ...]
-    notes: tuple[str, ...] = ()
+    entries: tuple[LearningRate, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            "definition": self.config.definition,
-            "learning_rates": plain(self.entries),
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"learning_rates": plain(self.entries)}
 
 
 def learning_rates(
@@ -80,9 +69,7 @@ def learning_rates(
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        config: how the numbers are made.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target.
+        path, config, targets: as of :func:`analysis.analyze`.
         reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
 
     Raises:
@@ -91,23 +78,19 @@ def learning_rates(
     """
     config = config or AnalysisConfig()
     results = load(path)
-    found = answers(results, config, targets=targets, noise=False)
-    return LearningRates(
-        path=Path(path),
-        config=config,
-        entries=tuple(_entry(answer, reference) for answer in found),
-        notes=tuple(results.notes),
-    )
-
-
-def _entry(answer: Answer, reference: int | None) -> LearningRate:
-    config = answer.config
-    law = learning_rate_law(answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed)
-    starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
-    factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
-    return LearningRate(
-        answer=answer,
-        law=law,
-        factors=tuple(factor for factor in factors if factor is not None),
-        protocols=protocols(answer, reference),
-    )
+    entries = []
+    for answer in answers(results, config, targets=targets, noise=False):
+        law = learning_rate_law(
+            answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed
+        )
+        starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
+        factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
+        entries.append(
+            LearningRate(
+                answer=answer,
+                law=law,
+                factors=tuple(factor for factor in factors if factor is not None),
+                protocols=protocols(answer, reference),
+            )
+        )
+    return LearningRates(config=config, entries=tuple(entries), notes=tuple(results.notes))

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.estimates import estimates
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
@@ -31,7 +32,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Missing:
-    """Cells of a protocol that were never run, at one learning rate.
+    """Cells of a protocol that were never run, those that one sweep runs.
 
     Attributes:
         lr: the learning rate to run.
@@ -113,26 +114,21 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
 def _common(studies: Sequence[Study]) -> float:
     """The learning rate that reaches the target at the most batch sizes; among such, with the least excess of its ln
     steps over those of the best one there, averaged over them."""
-    excess: dict[float, list[float]] = {}
+    excess = []
     for study in studies:
-        if study.winner is None:
-            continue
-        least = _mean_log(study.steps[study.winner])
-        for lr, steps in zip(study.lrs.tolist(), study.steps, strict=True):
-            if np.isfinite(steps).any():
-                excess.setdefault(lr, []).append(_mean_log(steps) - least)
-    return min(excess, key=lambda lr: (-len(excess[lr]), float(np.mean(excess[lr])), lr))
-
-
-def _mean_log(steps: np.ndarray) -> float:
-    return float(np.log(steps[np.isfinite(steps)]).mean())
+        if study.winner is not None:
+            mean = pd.DataFrame(np.log(study.steps), index=study.lrs).mean(axis=1)
+            excess.append((mean - mean.iloc[study.winner]).dropna())
+    found = pd.concat(excess).groupby(level=0).agg(["size", "mean"])
+    return float(found.sort_values(["size", "mean"], ascending=[False, True]).index[0])
 
 
 def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: dict[int, float]) -> Protocol:
     grid = np.unique(np.concatenate([study.lrs for study in answer.studies]))
     grid = grid[np.isfinite(grid)]
     lrs: dict[int, float] = {}
-    kept, missing = [], []
+    kept: list[Study] = []
+    missing: dict[tuple[float, tuple[int, ...]], list[int]] = {}
     for study in answer.studies:
         candidates = snapped(wanted[study.batch_size], grid)
         ran = dict(zip(study.lrs.tolist(), ~np.isin(study.status, NOT_RUN), strict=True))
@@ -140,16 +136,32 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         lr = (tried or candidates)[0]
         if tried:
             lrs[study.batch_size] = lr
-            kept.append(_only(study, study.lrs.tolist().index(lr)))
+            # without its name: that a grid of one ends there is no finding
+            row = slice(at := study.lrs.tolist().index(lr), at + 1)
+            status = np.where(np.isin(study.status[row], NOT_RUN), "", study.status[row])
+            parts = {part: getattr(study, part)[row] for part in ("steps", "bound", "trials")}
+            kept.append(replace(study, lrs=np.full(1, np.nan), status=status, **parts))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
-            missing.append((lr, study.batch_size, tuple(lacking.tolist())))
+            missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
+    believed = []
+    if answer.fit is not None:
+        # the same about the exponent of the curve, so that only the trials differ
+        exponent = answer.fit.exponent
+        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
+    failed = ["no trial with these learning rates reached the target"]
+    target = [answer.target.value]
+    (estimate,) = estimates([kept], answer.config, targets=target, not_reached=failed, believed=believed)
+    folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
     return Protocol(
         name=name,
         reference=reference,
         lrs=lrs,
-        answer=replace(answer, **vars(_estimate(answer, kept))),
-        missing=_together(answer, missing),
+        answer=replace(answer, **vars(estimate)),
+        missing=tuple(
+            Missing(lr, tuple(sizes), seeds, adding(folder, optimizer, sizes, seeds, [lr]))
+            for (lr, seeds), sizes in missing.items()
+        ),
     )
 
 
@@ -162,41 +174,7 @@ def snapped(wanted: float, grid: np.ndarray) -> list[float]:
         grid: all that were tried, increasing.
     """
     logs, at = np.log(grid), math.log(wanted)
-    steps = np.diff(logs)
-    below, above = np.append(steps[:1], steps), np.append(steps, steps[-1:])
-    half = np.where(at < logs, below, above) / 2 if len(steps) else np.zeros(1)
-    distance = np.abs(logs - at)
-    near = np.flatnonzero(distance <= half + _ROUNDING)
-    near = near[np.argsort(np.round(distance[near], 9), kind="stable")]
+    middle = (logs[1:] + logs[:-1]) / 2
+    edges = np.concatenate([2 * logs[:1] - middle[:1], middle, 2 * logs[-1:] - middle[-1:]]) if len(middle) else logs
+    near = np.flatnonzero((edges[: len(logs)] - _ROUNDING <= at) & (at <= edges[-len(logs) :] + _ROUNDING))
     return grid[near].tolist() or [float(f"{wanted:.4g}")]
-
-
-def _only(study: Study, row: int) -> Study:
-    """One learning rate of a study. It goes without its name: that a grid of one ends there is no finding."""
-    part = {name: getattr(study, name)[row : row + 1] for name in ("steps", "status", "bound", "trials")}
-    part["status"] = np.where(np.isin(part["status"], NOT_RUN), "", part["status"])
-    return replace(study, lrs=np.full(1, np.nan), **part)
-
-
-def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
-    """With the same belief about the exponent of the curve, so that only the trials differ."""
-    believed = []
-    if answer.fit is not None:
-        exponent = answer.fit.exponent
-        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
-    failed = ["no trial with these learning rates reached the target"]
-    target = [answer.target.value]
-    return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]
-
-
-def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:
-    """Missing cells, one entry for those that one sweep runs."""
-    groups: dict[tuple[float, tuple[int, ...]], list[int]] = {}
-    for lr, size, seeds in cells:
-        groups.setdefault((lr, seeds), []).append(size)
-    group = answer.group
-    optimizer = group.optimizer.partition("(")[0]
-    return tuple(
-        Missing(lr, tuple(sizes), seeds, adding(group.folder, optimizer, sizes, seeds, [lr]))
-        for (lr, seeds), sizes in groups.items()
-    )

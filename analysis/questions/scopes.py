@@ -1,4 +1,4 @@
-"""What may stand side by side: the answers of one sweep, workload and target, and what they are called."""
+"""What the questions share: how a result is framed, and the answers of one sweep, workload and target side by side."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer, answers, scopes
+from analysis.plain import shown
 from analysis.read.results import load
 from cbs.target import Target
 
 SCOPE = ("sweep", "workload", "metric", "target")
 """Columns that every table begins with, see :func:`scope_columns`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a question found; the fields of each are keys of its JSON.
+
+    Attributes:
+        config: how the numbers were made.
+        notes: what was left out, one line each.
+    """
+
+    config: AnalysisConfig = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        about = {"confidence": self.config.confidence, "definition": self.config.definition}
+        return about | shown(self) | {"notes": list(self.notes)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +44,17 @@ class Scope:
         answers: one per optimizer.
     """
 
-    title: str
+    title: str = field(repr=False)
     answers: tuple[Answer, ...] = field(repr=False)
 
     @property
     def scope(self) -> dict[str, Any]:
         """Columns that every table begins with."""
         return scope_columns(self.answers[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; the target as an object, unlike in a table."""
+        return self.scope | {"target": self.answers[0].target.to_json()} | shown(self)
 
 
 def scope_columns(answer: Answer) -> dict[str, Any]:
@@ -55,12 +77,3 @@ def read_scopes(
         )
         for scope, members in found.items()
     ], tuple(results.notes)
-
-
-def verdicts(answers: Sequence[Answer]) -> list[str]:
-    """What is said against the answers, one line each."""
-    return [
-        f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}"
-        for answer in answers
-        if answer.verdict is not Verdict.OK
-    ]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from analysis.phrases import time_unit
 from analysis.present import style
-from analysis.present.figures import about, along, figure, tidy
+from analysis.present.figures import about, figure, tidy
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparisons
 
@@ -30,19 +30,19 @@ def compute_ratio(found: Comparisons) -> pd.DataFrame:
         | {"optimizer": ratio.optimizer}
         | row
         for comparison in found.comparisons
-        for ratio in comparison.ratios
+        for ratio in comparison.token_ratios
         for row in _rows(ratio)
     ]
     return tidy(rows, ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high"])
 
 
 def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
-    sizes, values, ends = ([getattr(at, name) for at in ratio.at] for name in ("batch_size", "value", "interval"))
-    low, high = zip(*ends, strict=True) if ends else ((), ())
-    rows = along("point", batch_size=sizes, token_ratio=values, low=low, high=high)
-    if (curve := ratio.curve) is not None:
-        rows += along("fit", batch_size=curve.batch_sizes, token_ratio=curve.values, low=curve.low, high=curve.high)
-    return rows
+    names = ("batch_size", "token_ratio", "low", "high")
+    return [
+        {"kind": kind} | dict(zip(names, (at.batch_size, at.value, *at.interval), strict=True))
+        for kind, part in (("point", ratio.at), ("fit", ratio.curve))
+        for at in part
+    ]
 
 
 @figure(
@@ -72,7 +72,7 @@ def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
 def compute_plane(found: Comparisons) -> pd.DataFrame:
     """One row per optimizer, number of devices and batch size; ``on_frontier`` where nothing is better in both."""
     rows = [
-        {"panel": comparison.title} | point.to_json() for comparison in found.comparisons for point in comparison.points
+        {"panel": comparison.title} | point for comparison in found.comparisons for point in comparison.compute_time
     ]
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 

@@ -16,8 +16,7 @@ from analysis.phrases import plural, time_unit
 from analysis.present import style
 from analysis.present.figures import about, along, figure, tidy
 from analysis.questions.courses import course
-from analysis.questions.recommendation.plans import Plan
-from analysis.questions.recommendation.result import Recommendations
+from analysis.questions.recommendation.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]
@@ -49,9 +48,7 @@ def compute(found: Recommendations) -> pd.DataFrame:
 
 
 def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[str, Any]]:
-    optimizer, fit = answer.group.optimizer, answer.fit
-    assert fit is not None
-    entry = course(fit, step_times, optimizer, plan.devices)
+    entry = course(answer, step_times, plan.devices)
     assert entry is not None
     price = 1.0 if plan.objective == "time" else plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
     near = dict(zip(("near_low", "near_high"), plan.within_5_percent, strict=True))
@@ -62,7 +59,7 @@ def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[s
             yield row | {"kind": "best"} | near
     for point in answer.points:
         if point.reached and entry.batch_sizes[0] <= point.batch_size <= entry.batch_sizes[-1]:
-            seconds = step_times.seconds_per_step(optimizer, np.array([point.batch_size]), plan.devices)[0]
+            seconds = step_times.seconds_per_step(plan.optimizer, np.array([point.batch_size]), plan.devices)[0]
             steps = (point.steps_to_target, min(point.steps_per_seed), max(point.steps_per_seed))
             values = dict(zip(("value", "low", "high"), (price * seconds * step for step in steps), strict=True))
             yield {"kind": "point", "batch_size": point.batch_size} | values

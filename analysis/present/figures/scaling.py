@@ -15,7 +15,7 @@ from analysis.phrases import with_interval
 from analysis.present import style
 from analysis.present.figures import along, figure, in_file_name, parts, tidy
 from analysis.questions.scaling import Scaling
-from analysis.questions.scaling.fits import Law, held, option
+from analysis.questions.scaling.fits import Law, held
 from analysis.questions.scaling.points import ScalingPoint
 
 _RESOLUTION = 60
@@ -62,7 +62,7 @@ def compute(part: Against) -> pd.DataFrame:
     for index in dict.fromkeys(index for law in (own or compared) for index in law.points):
         point = scaling.points[index]
         x_low, x_high = point.data_interval if axis == "data" else (None, None)
-        values = (held(point, axis), option(point, axis), point.critical_batch_size, *point.interval, x_low, x_high)
+        values = (held(point, axis), point.values.get(axis), point.critical_batch_size, *point.interval, x_low, x_high)
         row = (point.optimizer, "point", *values, _label([*own, *related], point))
         rows.append(dict(zip(_COLUMNS, row, strict=True)))
     rows += [row for law in shown for row in _curves(law)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from analysis.phrases import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.comparison import TokenRatio
-from analysis.questions.comparison.frontier import PlanePoint
 from analysis.questions.comparison.result import Comparison, Comparisons
 from analysis.questions.scopes import SCOPE
 
@@ -35,22 +35,22 @@ def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
     if rows := ratios([comparison]).rows:
         across = Column("optimizer", "value", interval="interval")
         title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
-        lines = [rising(ratio) for ratio in comparison.ratios]
+        lines = [rising(ratio) for ratio in comparison.token_ratios]
         yield replace(pivot(rows, Column("", "batch_size", "batch size"), across), title=title, lines=lines)
-    if any(pair.probability is not None for pair in comparison.pairs):
+    if any(pair.probability is not None for pair in comparison.critical_batch_sizes):
         title = f"Critical batch size ({comparison.answers[0].definition}), {comparison.title}: probability that it is "
         title += f"larger than that of the other optimizer, and the ratio of the two {said}"
         table = pairs([comparison])
         yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)
-    if any(point.on_frontier for point in comparison.points):
+    if any(point["on_frontier"] for point in comparison.compute_time):
         table = plane([comparison])
-        kept = [row for row in table.rows if row[1].on_frontier]
+        kept = [row for row in table.rows if row[1]["on_frontier"]]
         yield replace(table, rows=kept, title=f"Least time, {comparison.title} {said}")
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer and batch size."""
-    rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.ratios for at in ratio.at]
+    rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.token_ratios for at in ratio.at]
     value = Column("token_ratio", "value", interval="interval")
     return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value), rows=rows)
 
@@ -64,25 +64,28 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         Column("probability_larger", "probability", "probability", text=lambda p: DASH if p is None else share(p)),
         Column("ratio", heading="ratio", interval="interval"),
     )
-    return Table(columns=columns, rows=[(each.scope, pair) for each in comparisons for pair in each.pairs])
+    return Table(
+        columns=columns, rows=[(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
+    )
 
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer, number of devices and batch size."""
-    unit, length = time_unit(point.seconds for each in comparisons for point in each.points if point.on_frontier)
+    rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
+    unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
 
-    def ends(_: object, point: PlanePoint) -> tuple[float | None, ...]:
-        return tuple(None if end is None else end / length for end in (point.seconds_low, point.seconds_high))
+    def ends(_: object, point: dict[str, Any]) -> tuple[float | None, ...]:
+        return tuple(None if end is None else end / length for end in (point["seconds_low"], point["seconds_high"]))
 
     columns = (
         *files(*SCOPE),
         Column("devices", heading="devices", name=True),
         _OPTIMIZER,
         Column("batch_size", heading="batch size"),
-        Column("", lambda _, point: point.seconds / length, f"time ({unit})", ends),
+        Column("", lambda _, point: point["seconds"] / length, f"time ({unit})", ends),
         *files("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption"),
     )
-    return Table(columns=columns, rows=[(each.scope, point) for each in comparisons for point in each.points])
+    return Table(columns=columns, rows=rows)
 
 
 def rising(ratio: TokenRatio) -> str:
@@ -90,9 +93,9 @@ def rising(ratio: TokenRatio) -> str:
     curves, points = ratio.probability_not_decreasing, ratio.probability_slope_not_negative
     if curves is None or points is None:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
-    low, high = ratio.slope_interval
+    low, high = ratio.slope.interval
     return (
         f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability {share(curves)} by "
         f"the fitted curves, {share(points)} by the measured points (slope of ln ratio over ln batch size "
-        f"{number(ratio.slope)} [{number(low)}, {number(high)}])"
+        f"{number(ratio.slope.value)} [{number(low)}, {number(high)}])"
     )

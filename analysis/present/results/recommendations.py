@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
-from analysis.questions.recommendation.plans import Plan
-from analysis.questions.recommendation.result import Recommendation, Recommendations, Winner
+from analysis.questions.recommendation.plans import Plan, Recommendation, Recommendations, Winner
 from analysis.questions.scopes import SCOPE
 
 
@@ -95,7 +94,7 @@ def sentences(recommendation: Recommendation) -> list[str]:
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
                 f"{share(time.probability_within_5_percent)}; the best batch size itself lies within [{low}, {high}]"
             )
-        if (twice := advice.doubling) is not None:
+        if (twice := advice.doubling_devices) is not None:
             time_factor, cost_factor = (
                 with_interval(f.value, f.interval) for f in (twice.time_factor, twice.cost_factor)
             )

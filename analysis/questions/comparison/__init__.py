@@ -14,8 +14,8 @@ twice, so what compares them is widened by t at the degrees of freedom of Welch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ import numpy as np
 from analysis.arrays import Array, percentiles
 from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.fitting import Fit, interval, widening
-from analysis.estimate.quantity import Interval, Plain, Quantity
+from analysis.estimate.quantity import UNKNOWN, Interval, Plain, Quantity
 from analysis.estimate.result import Answer
+from analysis.plain import plain
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
 
@@ -32,33 +33,20 @@ DEFAULT_REFERENCE = "adamw"
 
 _RESOLUTION = 60
 
+Drawn = tuple[Array, Array]
+"""Logarithms of an answer, shape ``[K]`` or a scalar, and their resamples, shape ``[R, K]`` or ``[R]``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
-    """Token ratio at a batch size that both optimizers reached the target at.
+    """Token ratio at a batch size; both ends of its interval are ``None`` (along a curve NaN) without resamples.
 
     Attributes:
         batch_size: examples.
         value: examples to target of the reference over those of the other; above 1 where the other needs fewer.
-        interval: both ends ``None`` without resamples.
     """
 
-    batch_size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatioCurve:
-    """Ratio of the two fitted curves between the batch sizes that both reached.
-
-    Attributes:
-        batch_sizes, values: shape ``[G]``.
-        low, high: ends of the interval, shape ``[G]``; NaN without resamples.
-    """
-
-    batch_sizes: Array
-    values: Array
-    low: Array
-    high: Array
+    batch_size: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,29 +56,26 @@ class TokenRatio(Plain):
     Attributes:
         reference: the optimizer in the numerator.
         optimizer: the one in the denominator.
-        at: one per batch size that both reached.
-        curve: ``None`` where one of them has no fit.
+        at: as measured, one per batch size that both reached the target at.
+        curve: of the fitted curves, between the smallest and the largest of these; empty where they are fewer than two.
         probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
             without resamples. The ratio at the largest batch size that both reached is held against that at the
             smallest.
         slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
-        slope_interval: of it.
         probability_slope_not_negative: that the slope is at least 0.
     """
 
     reference: str
     optimizer: str
-    at: tuple[RatioAt, ...]
-    curve: RatioCurve | None = field(repr=False)
-    probability_not_decreasing: float | None
-    slope: float | None
-    slope_interval: Interval
-    probability_slope_not_negative: float | None
+    at: tuple[RatioAt, ...] = field(repr=False)
+    curve: tuple[RatioAt, ...] = field(default=(), repr=False)
+    probability_not_decreasing: float | None = None
+    slope: Quantity = field(default=UNKNOWN, repr=False)
+    probability_slope_not_negative: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the curve is left to the figure's table."""
-        found = super().to_json()
-        return found | {"token_ratio": found.pop("at")}
+        return super().to_json() | {"token_ratio": plain(self.at)} | self.slope.named("slope")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,26 +117,40 @@ def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
 
 def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     """Examples to target of ``reference`` over those of ``other``, at every batch size both reached."""
-    ours, theirs = (_log_steps(answer) for answer in (reference, other))
-    shared = sorted(ours.keys() & theirs.keys())
-    values = np.array([ours[size] - theirs[size] for size in shared])
-    confidence = reference.confidence
-    resampled = _log_ratios(reference, other, shared)
-    ends = [interval(np.exp(column), confidence) if len(column) else (None, None) for column in resampled.T]
-    sloped = len(shared) > 1
-    slopes = _slopes(shared, resampled) if sloped else np.empty(0)
-    low, high = percentiles(slopes, confidence)
-    return TokenRatio(
+    confidence, seed, both = reference.confidence, reference.config.seed, (reference, other)
+
+    def difference(one: Drawn, two: Drawn) -> Drawn:
+        mine, its = _narrowed(reference, other, one, two)
+        count = min(len(mine), len(its))
+        return one[0] - two[0], mine[:count] - shuffled(its, seed=seed)[:count]
+
+    def ratios(at: Array, values: Array, ends: Iterable[Interval]) -> tuple[RatioAt, ...]:
+        rows = zip(at.tolist(), np.exp(values).tolist(), ends, strict=True)
+        return tuple(RatioAt(batch_size=size, value=value, interval=end) for size, value, end in rows)
+
+    (sizes, *one), (others, *two) = map(_measured, both)
+    shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
+    values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
+    found = TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
-        at=tuple(
-            RatioAt(batch_size=size, value=math.exp(value), interval=end)
-            for size, value, end in zip(shared, values, ends, strict=True)
-        ),
-        curve=_curve(reference, other, shared),
-        probability_not_decreasing=_rises(reference, other, shared),
-        slope=float(_slopes(shared, values[None])[0]) if sloped else None,
-        slope_interval=(finite_or_none(float(low)), finite_or_none(float(high))),
+        at=ratios(shared, values, [interval(np.exp(column), confidence) for column in resampled.T]),
+    )
+    if len(shared) < 2:
+        return found
+    grid, x = np.geomspace(shared[0], shared[-1], _RESOLUTION), np.log(shared) - np.log(shared).mean()
+    estimate, along = difference(*(_curve(answer, grid) for answer in both))
+    slopes = resampled @ x / (x @ x)
+    low, high = map(finite_or_none, percentiles(slopes, confidence).tolist())
+    ends = [_curve(answer, shared[[0, -1]]) for answer in both]
+    its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
+    # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
+    rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
+    return replace(
+        found,
+        curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
+        probability_not_decreasing=float(rises.mean()) if len(slopes) else None,
+        slope=Quantity(float(values @ x / (x @ x)), (low, high)),
         probability_slope_not_negative=float((slopes >= 0).mean()) if len(slopes) else None,
     )
 
@@ -162,12 +161,9 @@ def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
     Resamples that the data do not bound (0, infinity) count as that; where both are the same one, neither is the
     larger. Resamples without a value are left out.
     """
-    factors = narrowing(larger.fit, smaller.fit, larger.confidence)
     mine, its = (
-        _narrowed(answer.critical.resampled, answer.critical_batch_size, factor)
-        for answer, factor in zip((larger, smaller), factors, strict=True)
+        values[~np.isnan(values)] for values in _narrowed(larger, smaller, *map(_log_critical, (larger, smaller)))
     )
-    mine, its = mine[~np.isnan(mine)], its[~np.isnan(its)]
     values = larger.critical_batch_size, smaller.critical_batch_size
     return CriticalPair(
         larger=larger.group.optimizer,
@@ -219,90 +215,48 @@ def narrowing(first: Fit | None, second: Fit | None, confidence: float) -> tuple
     return one, two
 
 
-def _narrowed(values: Array, centre: float | None, factor: float) -> Array:
-    """Resamples nearer to ``centre`` by ``factor`` in their logarithm; 0 and infinity stay what they are."""
-    if centre is None or not 0 < centre < math.inf:
-        return values
-    bounded = np.isfinite(values) & (values > 0)
-    return np.where(bounded, centre * (np.where(bounded, values, centre) / centre) ** factor, values)
-
-
-def _log_steps(answer: Answer) -> dict[int, float]:
-    """Natural log of the steps to target by batch size: what the curve is fitted to, else the mean over seeds."""
-    if answer.fit is not None:
-        return {int(size): float(log) for size, log in zip(answer.fit.batch_sizes, answer.fit.log_steps, strict=True)}
-    return {point.batch_size: math.log(point.steps_to_target) for point in answer.points if point.steps_to_target}
-
-
-def _narrowed_pair(
-    first: Answer, second: Answer, read: Callable[[Fit], tuple[Array, Array]]
-) -> tuple[Array, Array] | None:
-    """Resamples of a logarithm of both fits, nearer to its estimate as :func:`narrowing` says; ``None`` where a fit has
-    none. ``read`` gives estimate and resamples of a fit."""
-    one, two = first.fit, second.fit
-    if one is None or two is None or not len(one.resampled_log_steps) * len(two.resampled_log_steps):
-        return None
-    found = []
-    for fit, factor in zip((one, two), narrowing(one, two, first.confidence), strict=True):
-        centre, resampled = read(fit)
-        found.append(centre + factor * (resampled - centre))
-    return found[0], found[1]
-
-
-def _log_ratios(reference: Answer, other: Answer, shared: Sequence[int]) -> Array:
-    """Resampled ln(ratio) around the measured means, shape ``[R, shared]``; no rows where there are no resamples."""
-
-    def measured(fit: Fit) -> tuple[Array, Array]:
-        place = np.searchsorted(fit.batch_sizes, np.asarray(shared, dtype=float))
-        return fit.log_steps[place], fit.measured_resamples[:, place]
-
-    pair = _narrowed_pair(reference, other, measured)
-    return np.empty((0, len(shared))) if pair is None else pair[0] - shuffled(pair[1], seed=reference.config.seed)
-
-
-def _slopes(batch_sizes: Sequence[int], log_ratios: Array) -> Array:
-    """Least-squares slope over ln(batch size) of every row."""
-    x = np.log(np.asarray(batch_sizes, dtype=float))
-    x = x - x.mean()
-    return np.asarray(log_ratios @ x / (x @ x))
-
-
-def _rises(reference: Answer, other: Answer, shared: Sequence[int]) -> float | None:
-    def fall(fit: Fit) -> tuple[Array, Array]:
-        ends = np.array([shared[0], shared[-1]], dtype=float)
-        centre, resampled = (curve.log_steps(ends) @ np.array([1.0, -1.0]) for curve in (fit.estimate, fit.resampled))
-        return centre, resampled
-
-    pair = _narrowed_pair(other, reference, fall) if len(shared) > 1 else None
-    if pair is None:
-        return None
-    mine, its = pair
-    # equal ones count whole: two curves of perfect scaling, or two plateaus, have a constant ratio
-    return float(np.searchsorted(np.sort(its), mine + ROUNDING, side="right").mean() / len(its))
-
-
-def _curve(reference: Answer, other: Answer, shared: Sequence[int]) -> RatioCurve | None:
-    first, second = reference.fit, other.fit
-    if first is None or second is None or len(shared) < 2:
-        return None
-    grid = np.geomspace(shared[0], shared[-1], _RESOLUTION)
-    pair = (
-        _narrowed_pair(reference, other, lambda fit: (fit.estimate.log_steps(grid), fit.resampled.log_steps(grid)))
-        or (np.empty((0, len(grid))),) * 2
+def _narrowed(first: Answer, second: Answer, one: Drawn, two: Drawn) -> tuple[Array, Array]:
+    """Resamples of a logarithm of both, nearer to its estimate as :func:`narrowing` says; infinite ones, and those of
+    an unknown (NaN) estimate, stay as they are."""
+    factors = narrowing(first.fit, second.fit, first.confidence)
+    mine, its = (
+        np.where(np.isnan(centre), values, centre + factor * (values - centre))
+        for (centre, values), factor in zip((one, two), factors, strict=True)
     )
-    low, high = percentiles(pair[0] - shuffled(pair[1], seed=reference.config.seed), reference.confidence)
-    values = np.exp(first.estimate.log_steps(grid) - second.estimate.log_steps(grid))
-    return RatioCurve(batch_sizes=grid, values=values, low=np.exp(low), high=np.exp(high))
+    return mine, its
+
+
+def _measured(answer: Answer) -> tuple[Array, Array, Array]:
+    """Batch sizes and natural log of the steps to target: what the curve is fitted to, with its resamples, else the
+    mean over seeds."""
+    fit = answer.fit
+    if fit is not None:
+        return fit.batch_sizes.astype(int), fit.log_steps, fit.measured_resamples
+    steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
+    return np.array([*steps], dtype=int), np.log([*steps.values()]), np.empty((0, len(steps)))
+
+
+def _log_critical(answer: Answer) -> Drawn:
+    value = answer.critical_batch_size
+    with np.errstate(divide="ignore"):
+        return np.array(math.nan if value is None else math.log(value)), np.log(answer.critical.resampled)
+
+
+def _curve(answer: Answer, batch_sizes: Array) -> Drawn:
+    """Log steps of the fit and of its resamples."""
+    fit = answer.fit
+    assert fit is not None
+    return fit.estimate.log_steps(batch_sizes), fit.resampled.log_steps(batch_sizes)
 
 
 def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int) -> Interval:
-    """Percentile interval of the ratio of independent resamples; where both are 0 or both infinite, the ratio may be
-    anything: it stands at both ends."""
+    """Percentile interval of the ratio of independent resamples, given in logarithms; where both are 0 or both
+    infinite, the ratio may be anything: it stands at both ends."""
     count = min(len(first), len(second))
     if not count:
         return None, None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = shuffled(first, seed=seed, turn=1)[:count] / shuffled(second, seed=seed, turn=2)[:count]
+    with np.errstate(invalid="ignore"):
+        ratios = np.exp(shuffled(first, seed=seed, turn=1)[:count] - shuffled(second, seed=seed, turn=2)[:count])
     low = interval(np.where(np.isnan(ratios), 0.0, ratios), confidence)[0]
     high = interval(np.where(np.isnan(ratios), np.inf, ratios), confidence)[1]
     # an end beyond everything that can be measured says no more than that it is open

@@ -6,43 +6,15 @@ time is steps to target, by the fit, times seconds per step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.arrays import Array
-from analysis.estimate.quantity import Plain
+from analysis.arrays import Array, percentiles
 from analysis.estimate.result import Answer
 from analysis.questions.courses import courses_of
 from analysis.read.throughput import Throughput
-from cbs.store import finite_or_none
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanePoint(Plain):
-    """One way to reach the target.
-
-    Attributes:
-        optimizer: which.
-        devices: devices that share a step.
-        batch_size: examples.
-        steps: steps to target by the fit.
-        seconds: wall time to target, validation not included.
-        seconds_low, seconds_high: interval of ``seconds``, from that of the steps; ``None`` without resamples.
-        on_frontier: whether no other point of the optimizer has fewer devices and is as fast, or is faster on as many.
-        assumption: what the step time takes for granted; empty where it was measured.
-    """
-
-    optimizer: str
-    devices: int
-    batch_size: int
-    steps: float
-    seconds: float
-    seconds_low: float | None
-    seconds_high: float | None
-    on_frontier: bool
-    assumption: str
 
 
 def undominated(devices: Array, seconds: Array) -> Array:
@@ -55,53 +27,37 @@ def undominated(devices: Array, seconds: Array) -> Array:
     Returns:
         Booleans, shape ``[P]``; points that agree in both keep each other.
     """
-    order = np.lexsort((seconds, devices))
-    kept = np.zeros(len(order), dtype=bool)
-    best = np.inf
-    for count in np.unique(devices):
-        here = order[devices[order] == count]
-        fastest = seconds[here[0]]
-        if fastest < best:
-            kept[here[seconds[here] == fastest]] = True
-            best = fastest
-    return kept
+    fastest = pd.Series(seconds).groupby(devices).min()
+    fewer = fastest.cummin().shift(fill_value=np.inf)
+    return np.asarray((seconds == fastest.loc[devices]) & (seconds < fewer.loc[devices]))
 
 
-def plane(answer: Answer, throughput: Throughput) -> list[PlanePoint]:
+def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
     """Every measured batch size on every number of devices, by increasing devices and batch size.
 
     Batch sizes are those that reached the target, those of the table, and the ends of what has a step time; all within
     the batch sizes that reached the target. Empty without a fit, or where none of them has a step time.
+
+    Returns:
+        Rows of the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the ``steps`` to
+        target by the fit, the wall time in ``seconds``, validation not included, its interval from that of the steps
+        (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the step time (empty
+        where it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
     """
-    fit, optimizer = answer.fit, answer.group.optimizer
-    if fit is None:
+    if answer.fit is None:
         return []
-
-    def among(devices: int) -> Callable[[float, float], Array]:
-        measured = [*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices)]
-        return lambda low, high: np.unique(
-            [size for size in (*measured, np.ceil(low), high // 1) if low <= size <= high]
-        )
-
-    found = [
-        PlanePoint(
-            optimizer=optimizer,
-            devices=entry.devices,
-            batch_size=int(size),
-            steps=float(steps),
-            seconds=float(steps * each),
-            seconds_low=finite_or_none(float(low)),
-            seconds_high=finite_or_none(float(high)),
-            on_frontier=False,
-            assumption=throughput.assumption(optimizer, entry.devices),
-        )
-        for entry in courses_of(fit, throughput, optimizer, most_devices(answer, throughput), among)
-        for size, steps, each, low, high in zip(
-            entry.batch_sizes, entry.steps, entry.seconds, *entry.ends(answer.confidence), strict=True
-        )
-    ]
-    kept = undominated(*(np.array([getattr(point, name) for point in found]) for name in ("devices", "seconds")))
-    return [replace(point, on_frontier=bool(on)) for point, on in zip(found, kept, strict=True)]
+    optimizer, tables = answer.group.optimizer, []
+    for entry in courses_of(answer, throughput, most_devices(answer, throughput), measured=True):
+        low, high = percentiles(entry.resampled_time, answer.confidence)
+        columns = {"batch_size": entry.batch_sizes.astype(int), "steps": entry.steps, "seconds": entry.time}
+        table = pd.DataFrame({"optimizer": optimizer, "devices": entry.devices, **columns})
+        table["seconds_low"], table["seconds_high"] = low, high
+        tables.append(table.assign(assumption=throughput.assumption(optimizer, entry.devices)))
+    if not tables:
+        return []
+    found = pd.concat(tables, ignore_index=True)
+    found["on_frontier"] = undominated(found["devices"].to_numpy(), found["seconds"].to_numpy())
+    return found.astype(object).where(found.notna(), None).to_dict("records")
 
 
 def most_devices(answer: Answer, throughput: Throughput) -> int:

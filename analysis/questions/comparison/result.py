@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
-from analysis.plain import plain
+from analysis.estimate.diagnosis import Verdict
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
-from analysis.questions.comparison.frontier import PlanePoint, plane
-from analysis.questions.scopes import Scope, read_scopes, verdicts
+from analysis.questions.comparison.frontier import plane
+from analysis.questions.scopes import Findings, Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -22,57 +23,39 @@ class Comparison(Scope):
     """The optimizers of one sweep, workload and target.
 
     Attributes:
+        definition: of the critical batch size.
+        optimizers: their names.
         reference: the optimizer in the numerator of the token ratios.
-        ratios: one per other optimizer.
-        pairs: every ordered pair of optimizers.
-        points: the compute-time plane of all optimizers; empty without a throughput.
+        token_ratios: one per other optimizer.
+        critical_batch_sizes: every ordered pair of optimizers.
+        compute_time: rows of :func:`analysis.questions.comparison.frontier.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 
+    definition: str
+    optimizers: tuple[str, ...]
     reference: str
-    ratios: tuple[TokenRatio, ...]
-    pairs: tuple[CriticalPair, ...]
-    points: tuple[PlanePoint, ...]
+    token_ratios: tuple[TokenRatio, ...]
+    critical_batch_sizes: tuple[CriticalPair, ...]
+    compute_time: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return self.scope | {
-            "target": self.answers[0].target.to_json(),
-            "definition": self.answers[0].definition,
-            "optimizers": [answer.group.optimizer for answer in self.answers],
-            "reference": self.reference,
-            "token_ratios": plain(self.ratios),
-            "critical_batch_sizes": plain(self.pairs),
-            "compute_time": plain(self.points),
-            "notes": list(self.notes),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparisons:
+class Comparisons(Findings):
     """What :func:`compare` found.
 
     Attributes:
         comparisons: one per sweep, workload and target.
-        config: how the numbers were made.
         throughput: seconds per step; ``None`` without the compute-time plane.
-        notes: what was left out, one line each.
     """
 
     comparisons: tuple[Comparison, ...]
-    config: AnalysisConfig
-    throughput: Throughput | None = None
-    notes: tuple[str, ...] = ()
+    throughput: Throughput | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return {
-            "confidence": self.config.confidence,
-            "throughput": self.throughput.statement if self.throughput else "",
-            "comparisons": plain(self.comparisons),
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"throughput": self.throughput.statement if self.throughput else ""}
 
 
 def compare(
@@ -85,10 +68,10 @@ def compare(
 ) -> Comparisons:
     """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
 
+    Optimizers of one sweep and workload are compared.
+
     Args:
-        path: one sweep, or a folder of sweeps; optimizers of one sweep and workload are compared.
-        config: how the numbers are made.
-        targets: as of :func:`analysis.analyze`.
+        path, config, targets: as of :func:`analysis.analyze`.
         reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
             first.
         throughput: seconds per step; ``None`` leaves the compute-time plane out.
@@ -115,7 +98,8 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     chosen = pick_reference(answers, reference)
     others = [answer for answer in answers if answer is not chosen]
     ratios = [token_ratio(chosen, other) for other in others]
-    notes = verdicts(answers)
+    doubted = [answer for answer in answers if answer.verdict is not Verdict.OK]
+    notes = [f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}" for answer in doubted]
     if reference is not None and not named(answers, reference):
         notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
     if not others:
@@ -127,14 +111,16 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     ]
     points = [] if throughput is None else [point for answer in answers for point in plane(answer, throughput)]
     if throughput is not None:
-        missing = {answer.group.optimizer for answer in answers} - {point.optimizer for point in points}
+        missing = {answer.group.optimizer for answer in answers} - {point["optimizer"] for point in points}
         notes += [f"{name}: no batch size that reached the target has a step time" for name in sorted(missing)]
-        notes += sorted({point.assumption for point in points if point.assumption and point.on_frontier})
+        notes += sorted({point["assumption"] for point in points if point["assumption"] and point["on_frontier"]})
     return Comparison(
         **vars(scope),
+        definition=chosen.definition,
+        optimizers=tuple(answer.group.optimizer for answer in answers),
         reference=chosen.group.optimizer,
-        ratios=tuple(ratios),
-        pairs=tuple(critical_pair(one, two) for one in answers for two in answers if one is not two),
-        points=tuple(points),
+        token_ratios=tuple(ratios),
+        critical_batch_sizes=tuple(critical_pair(one, two) for one, two in itertools.permutations(answers, 2)),
+        compute_time=tuple(points),
         notes=tuple(notes),
     )

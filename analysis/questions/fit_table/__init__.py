@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ import pandas as pd
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.result import Answer, Curves, answered, known_value
-from analysis.estimate.studies import Study
+from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import fit_to_json
-from analysis.questions.fit_table.rows import Row, read
+from analysis.questions.fit_table.rows import read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
@@ -63,25 +63,19 @@ class TableFit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        fits = [self._fit(answer, *names) for answer, names in zip(self.answers, self.names, strict=True)]
+        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
+        fits = []
+        for answer, (group, optimizer) in zip(self.answers, self.names, strict=True):
+            whole = _without_noise_scales(fit_to_json(answer, self.answers))
+            fit = {"group": group} | {key: value for key, value in whole.items() if key not in left_out}
+            fit |= {"optimizer": optimizer, "target": known_value(answer.target), "confidence": answer.confidence}
+            fit |= {"options": answer.critical.options, "points": list(map(_without_noise_scales, whole["points"]))}
+            fits.append(fit)
         return {"table": self.name, "unit": self.unit, "fits": fits, "notes": list(self.notes)}
 
-    def _fit(self, answer: Answer, group: str | None, optimizer: str | None) -> dict[str, Any]:
-        whole = fit_to_json(answer, self.answers)
-        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
-        rest = {key: value for key, value in whole.items() if key not in left_out and "noise_scale" not in key}
-        points = [{key: value for key, value in point.items() if "noise_scale" not in key} for point in rest["points"]]
-        return (
-            {"group": group}
-            | rest
-            | {
-                "optimizer": optimizer,
-                "target": known_value(answer.target),
-                "confidence": answer.confidence,
-                "options": answer.critical.options,
-                "points": points,
-            }
-        )
+
+def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if "noise_scale" not in key}
 
 
 def fit_table(
@@ -116,13 +110,13 @@ def fit_table(
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)
     names, curves = [], []
-    for who, members in _parts(rows, lambda row: (row.group, row.optimizer)):
+    for _, members in rows.groupby(["group", "optimizer"], sort=False, dropna=False):
         about = _group(name, members, one)
-        parts = sorted(_parts(members, lambda row: row.target), key=lambda part: _first(part[0]))
-        made = [_studies(name, rows) for _, rows in parts]
-        failed = [_NOT_REACHED] * len(parts)
-        curves.append(Curves(group=about, targets=[_target(t) for t, _ in parts], studies=made, not_reached=failed))
-        names += [who] * len(parts)
+        parts = [part for _, part in members.groupby("target", dropna=False)]
+        targets = [_target(part["target"].iloc[0]) for part in parts]
+        made = [_studies(name, about, part, target) for part, target in zip(parts, targets, strict=True)]
+        curves.append(Curves(group=about, targets=targets, studies=made, not_reached=[_NOT_REACHED] * len(parts)))
+        names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(parts)
     return TableFit(
         name=name,
         answers=tuple(answer for found in answered(curves, config) for answer in found),
@@ -132,25 +126,12 @@ def fit_table(
     )
 
 
-def _first(value: float | None) -> float:
-    """To sort by; what is not known comes first."""
-    return -math.inf if value is None else value
-
-
-def _parts(rows: Iterable[Row], key: Any) -> list[tuple[Any, list[Row]]]:
-    """Rows by key, in the order in which the keys come up."""
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return list(found.items())
-
-
-def _group(name: str, rows: Sequence[Row], unit: str) -> Group:
-    group, optimizer = rows[0].group, rows[0].optimizer
-    tokens = _parts(rows, lambda row: row.tokens_per_example)
-    if len(tokens) > 1:
+def _group(name: str, rows: pd.DataFrame, unit: str) -> Group:
+    group, optimizer, tokens = rows.iloc[0][["group", "optimizer", "tokens_per_example"]]
+    other = rows[rows["tokens_per_example"].fillna(0) != (tokens or 0)]
+    if len(other):
         raise DataError(
-            f"{name}, {tokens[1][1][0].place}: tokens_per_example differs from {tokens[0][1][0].place}; "
+            f"{name}, {other['place'].iloc[0]}: tokens_per_example differs from {rows['place'].iloc[0]}; "
             "what a batch size counts must be the same along a curve"
         )
     return Group(
@@ -161,76 +142,67 @@ def _group(name: str, rows: Sequence[Row], unit: str) -> Group:
         optimizer_options={},
         workload_options={},
         parameters=None,
-        target=_target(None),
+        target=_target(math.nan),
         stops_at_target=False,
         prune_factor=None,
         example_unit=unit,
-        tokens_per_example=tokens[0][0],
+        tokens_per_example=tokens,
         metric_unit="",
     )
 
 
-def _target(value: float | None) -> TableTarget:
-    return TableTarget(metric="target", value=0.0 if value is None else value, known=value is not None)
+def _target(value: float) -> TableTarget:
+    known = not math.isnan(value)
+    return TableTarget(metric="target", value=float(value) if known else 0.0, known=known)
 
 
-def _studies(name: str, rows: Sequence[Row]) -> list[Study]:
+def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> list[Study]:
     """The studies of one curve, by increasing batch size.
+
+    Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
+    a learning rate of NaN keeps it from being taken for the edge of a grid.
 
     Raises:
         DataError: if a trial is there twice, or there is one batch size only.
     """
     _check_repeats(name, rows)
-    sizes = sorted({row.batch_size for row in rows})
-    if len(sizes) == 1:
+    parts = rows.groupby("batch_size")
+    if len(parts) == 1:
         raise DataError(
-            f"{name}, {rows[0].place}: {_curve(rows[0])} has one batch size, {sizes[0]:g}; a fit needs two, and an "
-            "interval three: add rows"
+            f"{name}, {rows['place'].iloc[0]}: {_curve(rows.iloc[0])} has one batch size, "
+            f"{rows['batch_size'].iloc[0]:g}; a fit needs two, and an interval three: add rows"
         )
-    lrs = {size: {row.lr for row in rows if row.batch_size == size} for size in sizes}
-    grid_known = any(len(found) > 1 for found in lrs.values())
-    return [_study(size, [row for row in rows if row.batch_size == size], grid_known) for size in sizes]
-
-
-def _check_repeats(name: str, rows: Sequence[Row]) -> None:
-    for _, same in _parts(rows, lambda row: (row.batch_size, row.lr, row.seed)):
-        if len(same) == 1:
-            continue
-        first, second = same[:2]
-        where, which = f"{name}, {second.place}", f"{_curve(second)} at batch size {second.batch_size:g}"
-        if second.seed is not None:
-            raise DataError(
-                f"{where}: {which}, seed {second.seed} is there already, in {first.place}; remove one of them"
-            )
-        if replace(second, place=first.place) == first:
-            raise DataError(f"{where}: repeats {first.place}; remove it, or add a column seed if they are two runs")
-        raise DataError(
-            f"{where}: {which} is there already, in {first.place}; add a column seed to tell the runs apart"
+    grid_known = (parts["lr"].nunique(dropna=False) > 1).any()
+    found = []
+    for size, part in parts:
+        trials = pd.DataFrame(
+            {
+                "lr": part["lr"] if grid_known else math.nan,
+                "seed": pd.factorize(part["seed"], use_na_sentinel=False)[0],
+                "status": np.where(part["censored"], TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED),
+                "final_step": part["steps"],
+            }
         )
+        number: Any = int(size) if size.is_integer() else size
+        found.append(one_study(about, number, trials, target, part["steps"].where(~part["censored"].astype(bool))))
+    return found
 
 
-def _curve(row: Row) -> str:
+def _check_repeats(name: str, rows: pd.DataFrame) -> None:
+    trial = ["batch_size", "lr", "seed"]
+    for _, same in rows[rows.duplicated(trial, keep=False)].groupby(trial, sort=False, dropna=False):
+        first, second = same.iloc[0], same.iloc[1]
+        where, which = f"{name}, {second['place']}", f"{_curve(second)} at batch size {second['batch_size']:g}"
+        there = f"is there already, in {first['place']}"
+        if second["seed"] is not None:
+            raise DataError(f"{where}: {which}, seed {second['seed']} {there}; remove one of them")
+        if second.drop("place").equals(first.drop("place")):
+            raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
+        raise DataError(f"{where}: {which} {there}; add a column seed to tell the runs apart")
+
+
+def _curve(row: pd.Series) -> str:
     """The curve a row belongs to, in words."""
-    names = [("group", row.group), ("optimizer", row.optimizer)]
-    given = [f"{kind} {value!r}" for kind, value in names if value]
-    given += [f"target {row.target:g}"] if row.target is not None else []
+    given = [f"{kind} {row[kind]!r}" for kind in ("group", "optimizer") if row[kind]]
+    given += [] if math.isnan(row["target"]) else [f"target {row['target']:g}"]
     return ", ".join(given) or "the table"
-
-
-def _study(size: float, rows: Sequence[Row], grid_known: bool) -> Study:
-    """All rows of one curve at one batch size.
-
-    Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
-    a learning rate of NaN keeps it from being taken for the edge of a grid.
-    """
-    lrs: list[float | None] = sorted({row.lr for row in rows}, key=_first)
-    seeds = list(dict.fromkeys(row.seed for row in rows))
-    shape = (len(lrs), len(seeds))
-    steps, bound, status = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, "", dtype=object)
-    for row in rows:
-        at = lrs.index(row.lr), seeds.index(row.seed)
-        status[at] = str(TrialStatus.BUDGET_EXHAUSTED if row.censored else TrialStatus.REACHED)
-        (bound if row.censored else steps)[at] = np.nan if row.steps is None else row.steps
-    known = [lr if lr is not None and grid_known else math.nan for lr in lrs]
-    number: Any = int(size) if size.is_integer() else size
-    return Study(number, np.array(known), np.arange(len(seeds)), steps, status, bound, np.full(shape, -1))

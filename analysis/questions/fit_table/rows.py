@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,13 +18,9 @@ from analysis.read.cells import shown
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError
 
-REQUIRED = ("batch_size", "steps")
-OPTIONAL = ("optimizer", "group", "seed", "lr", "censored", "target", "tokens_per_example")
-
 SMALLEST, LARGEST = 1e-6, 1e15
 """Of a batch size, steps or a learning rate: beyond these a number is a slip, and products of two overflow nothing."""
 
-_LEFT = "leave the cell empty where the target was not reached"
 _UNLIKE = {
     "batch_size": ("batch", "bs", "size", "batch_tokens", "tokens", "batch_examples", "global_batch_size"),
     "steps": ("step", "steps_to_target", "iterations", "iters", "updates", "examples", "tokens", "samples"),
@@ -33,35 +28,9 @@ _UNLIKE = {
 """What a column is called that may be meant; whether it is, a person has to say."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of the table.
-
-    Attributes:
-        place: where it stands, such as ``line 7``.
-        batch_size: examples per step.
-        steps: optimizer updates to the target, or the most that were run without reaching it; ``None`` where only that
-            it was not reached is known.
-        censored: whether the target was not reached.
-        optimizer, group, seed: as written; ``None`` without such a column.
-        lr, target, tokens_per_example: ``None`` without such a column.
-    """
-
-    place: str
-    batch_size: float
-    steps: float | None
-    censored: bool
-    optimizer: str | None = None
-    group: str | None = None
-    seed: str | None = None
-    lr: float | None = None
-    target: float | None = None
-    tokens_per_example: int | None = None
-
-
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
-) -> tuple[str, list[Row], list[str]]:
+) -> tuple[str, pd.DataFrame, list[str]]:
     """Read and check a table.
 
     Args:
@@ -69,31 +38,36 @@ def read(
         columns: our name of a column -> what it is called in the table, where that differs.
 
     Returns:
-        What to call the table in a message, its rows, and the columns that are not used.
+        What to call the table in a message, its rows, and the columns that are not used. The rows have the columns
+        :data:`REQUIRED` and :data:`OPTIONAL`, with ``None`` where there is no such column, and ``place``: where a row
+        stands, such as ``line 7``. ``steps`` are those to the target, or where ``censored`` the most that were run
+        without reaching it, NaN where only that it was not reached is known. ``optimizer``, ``group`` and ``seed`` are
+        texts as written.
 
     Raises:
         DataError: naming table, row and remedy.
         ConfigError: if ``columns`` names one that is not there, or is not one of ours.
     """
-    table, ours, renamed = read_table(source), (*REQUIRED, *OPTIONAL), columns or {}
+    table, renamed = read_table(source), columns or {}
     for name, title in renamed.items():
-        if name not in ours:
+        if name not in _CELLS:
             raise ConfigError(
-                f"--column {name}={title}: no column {name!r} is looked for; it is one of {', '.join(ours)}"
+                f"--column {name}={title}: no column {name!r} is looked for; it is one of {', '.join(_CELLS)}"
             )
         if title not in table.columns:
             raise ConfigError(f"--column {name}={title}: {table.name} has no column {title!r}; it has {table.titles}")
-    titles = {name: renamed.get(name, name) for name in ours}
+    titles = {name: renamed.get(name, name) for name in _CELLS}
     for name in REQUIRED:
         table.need(titles[name], _remedy(name, table.columns))
     titles = {name: title for name, title in titles.items() if title in table.columns}
     unused = [title for title in table.columns if title and title not in titles.values()]
-    return table.name, [_row(table, row, titles) for row in range(len(table.places))], unused
+    rows = pd.DataFrame([_row(table, row, titles) for row in range(len(table.places))], dtype=object)
+    return table.name, rows.astype(dict.fromkeys(("batch_size", "steps", "lr", "target"), float)), unused
 
 
 def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     meaning = "examples per optimizer step" if name == "batch_size" else "optimizer steps to the target"
-    free = [title for title in titles if title and title not in (*REQUIRED, *OPTIONAL)]
+    free = [title for title in titles if title and title not in _CELLS]
     lower = {title.lower().replace(" ", "_"): title for title in free}
     near = [lower[word] for word in _UNLIKE[name] if word in lower]
     near += [lower[word] for word in get_close_matches(name, lower, n=1, cutoff=0.6)]
@@ -103,31 +77,17 @@ def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     return f"if {shown(near[0])} holds {meaning}, pass --column {name}={shown(near[0], quote=False)}{unit}"
 
 
-def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> Row:
-    def get(name: str, parse: Callable[[Any], Any], required: str = "") -> Any:
-        """The cell under our name; ``None`` without such a column, or where it is empty and may be."""
-        if name not in titles:
-            return None
-        if cells.empty(table.columns[titles[name]][index]):
-            if required:
-                raise table.error(index, titles[name], f"it is empty; {required}")
-            return None
-        return table.cell(index, titles[name], parse)
-
-    size = get("batch_size", _measured, "every row needs a batch size")
-    steps = get("steps", lambda cell: _measured(cell, _LEFT))
-    texts = {name: get(name, _text) or "" for name in ("optimizer", "group") if name in titles}
-    return Row(
-        place=table.places[index],
-        batch_size=size,
-        steps=steps,
-        censored=bool(get("censored", cells.flag)) or steps is None,
-        **texts,
-        seed=get("seed", _seed, "number the runs, or remove the column"),
-        lr=get("lr", _measured),
-        target=get("target", _target, "give the value that the steps lead to, or remove the column"),
-        tokens_per_example=get("tokens_per_example", cells.whole),
-    )
+def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"place": table.places[index]}
+    for name, (parse, remedy) in _CELLS.items():
+        row[name] = None
+        if name in titles and not cells.empty(table.columns[titles[name]][index]):
+            row[name] = table.cell(index, titles[name], parse)
+        elif name in titles and remedy:
+            raise table.error(index, titles[name], f"it is empty; {remedy}")
+        elif name in titles and parse is _text:
+            row[name] = ""
+    return row | {"censored": bool(row["censored"]) or row["steps"] is None}
 
 
 def _measured(cell: Any, hint: str = "correct or remove the row") -> float:
@@ -150,3 +110,19 @@ def _text(cell: Any) -> str:
 
 def _seed(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+
+
+_CELLS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "batch_size": (_measured, "every row needs a batch size"),
+    "steps": (lambda cell: _measured(cell, "leave the cell empty where the target was not reached"), ""),
+    "optimizer": (_text, ""),
+    "group": (_text, ""),
+    "seed": (_seed, "number the runs, or remove the column"),
+    "lr": (_measured, ""),
+    "censored": (cells.flag, ""),
+    "target": (_target, "give the value that the steps lead to, or remove the column"),
+    "tokens_per_example": (cells.whole, ""),
+}
+"""How a cell of a column is read, and what to do about an empty one where there may be none."""
+
+REQUIRED, OPTIONAL = tuple(_CELLS)[:2], tuple(_CELLS)[2:]

@@ -20,20 +20,32 @@ the same batch size; they differ in the devices.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fitting import Fit, interval
+from analysis.estimate.fitting import interval
 from analysis.estimate.quantity import Quantity
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.comparison import shuffled
 from analysis.questions.courses import Course, course, courses_of
-from analysis.questions.recommendation.plans import Advice, Doubling, Plan, Wish
+from analysis.questions.recommendation.plans import (
+    Advice,
+    Doubling,
+    Plan,
+    Recommendation,
+    Recommendations,
+    Winner,
+    Wish,
+)
+from analysis.questions.scopes import read_scopes
 from analysis.read.throughput import Throughput
+from cbs.target import Target
 
 NEAR = 1.05
 """A batch size is near the best when it takes at most this multiple of the best."""
@@ -45,64 +57,105 @@ _FLAT = 5e-3
 """Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
 
 
+def recommend(
+    path: str | os.PathLike[str],
+    throughput: Throughput,
+    wish: Wish,
+    config: AnalysisConfig | None = None,
+    *,
+    targets: Sequence[float | Target] | None = None,
+) -> Recommendations:
+    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
+
+    Args:
+        path, config, targets: as of :func:`analysis.analyze`.
+        throughput: seconds per step.
+        wish: devices and prices.
+
+    Raises:
+        ConfigError: if the target cannot be used.
+        ResultsError: if the results cannot be read.
+    """
+    config = config or AnalysisConfig()
+    found, notes = read_scopes(path, config, targets)
+    recommendations = []
+    for scope in found:
+        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
+        winners = tuple(_winner(plans, config.seed) for plans in by_objective if plans)
+        recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
+    return Recommendations(
+        wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
+    )
+
+
 def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
     """The best batch size of an optimizer for every objective."""
     remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
-    courses = [] if answer.fit is None else courses_of(answer.fit, throughput, answer.group.optimizer, wish.devices)
+    courses = courses_of(answer, throughput, wish.devices)
     if not courses:
         remarks.append(_why_nothing(answer, throughput, wish.devices))
-        return Advice(answer=answer, plans={}, doubling=None, remarks=tuple(remarks))
-    plans = {objective: _plan(answer, throughput, wish, objective, courses) for objective in wish.objectives}
-    doubling = _doubling(answer, throughput, wish.devices)
-    return Advice(answer=answer, plans=plans, doubling=doubling, remarks=tuple(remarks))
+    return Advice(
+        answer=answer,
+        plans={name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses},
+        doubling_devices=_doubling(answer, throughput, wish.devices) if courses else None,
+        remarks=tuple(remarks),
+    )
 
 
 def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | None:
     """Probability of each plan, of as many optimizers, to have the smallest objective; ``None`` where one has no
     resamples. The optimizers are independent."""
-    if not plans or not all(len(plan.objective_resamples) for plan in plans):
+    if not all(len(plan.objective_resamples) for plan in plans):
         return None
-    table = [shuffled(plan.objective_resamples, seed=seed, turn=turn) for turn, plan in enumerate(plans)]
-    best = np.argmin(table, axis=0)
+    best = np.argmin([shuffled(plan.objective_resamples, seed=seed, turn=at) for at, plan in enumerate(plans)], axis=0)
     return [float((best == index).mean()) for index in range(len(plans))]
 
 
-def _weights(objective: str, entry: Course, wish: Wish, price: float | None) -> Array:
-    """What a step costs in the objective, shape ``[K]``."""
-    if objective == "examples":
-        return entry.batch_sizes
-    if objective == "time":
-        return entry.seconds
-    extra = wish.price_ratio if objective == "priced" and wish.price_ratio is not None else 0.0
-    return entry.seconds * (entry.devices + extra) * (1.0 if price is None else price) / 3600
+def _winner(plans: Sequence[Plan], seed: int) -> Winner:
+    shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
+    at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
+    probability = None if shares is None else shares[at]
+    return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
 
 
 def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[Course]) -> Plan:
-    optimizer, confidence, fit = answer.group.optimizer, answer.confidence, answer.fit
-    assert fit is not None
+    optimizer, confidence = answer.group.optimizer, answer.confidence
     prices = [wish.price if wish.price is not None else throughput.price(optimizer, c.devices) for c in courses]
-    weights = [_weights(objective, c, wish, price) for c, price in zip(courses, prices, strict=True)]
-    values = [c.steps * weight for c, weight in zip(courses, weights, strict=True)]
+    extra = wish.price_ratio or 0.0 if objective == "priced" else 0.0
+    rates = [(c.devices + extra) * (price or 1.0) / 3600 for c, price in zip(courses, prices, strict=True)]
+    weights = [
+        c.batch_sizes if objective == "examples" else c.seconds * (1.0 if objective == "time" else rate)
+        for c, rate in zip(courses, rates, strict=True)
+    ]
     # of equals the one on more devices, which is the sooner
-    chosen = min(reversed(range(len(courses))), key=lambda index: values[index].min())
-    entry, weight, value = courses[chosen], weights[chosen], values[chosen]
+    chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
+    entry, weight, price = courses[chosen], weights[chosen], prices[chosen]
+    value, resampled = entry.steps * weight, entry.resampled * weight
     at = int(np.flatnonzero(value <= value.min() * (1 + (_FLAT if objective == "examples" else _ROUNDING)))[0])
-    resampled = entry.resampled * weight
     best = resampled.argmin(axis=1)
     shares = resampled[:, at] <= NEAR * resampled[np.arange(len(best)), best]
+    batch_size = int(entry.batch_sizes[at])
     steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.resampled[:, at], confidence))
+    seconds = steps.times(float(entry.seconds[at]))
+    hours = seconds.times(entry.devices / 3600)
     return Plan(
         optimizer=optimizer,
         objective=objective,
-        batch_size=int(entry.batch_sizes[at]),
+        batch_size=batch_size,
         devices=entry.devices,
         within_5_percent=_near(entry.batch_sizes, value, at),
         best_batch_size_interval=interval(entry.batch_sizes[best], confidence),
         probability_within_5_percent=float(shares.mean()) if len(shares) else None,
         steps=steps,
-        seconds=steps.times(float(entry.seconds[at])),
-        price=prices[chosen],
-        remarks=tuple(_plan_remarks(fit, throughput, optimizer, objective, entry, at)),
+        examples=steps.times(batch_size),
+        seconds=seconds,
+        device_hours=hours,
+        cost=None if price is None else hours.times(price),
+        price=price,
+        remarks=_said(
+            throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
+        ),
         objective_value=float(value[at]),
         objective_resamples=resampled[:, at],
     )
@@ -116,68 +169,58 @@ def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
     return int(batch_sizes[low]), int(batch_sizes[high])
 
 
-def _plan_remarks(
-    fit: Fit, throughput: Throughput, optimizer: str, objective: str, entry: Course, at: int
-) -> list[str]:
-    found = [throughput.assumption(optimizer, entry.devices)]
+def _said(*remarks: str) -> tuple[str, ...]:
+    return tuple(text for text in remarks if text)
+
+
+def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Course, at: int) -> str:
+    """For the least data, what decides them; else, where the best candidate is the smallest or the largest, why it is,
+    and whether the best lies beyond it."""
+    fit, optimizer = answer.fit, answer.group.optimizer
+    assert fit is not None
     if objective == "examples":
-        found.append(
-            "up to an exponent of 1 the smallest batch size always needs the fewest examples; "
-            f"here it is {float(fit.estimate.exponent):.3g}"
-        )
-        return [text for text in found if text]
-    if at in (0, len(entry.batch_sizes) - 1):
-        found.append(_edge(fit, throughput, optimizer, entry, at))
-    return [text for text in found if text]
-
-
-def _edge(fit: Fit, throughput: Throughput, optimizer: str, entry: Course, at: int) -> str:
-    """Why the best candidate is the smallest or the largest, and whether the best lies beyond it."""
+        always = "up to an exponent of 1 the smallest batch size always needs the fewest examples"
+        return f"{always}; here it is {float(fit.estimate.exponent):.3g}"
+    if at not in (0, len(entry.batch_sizes) - 1):
+        return ""
     size, span = entry.batch_sizes[at], throughput.span(optimizer, entry.devices)
     assert span is not None
     end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
-    covered = fit.batch_sizes[0 if at == 0 else -1]
-    beyond = covered - 1 >= span[0] if at == 0 else covered + 1 <= span[1]
-    if not beyond:
+    first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
+    if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):
         return f"batch size {size:.0f} is the {end} with a step time: a {side} one may be better"
-    wide = (span[0], min(span[1], fit.batch_sizes[-1] * 1e3))
-    further = course(fit, throughput, optimizer, entry.devices, span=wide)
+    further = course(answer, throughput, entry.devices, span=(span[0], min(span[1], last * 1e3)))
     assert further is not None
-    best = int((further.steps * further.seconds).argmin())
-    if fit.batch_sizes[0] <= further.batch_sizes[best] <= fit.batch_sizes[-1]:
+    best = int(further.time.argmin())
+    if first <= further.batch_sizes[best] <= last:
         return ""
-    ratio = (further.steps * further.seconds)[best] / (entry.steps * entry.seconds)[at]
     where = f"{further.batch_sizes[best]:.0f}" + (" or more" if best == len(further.batch_sizes) - 1 else "")
     return (
-        f"the best lies outside the measured batch sizes: by the fit, not by measurement, {where} takes {ratio:.2f} of "
-        f"the time at {size:.0f}, the {end} that reached the target; sweep {side} batch sizes"
+        f"the best lies outside the measured batch sizes: by the fit, not by measurement, {where} takes "
+        f"{further.time[best] / entry.time[at]:.2f} of the time at {size:.0f}, the {end} that reached the target; "
+        f"sweep {side} batch sizes"
     )
 
 
 def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling | None:
-    fit, optimizer = answer.fit, answer.group.optimizer
-    assert fit is not None
-    before, after = (course(fit, throughput, optimizer, count) for count in (devices, 2 * devices))
+    before, after = (course(answer, throughput, count) for count in (devices, 2 * devices))
     if before is None or after is None:
         return None
-    places = [int((entry.steps * entry.seconds).argmin()) for entry in (before, after)]
-    value, values = (
-        steps[1] * after.seconds[places[1]] / (steps[0] * before.seconds[places[0]])
-        for steps in (
-            (before.steps[places[0]], after.steps[places[1]]),
-            (before.resampled[:, places[0]], after.resampled[:, places[1]]),
-        )
-    )
-    factor = Quantity(value=float(value), interval=interval(values, answer.confidence))
-    remarks = [throughput.assumption(optimizer, 2 * devices)]
-    if places[1] == len(after.batch_sizes) - 1:
-        remarks.append(f"{after.batch_sizes[-1]:.0f} is the largest batch size that could be looked at")
+    first, second = (int(entry.time.argmin()) for entry in (before, after))
+    factors = after.resampled_time[:, second] / before.resampled_time[:, first]
+    factor = Quantity(float(after.time[second] / before.time[first]), interval(factors, answer.confidence))
+    largest = after.batch_sizes[-1]
     return Doubling(
         devices=devices,
-        batch_sizes=(int(before.batch_sizes[places[0]]), int(after.batch_sizes[places[1]])),
+        batch_sizes=(int(before.batch_sizes[first]), int(after.batch_sizes[second])),
         time_factor=factor,
         cost_factor=factor.times(2.0),
-        remarks=tuple(text for text in remarks if text),
+        remarks=_said(
+            throughput.assumption(answer.group.optimizer, 2 * devices),
+            f"{largest:.0f} is the largest batch size that could be looked at"
+            if second == len(after.batch_sizes) - 1
+            else "",
+        ),
     )
 
 

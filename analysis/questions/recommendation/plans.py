@@ -1,15 +1,17 @@
-"""What is asked for and what is advised: objectives, a batch size for each, what twice the devices buy."""
+"""What is asked for and what is recommended: objectives, a batch size for each, what twice the devices buy."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analysis.arrays import Array
 from analysis.estimate.quantity import Interval, Plain, Quantity
 from analysis.estimate.result import Answer
-from analysis.plain import plain
+from analysis.plain import plain, shown
+from analysis.questions.scopes import Findings, Scope
+from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 
 OBJECTIVES = ("time", "cost", "examples", "priced")
@@ -56,9 +58,9 @@ class Plan(Plain):
         best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
         probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
             ``None`` without resamples.
-        steps: to target.
+        steps, examples, device_hours: to target.
         seconds: wall time to target, validation not included.
-        price: of a device-hour; ``None`` where it is not known.
+        cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
         remarks: what has to be said about it.
         objective_value: the objective, in its own unit.
         objective_resamples: the objective on every resample, shape ``[R]``.
@@ -72,29 +74,14 @@ class Plan(Plain):
     best_batch_size_interval: Interval
     probability_within_5_percent: float | None
     steps: Quantity
+    examples: Quantity
     seconds: Quantity
+    device_hours: Quantity
+    cost: Quantity | None
     price: float | None = field(repr=False)
     remarks: tuple[str, ...]
     objective_value: float = field(repr=False)
     objective_resamples: Array = field(repr=False)
-
-    @property
-    def device_hours(self) -> Quantity:
-        return self.seconds.times(self.devices / 3600)
-
-    @property
-    def cost(self) -> Quantity | None:
-        """In the currency of the price."""
-        return None if self.price is None else self.device_hours.times(self.price)
-
-    @property
-    def examples(self) -> Quantity:
-        return self.steps.times(self.batch_size)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
-        more = {name: plain(getattr(self, name)) for name in ("examples", "device_hours", "cost")}
-        return super().to_json() | more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +110,13 @@ class Advice:
     Attributes:
         answer: steps to target against batch size.
         plans: by objective; empty where nothing can be recommended.
-        doubling: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
+        doubling_devices: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
         remarks: verdict, and why there is no plan.
     """
 
     answer: Answer = field(repr=False)
-    plans: dict[str, Plan]
-    doubling: Doubling | None
+    plans: dict[str, Plan] = field(repr=False)
+    doubling_devices: Doubling | None
     remarks: tuple[str, ...]
 
     @property
@@ -138,10 +125,57 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "optimizer": self.optimizer,
-            "verdict": str(self.answer.verdict),
-            "plans": plain(list(self.plans.values())),
-            "doubling_devices": plain(self.doubling),
-            "remarks": list(self.remarks),
-        }
+        about = {"optimizer": self.optimizer, "verdict": str(self.answer.verdict)}
+        return about | shown(self) | {"plans": plain(list(self.plans.values()))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner(Plain):
+    """The optimizer that is best for an objective.
+
+    Attributes:
+        objective: what is as small as can be.
+        optimizer: the best one.
+        probability: that it is, every optimizer at its own recommended batch size; ``None`` without resamples, or
+            with one optimizer.
+    """
+
+    objective: str
+    optimizer: str
+    probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Scope):
+    """What to train with, for one sweep, workload and target.
+
+    Attributes:
+        advice: one per optimizer.
+        winners: one per objective; empty where nothing can be recommended.
+    """
+
+    advice: tuple[Advice, ...] = field(repr=False)
+    winners: tuple[Winner, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return super().to_json() | {"optimizers": plain(self.advice), "best": plain(self.winners)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendations(Findings):
+    """What :func:`recommend` found.
+
+    Attributes:
+        wish: what was asked for.
+        recommendations: one per sweep, workload and target.
+        throughput: seconds per step.
+    """
+
+    wish: Wish = field(repr=False)
+    recommendations: tuple[Recommendation, ...]
+    throughput: Throughput = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        return super().to_json() | asdict(self.wish) | {"throughput": self.throughput.statement}

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,17 @@ import numpy as np
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import ThreeTermLaw
+from analysis.estimate.result import Answer
 from analysis.phrases import plural
-from analysis.plain import shown
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
-from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, read
+from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, read, runs_of
+from analysis.questions.scopes import Findings
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class Scaling(Findings):
     """What :func:`scale` found.
 
     Attributes:
@@ -32,22 +33,14 @@ class Scaling:
         laws: per axis and optimizer.
         comparisons: sets with all else equal, and pools of them.
         three_term: by workload and optimizer.
-        config: of every number.
         data: what data and compute stand for, in words.
-        notes: what was left out or refused, one line each.
     """
 
     points: tuple[ScalingPoint, ...]
     laws: tuple[Law, ...]
     comparisons: tuple[Law, ...]
     three_term: dict[str, ThreeTermLaw]
-    config: AnalysisConfig = field(repr=False)
     data: str
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
-        return {"definition": self.config.definition, "confidence": self.config.confidence} | shown(self)
 
 
 def scale(
@@ -81,29 +74,38 @@ def scale(
         ConfigError: if an argument is out of its domain.
         ResultsError: if there is nothing to fit.
     """
-    _check(paths, against, at, [*(hold_data or []), *([] if data_at_batch is None else [data_at_batch])])
+    positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
+    _check(paths, against, at, positive)
     config = config or AnalysisConfig()
-    found = read(paths, config, targets=targets, data_at_batch=data_at_batch)
-    if not found.points:
-        raise ResultsError(f"no critical batch size with an interval: {'; '.join(found.left_out[:3])}")
-    points, notes = list(found.points), [*found.notes, *found.left_out]
-    axes = list(dict.fromkeys(against or varying(points, AXES)))
-    fitted = [law for axis in axes for law in laws(points, axis, config, at=at or ())]
+    answers, notes = read(paths, config, targets)
+    measured, left_out = points_of(answers, data_at_batch)
+    if not measured:
+        raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
+    notes += [*(["examples differ in length, so batch sizes are in tokens"] if in_tokens(answers) else []), *left_out]
+    points = list(measured)
+    fitted = [
+        law
+        for axis in dict.fromkeys(against or varying(points, AXES))
+        for law in laws(points, axis, config, at=at or ())
+    ]
     for axis in against or ():
-        _require(axis, [law for law in fitted if law.axis == axis])
+        own = [law for law in fitted if law.axis == axis]
+        if all(law.fit is None and "does not vary" in law.remark for law in own):
+            raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in own)}")
     notes += [f"{law.axis}, {law.optimizer}: {law.remark}" for law in fitted if law.fit is None]
-    names = list(dict.fromkeys(vary or _comparable(points)))
+    names = list(dict.fromkeys(vary or varying(points, options(points))))
+    # the parameters follow a single option that varies
+    names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
     compared = [law for name in names for law in comparisons(points, name, config)]
     for data in hold_data or ():
-        interpolated, missing = at_data(found.points, data, config.confidence)
+        interpolated, missing = at_data(measured, data, config.confidence)
         notes += missing
         first = len(points)
         points += interpolated
         compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
-    terms, refused = _three_terms(found.runs, three_terms, config)
-    notes += refused
+    terms, refused = _three_terms(answers, three_terms, config)
     if not fitted and not compared and not terms:
         number = plural(len(points), "critical batch size")
         raise ResultsError(f"{number}, and nothing varies between them; give several models or targets")
@@ -115,7 +117,7 @@ def scale(
         three_term=terms,
         config=config,
         data=f"those that {size} takes to the target",
-        notes=tuple(notes),
+        notes=(*notes, *refused),
     )
 
 
@@ -131,37 +133,23 @@ def _check(
             )
     if at and len(set(against or ())) != 1:
         raise ConfigError("--at needs exactly one --against, whose unit it is in")
-    for value in (*(at or ()), *positive):
+    for value in positive:
         if not 0 < value < float("inf"):
             raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
 
 
-def _require(axis: str, fitted: Sequence[Law]) -> None:
-    """Refuse an axis that was asked for and along which nothing varies."""
-    if all(law.fit is None and "does not vary" in law.remark for law in fitted):
-        raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in fitted)}")
-
-
-def _comparable(points: Sequence[ScalingPoint]) -> list[str]:
-    """Options of the workload that vary, and the parameters unless they follow a single one of them."""
-    names = varying(points, options(points))
-    return [*names, *(varying(points, ["parameters"]) if len(names) != 1 else [])]
-
-
 def _three_terms(
-    runs: Mapping[str, three_term.Runs], wanted: bool | None, config: AnalysisConfig
+    answers: Sequence[Answer], wanted: bool | None, config: AnalysisConfig
 ) -> tuple[dict[str, ThreeTermLaw], list[str]]:
     found, refused = {}, []
-    for name, entries in runs.items():
-        several = len(np.unique(entries.parameters)) > 1 and len(np.unique(entries.loss)) > 1
-        if wanted is False or (wanted is None and not several):
-            continue
-        try:
-            found[name] = three_term.fit(
-                entries, confidence=config.confidence, resamples=config.resamples, seed=config.seed
-            )
-        except ValueError as error:
-            refused.append(f"no law in three terms for {name}: {error}")
+    for name, runs in runs_of(answers).items() if wanted is not False else ():
+        if wanted or (len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1):
+            try:
+                found[name] = three_term.fit(
+                    runs, confidence=config.confidence, resamples=config.resamples, seed=config.seed
+                )
+            except ValueError as error:
+                refused.append(f"no law in three terms for {name}: {error}")
     return found, refused
 
 

@@ -92,14 +92,6 @@ class Law:
         return shown(self) | (plain(self.fit) or {}) | {"kaplan": self.kaplan}
 
 
-def option(point: ScalingPoint, name: str) -> float | None:
-    """Value of an axis or a workload option as a positive number: that of a named size is its parameters."""
-    value = point.workload_options.get(name)
-    if name in AXES or (name == "size" and isinstance(value, str)):
-        return point.value(name if name in AXES else "parameters")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
-
-
 def options(points: Iterable[ScalingPoint]) -> list[str]:
     """Names of the options that the workloads were given."""
     return list(dict.fromkeys(name for point in points for name in point.workload_options))
@@ -112,7 +104,7 @@ def varying(points: Sequence[ScalingPoint], names: Iterable[str]) -> list[str]:
 
 
 def _differ(points: Sequence[ScalingPoint], members: Sequence[int], name: str) -> bool:
-    values = [value for value in (option(points[index], name) for index in members) if value is not None]
+    values = [value for value in (points[index].values.get(name) for index in members) if value is not None]
     return bool(values) and max(values) > min(values) * (1 + _SAME)
 
 
@@ -126,7 +118,7 @@ def _by_optimizer(points: Sequence[ScalingPoint]) -> dict[tuple[str, str], list[
 def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, at: Sequence[float] = ()) -> list[Law]:
     """One law per workload and optimizer over all its points, with its predictions ``at``."""
     return [
-        _law("law", axis, points, {"": [index for index in members if option(points[index], axis)]}, of, config, at)
+        _law("law", axis, points, {"": [index for index in members if points[index].values.get(axis)]}, of, config, at)
         for of, members in _by_optimizer(points).items()
     ]
 
@@ -143,14 +135,14 @@ def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfi
     Raises:
         ConfigError: if ``name`` is no number in the points.
     """
-    if not any(option(point, name) for point in points):
+    if not any(point.values.get(name) for point in points):
         known = ", ".join(dict.fromkeys([*AXES, *options(points)]))
         raise ConfigError(f"--vary {name}: no point has it as a positive number; known are {known}")
     found = []
     for of, members in _by_optimizer(points).items():
         sets: dict[str, list[int]] = {}
         for index in members:
-            if index >= first and option(points[index], name):
+            if index >= first and points[index].values.get(name):
                 sets.setdefault(held(points[index], name), []).append(index)
         useful = {common: entries for common, entries in sets.items() if _differ(points, entries, name)}
         found += [_law("set", name, points, {common: useful[common]}, of, config) for common in useful]
@@ -171,7 +163,7 @@ def _law(
     """The law of one workload and optimizer through ``sets`` of points, by what each holds, with a common exponent."""
     members = [index for entries in sets.values() for index in entries]
     own = [points[index] for index in members]
-    x = np.array([option(point, axis) for point in own], dtype=float)
+    x = np.array([point.values.get(axis) for point in own], dtype=float)
     law, remark = None, f"{plural(len(members), 'point')}, and {axis} does not vary"
     if _differ(points, members, axis):
         law, remark = _fitted(own, x, axis, [number for number, each in enumerate(sets.values()) for _ in each], config)
@@ -195,10 +187,12 @@ def _fitted(
     points: Sequence[ScalingPoint], x: Array, axis: str, sets: Sequence[int], config: AnalysisConfig
 ) -> tuple[PowerLaw | None, str]:
     """The law and what to know about it; of two values the ratio, with the interval of the points' own errors."""
+    uncertain = axis in ("data", "compute")
+    errors = [point.log_data_resamples if uncertain else 0.0 * point.log_critical_resamples for point in points]
     observed = Observations(
         log_x=np.log(x),
         log_y=np.log([point.critical_batch_size for point in points]),
-        log_x_resamples=np.column_stack([point.log_resamples(axis) for point in points]),
+        log_x_resamples=np.column_stack(errors),
         log_y_resamples=np.column_stack([point.log_critical_resamples for point in points]),
         runs=np.array([point.run for point in points]),
         sets=np.array(sets),
@@ -207,8 +201,8 @@ def _fitted(
     if law.freedom > 1:
         return law, ""
     if law.freedom == 1:
-        errors = ", ".join(f"{end:.3g}" for end in law.exponent_interval_of_errors)
-        return law, f"one degree of freedom for the scatter; without scatter [{errors}]"
+        ends = ", ".join(f"{end:.3g}" for end in law.exponent_interval_of_errors)
+        return law, f"one degree of freedom for the scatter; without scatter [{ends}]"
     span = math.exp(np.ptp(observed.log_x))
     low, high = sorted(span**end for end in law.exponent_interval_of_errors)
     return None, (

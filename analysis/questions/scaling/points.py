@@ -6,17 +6,19 @@ import itertools
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws.three_term import Runs
-from analysis.estimate.quantity import Interval
+from analysis.estimate.quantity import Interval, Quantity
 from analysis.estimate.result import Answer, answers
 from analysis.read.results import load
 from cbs.errors import ConfigError
@@ -71,50 +73,21 @@ class ScalingPoint:
     log_critical_resamples: Array = field(repr=False)
     log_data_resamples: Array = field(repr=False)
 
-    def value(self, axis: str) -> float | None:
-        """Of one of :data:`AXES`; ``None`` where it is not known or has no logarithm."""
-        if axis == "loss":
-            return self.target.value if self.target.direction == "below" and self.target.value > 0 else None
-        found = getattr(self, axis)
-        return None if found is None else float(found)
-
-    def log_resamples(self, axis: str) -> Array:
-        """Of the natural logarithm of an axis or an option, up to a constant, shape ``[R]``."""
-        return self.log_data_resamples if axis in ("data", "compute") else np.zeros_like(self.log_critical_resamples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What :func:`read` returns.
-
-    Attributes:
-        points: of all results.
-        left_out: one line for everything that has no point, with the reason.
-        runs: steps to target by optimizer, for the law in three terms; metrics that fall and sizes that are known.
-        notes: of the results.
-    """
-
-    points: tuple[ScalingPoint, ...]
-    left_out: tuple[str, ...]
-    runs: dict[str, Runs] = field(repr=False)
-    notes: tuple[str, ...]
+    @property
+    def values(self) -> dict[str, float]:
+        """Axes and options of the workload that are positive numbers; that of a named size is its parameters."""
+        found = {**self.workload_options, **{name: getattr(self, name) for name in AXES if name != "loss"}}
+        found["loss"] = self.target.value if self.target.direction == "below" else None
+        if isinstance(found.get("size"), str):
+            found["size"] = self.parameters
+        numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
+        return {name: float(value) for name, value in numbers.items() if value > 0}
 
 
 def read(
-    paths: Sequence[str | os.PathLike[str]],
-    config: AnalysisConfig,
-    *,
-    targets: Sequence[float | Target] | None = None,
-    data_at_batch: float | None = None,
-) -> Found:
-    """Every critical batch size at ``paths``.
-
-    Args:
-        paths: sweeps, or folders of sweeps.
-        config: how the numbers are made.
-        targets: see :func:`analysis.estimate.result.answers`.
-        data_at_batch: batch size in examples whose examples to target are the data; ``None`` for the
-            critical one.
+    paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig, targets: Sequence[float | Target] | None
+) -> tuple[list[Answer], list[str]]:
+    """The answers of all results at ``paths``, and what was left out, one line each.
 
     Raises:
         ConfigError: if a target cannot be used, or a sweep is given twice.
@@ -131,26 +104,34 @@ def read(
         folders |= own
         notes += results.notes
         found += answers(results, config, targets=targets, noise=False)
-    sizes = {answer.group.tokens_per_example for answer in found}
-    in_tokens = len(sizes) > 1 and None not in sizes
-    if in_tokens:
-        notes.append("examples differ in length, so batch sizes are in tokens")
-    kept = [answer for answer in found if not _reason(answer)]
+    return found, notes
+
+
+def in_tokens(found: Sequence[Answer]) -> bool:
+    """Whether batch sizes are counted in tokens, because examples differ in length."""
+    lengths = {answer.group.tokens_per_example for answer in found}
+    return len(lengths) > 1 and None not in lengths
+
+
+def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
+    """Every critical batch size with an interval, and one line for everything that has none, with the reason.
+
+    Args:
+        found: of all sweeps.
+        data_at_batch: batch size in examples whose examples to target are the data; ``None`` for the critical one.
+    """
+    whys = [(answer, _reason(answer)) for answer in found]
+    kept = [answer for answer, why in whys if not why]
     # optimizers of one name with unlike options, as sweeps of their own may have them, are told apart by the options
     kinds = {(answer.group.optimizer, _options_of_optimizer(answer)) for answer in kept}
-    unlike = {name for name, _ in kinds if sum(name == other for other, _ in kinds) > 1}
+    unlike = {name for name, count in Counter(name for name, _ in kinds).items() if count > 1}
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
-    points = [_point(answer, runs[id(answer.group)], unlike, in_tokens, data_at_batch) for answer in kept]
-    return Found(
-        points=tuple(points),
-        left_out=tuple(
-            f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {reason}"
-            for answer in found
-            if (reason := _reason(answer))
-        ),
-        runs=_runs(found, in_tokens),
-        notes=tuple(notes),
-    )
+    tokens = in_tokens(found)
+    return [_point(answer, runs[id(answer.group)], unlike, tokens, data_at_batch) for answer in kept], [
+        f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {why}"
+        for answer, why in whys
+        if why
+    ]
 
 
 def _options_of_optimizer(answer: Answer) -> str:
@@ -159,34 +140,34 @@ def _options_of_optimizer(answer: Answer) -> str:
 
 def _reason(answer: Answer) -> str:
     """Why there is no point; empty if there is one."""
-    if answer.critical.value is None:
+    if answer.fit is None or answer.critical.value is None:
         return f"no critical batch size ({answer.verdict})"
     if None in answer.critical.interval:
-        fit = answer.fit
-        exact = fit is not None and not len(fit.resampled_log_steps)
+        exact = not len(answer.fit.resampled_log_steps)
         return f"no interval ({answer.verdict})" if exact else f"its interval is open ({answer.verdict})"
     return ""
 
 
 def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_batch: float | None) -> ScalingPoint:
-    group, fit, critical = answer.group, answer.fit, answer.critical
+    group, fit = answer.group, answer.fit
     assert fit is not None
-    assert critical.value is not None
-    data, ends = answer.examples_at_critical.value, answer.examples_at_critical.interval
-    resampled = fit.resampled.examples_at_critical
-    if data_at_batch is not None:
-        size = np.array([data_at_batch])
-        data = data_at_batch * float(np.exp(fit.estimate.log_steps(size))[0])
-        resampled = data_at_batch * np.exp(fit.resampled.log_steps(size))[:, 0]
-        low, high = percentiles(resampled, answer.confidence)
-        ends = (float(low), float(high))
-    # of different runs the resamples are independent, those of one run go together
-    order = np.random.default_rng([answer.config.seed, run]).permutation(len(critical.resampled))
     tokens = group.tokens_per_example or 1
     factor = tokens if in_tokens else 1
+    critical, data = answer.critical.times(factor), answer.examples_at_critical
+    assert critical.value is not None
+    drawn = fit.resampled.examples_at_critical
+    if data_at_batch is not None:
+        size = np.array([data_at_batch])
+        drawn = data_at_batch * np.exp(fit.resampled.log_steps(size))[:, 0]
+        low, high = percentiles(drawn, answer.confidence)
+        value = data_at_batch * float(np.exp(fit.estimate.log_steps(size))[0])
+        data = Quantity(value, (float(low), float(high)))
+    data = data.times(tokens)
+    # of different runs the resamples are independent, those of one run go together
+    order = np.random.default_rng([answer.config.seed, run]).permutation(len(drawn))
     compute = None
-    if group.parameters and data and group.tokens_per_example:
-        compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data * tokens
+    if group.parameters and data.value and group.tokens_per_example:
+        compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data.value
     return ScalingPoint(
         sweep=group.sweep,
         family=group.workload.split("(")[0],
@@ -195,16 +176,16 @@ def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_
         optimizer=group.optimizer + (_options_of_optimizer(answer) if group.optimizer in unlike else ""),
         target=answer.target,
         run=run,
-        critical_batch_size=critical.value * factor,
-        interval=_scaled(critical.interval, factor),
+        critical_batch_size=critical.value,
+        interval=critical.interval,
         unit="token" if in_tokens else group.example_unit,
         parameters=group.parameters,
-        data=None if data is None else data * tokens,
-        data_interval=_scaled(ends, tokens),
+        data=data.value,
+        data_interval=data.interval,
         data_unit="token" if group.tokens_per_example else group.example_unit,
         compute=compute,
-        log_critical_resamples=_logs(critical.resampled)[order] + np.log(factor),
-        log_data_resamples=np.empty(0) if data is None else _logs(resampled)[order] + np.log(tokens),
+        log_critical_resamples=_logs(answer.critical.resampled)[order] + np.log(factor),
+        log_data_resamples=np.empty(0) if data.value is None else _logs(drawn)[order] + np.log(tokens),
     )
 
 
@@ -216,48 +197,39 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
     """
     found, left_out = [], []
     for run in dict.fromkeys(point.run for point in points):
-        known = [(point.data, point) for point in points if point.run == run and point.data is not None]
-        curve = sorted(known, key=lambda pair: pair[0])
-        around = next((pair for pair in itertools.pairwise(curve) if pair[0][0] <= data <= pair[1][0]), None)
-        if around is None:
-            first = next(point for point in points if point.run == run)
-            seen = f"data {curve[0][0]:.3g} to {curve[-1][0]:.3g} {first.data_unit}s" if curve else "no data"
-            left_out.append(
-                f"{first.sweep}, {first.workload}, {first.optimizer}: not at data {data:g}, its targets take {seen}"
-            )
+        own = [point for point in points if point.run == run]
+        curve = sorted((point.data, index) for index, point in enumerate(own) if point.data is not None)
+        around = [pair for pair in itertools.pairwise(curve) if pair[0][0] <= data <= pair[1][0]]
+        if not around:
+            seen = f"data {curve[0][0]:.3g} to {curve[-1][0]:.3g} {own[0].data_unit}s" if curve else "no data"
+            name = f"{own[0].sweep}, {own[0].workload}, {own[0].optimizer}"
+            left_out.append(f"{name}: not at data {data:g}, its targets take {seen}")
             continue
-        below, above = around[0][1], around[1][1]
-        share = _share(np.log(data), np.log(around[0][0]), np.log(around[1][0]))
-        shares = _share(np.log(data), below.log_data_resamples, above.log_data_resamples)
-        critical = _between(math.log(below.critical_batch_size), math.log(above.critical_batch_size), share)
-        resampled = _between(below.log_critical_resamples, above.log_critical_resamples, shares)
-        low, high = np.exp(percentiles(resampled, confidence))
-        loss = below.target.value + float(share) * (above.target.value - below.target.value)
+        (first, place), (second, other) = around[0]
+        below, above = own[place], own[other]
+        # where the data lie between the two, at most half the distance outside: the estimate, then the resamples
+        start = np.append(np.log(first), below.log_data_resamples)
+        distance = np.maximum(np.append(np.log(second), above.log_data_resamples) - start, 1e-9)
+        share = np.clip((np.log(data) - start) / distance, -0.5, 1.5)
+        low, high = (np.append(math.log(end.critical_batch_size), end.log_critical_resamples) for end in (below, above))
+        critical = low + share * (high - low)
+        interval = np.exp(percentiles(critical[1:], confidence))
+        loss = below.target.value + float(share[0]) * (above.target.value - below.target.value)
         found.append(
             replace(
                 below,
                 target=replace(below.target, value=loss),
-                critical_batch_size=float(np.exp(critical)),
-                interval=(float(low), float(high)),
+                critical_batch_size=math.exp(critical[0]),
+                interval=(float(interval[0]), float(interval[1])),
                 data=data,
                 data_interval=(data, data),
-                compute=None if below.compute is None or below.data is None else below.compute * data / below.data,
+                compute=None if below.compute is None else below.compute * data / first,
                 held_data=data,
-                log_critical_resamples=resampled,
-                log_data_resamples=np.full_like(resampled, np.log(data)),
+                log_critical_resamples=critical[1:],
+                log_data_resamples=np.full(len(critical) - 1, np.log(data)),
             )
         )
     return found, left_out
-
-
-def _share(value: Any, low: Any, high: Any) -> Array:
-    """Where ``value`` lies between ``low`` (0) and ``high`` (1), at most half the distance outside."""
-    distance = np.maximum(high - low, 1e-9)
-    return np.clip((value - low) / distance, -0.5, 1.5)
-
-
-def _between(low: Any, high: Any, share: Array) -> Array:
-    return np.asarray(low + share * (high - low))
 
 
 def _logs(values: Array) -> Array:
@@ -269,11 +241,6 @@ def _logs(values: Array) -> Array:
     )
 
 
-def _scaled(ends: Interval, factor: float) -> Interval:
-    low, high = ends
-    return (None if low is None else low * factor, None if high is None else high * factor)
-
-
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, part in value.items():
@@ -282,24 +249,22 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value if isinstance(value, int | float | str | bool | None) else json.dumps(value)
 
 
-def _runs(found: Sequence[Answer], in_tokens: bool) -> dict[str, Runs]:
-    """By workload and optimizer, every batch size that reached a target."""
-    rows: dict[str, list[tuple[float, ...]]] = {}
-    trials: dict[tuple[int, int], int] = {}
+def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
+    """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
+    tokens, names = in_tokens(found), [column.name for column in fields(Runs)]
+    rows = []
     for answer in found:
         group, loss = answer.group, answer.target.value
-        if group.parameters is None or answer.target.direction != "below" or loss <= 0:
-            continue
-        factor = group.tokens_per_example if in_tokens and group.tokens_per_example else 1
-        own = rows.setdefault(f"{group.workload.split('(')[0]}, {group.optimizer}", [])
-        for point in answer.points:
-            if point.steps_to_target is not None:
-                number = trials.setdefault((id(group), point.batch_size), len(trials))
-                size, steps = point.batch_size * factor, point.steps_to_target
-                own.append((group.parameters, loss, size, steps, point.seeds_reached, number))
-    names = [column.name for column in fields(Runs)]
+        if group.parameters is not None and answer.target.direction == "below" and loss > 0:
+            factor = (tokens and group.tokens_per_example) or 1
+            own = (f"{group.workload.split('(')[0]}, {group.optimizer}", group.parameters, loss)
+            for point in answer.points:
+                if point.reached:
+                    size, trials = point.batch_size * factor, (id(group), point.batch_size)
+                    rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
+    table = pd.DataFrame(rows, columns=["of", *names])
+    table["trials"] = table["trials"].factorize()[0]
     return {
-        name: Runs(**dict(zip(names, np.array(table, dtype=float).T, strict=True)))
-        for name, table in rows.items()
-        if table
+        str(of): Runs(**{name: part[name].to_numpy(dtype=float) for name in names})
+        for of, part in table.groupby("of", sort=False)
     }

@@ -7,8 +7,10 @@ rates beyond an edge. Where nothing is missing, the trials that narrow the inter
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
-from analysis.questions.suggest.design import GOAL, best_per_example, log_steps, two_sided, width_factor
+from analysis.questions.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import Group
 from cbs.lr_choice import at_edges
@@ -71,13 +73,11 @@ class Suggestion(Plain):
         return about | super().to_json()
 
 
-@dataclass(frozen=True)
-class _Design:
-    """Batch sizes and seeds to have, and why."""
+Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+"""Batch sizes and seeds to have, and why."""
 
-    batch_sizes: tuple[int, ...]
-    seeds: tuple[int, ...]
-    reasons: tuple[str, ...]
+Cell = tuple[int, int]
+"""Batch size and seed."""
 
 
 def suggest(answer: Answer) -> Suggestion | None:
@@ -87,38 +87,43 @@ def suggest(answer: Answer) -> Suggestion | None:
     Raises:
         ResultsError: if ``sweep.json`` of the group cannot be read.
     """
-    if not any(point.reached for point in answer.points):
+    reached = [point.batch_size for point in answer.points if point.reached]
+    if not reached:
         return None
     edges = {
         point.batch_size: _beyond(study, point.best_lr)
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }
-    design = _asked_for(answer, edges) or _most_for_its_cost(answer)
-    if design is None:
+    wanted = _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    if wanted is None:
         return None
-    rates = _rates(answer, design, edges)
-    missing, trials, cost = _missing(answer, design, rates)
+    sizes, seeds, reasons = wanted
+    rates, group, done = _rates(answer, sizes, edges), answer.group, _done(answer)
+    usual = int(np.median([len(study.lrs) for study in answer.studies]))
+    lacking: dict[Cell, int] = {}
+    for cell in itertools.product(sizes, seeds):
+        there = done.get(cell, set())
+        lacking[cell] = (0 if there else usual) if rates is None else len(set(rates) - there)
+    missing = tuple(cell for cell, count in lacking.items() if count)
     if not missing:
         return None
     return Suggestion(
-        group=answer.group,
+        group=group,
         target=answer.target,
-        batch_sizes=design.batch_sizes,
-        seeds=design.seeds,
+        batch_sizes=sizes,
+        seeds=seeds,
         lrs=rates,
         missing=missing,
-        trials=trials,
-        reasons=design.reasons,
+        trials=None if rates is None else sum(lacking.values()),
+        reasons=reasons,
         interval_factor=_factor(answer, missing),
-        cost=cost,
-        command=adding(
-            answer.group.folder, answer.group.optimizer.partition("(")[0], design.batch_sizes, design.seeds, rates
-        ),
+        cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
+        command=adding(group.folder, group.optimizer.partition("(")[0], sizes, seeds, rates),
     )
 
 
-def _rates(answer: Answer, design: _Design, edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
+def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
     """Learning rates of the command; ``None`` where the sweep searches them and no best one lies at an edge.
 
     A search does not go on at a target that the sweep was not run for, so those beyond an edge are listed, with those
@@ -128,7 +133,7 @@ def _rates(answer: Answer, design: _Design, edges: dict[int, tuple[float, ...]])
     searched = not isinstance(axes, dict) or axes.get("lrs") is None
     if not edges and searched:
         return None
-    near = [study for study in answer.studies if not searched or study.batch_size in design.batch_sizes]
+    near = [study for study in answer.studies if not searched or study.batch_size in sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
     return tuple(sorted(tried.union(*edges.values()))) or None
 
@@ -146,49 +151,42 @@ def _beyond(study: Study, best: float) -> tuple[float, ...]:
 def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
     """The seeds that are there, with as many new ones as are missing to ``least``."""
     have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
-    new = (number for number in range(len(have) + least) if number not in have)
-    return tuple(sorted([*have, *(next(new) for _ in range(least - len(have)))]))
+    new = (number for number in itertools.count() if number not in have)
+    return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
 
 
-def _asked_for(answer: Answer, edges: dict[int, tuple[float, ...]]) -> _Design | None:
+def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
     """What the verdict asks for; ``None`` where it asks for nothing."""
-    reached = [point.batch_size for point in answer.points if point.reached]
-    sizes: set[int] = set()
-    reasons: list[str] = []
-    seeds = _seeds(answer, SEEDS)
-    have = max(point.seeds for point in answer.points if point.reached)
-    smaller, larger = _sides(answer)
-    for new, side, part in ((smaller, "smaller", "perfect-scaling"), (larger, "larger", "saturating")):
-        if new:
-            sizes |= set(new)
-            reasons.append(f"{side} batch sizes ({_listed(new)}): the {part} part of the curve has not been reached")
-    if edges:
-        sizes |= set(edges)
-        where = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
-        reasons.append(f"learning rates beyond the edge of the grid at batch size {where}")
+    smaller, larger = _sides(answer, reached)
+    seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
     beside = _beside_decisive(answer)
-    if beside:
-        sizes |= set(beside)
-        reasons.append(f"batch sizes {_listed(beside)}: one batch size alone decides")
-    if have < SEEDS:
-        sizes |= set(reached)
-        reasons.append(f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known")
-    return _Design(tuple(sorted(sizes)), seeds, tuple(reasons)) if reasons else None
+    at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
+    unseen = "part of the curve has not been reached"
+    asked = [
+        (smaller, f"smaller batch sizes ({_listed(smaller)}): the perfect-scaling {unseen}"),
+        (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
+        (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
+        (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
+        (
+            reached if have < SEEDS else (),
+            f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known",
+        ),
+    ]
+    sizes = sorted({size for part, _ in asked for size in part})
+    return (tuple(sizes), seeds, tuple(reason for part, reason in asked if part)) if sizes else None
 
 
-def _sides(answer: Answer) -> tuple[list[int], list[int]]:
+def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
     """Batch sizes to add below and above those that are there, until the curve is seen on both sides.
 
     One or two at a time, each a factor 2 further; none above batch sizes that were run and did not reach the target.
     """
-    reached = [point.batch_size for point in answer.points if point.reached]
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
     seen = answer.doubts.seen if len(reached) > 1 else (False, False)
     smaller = [first // 2**power for power in (2, 1) if first % 2**power == 0 and first >= 2**power]
-    larger = [last * 2**power for power in (1, 2)]
     return (
         smaller if not seen[0] and first == reached[0] else [],
-        larger if not seen[1] and last == reached[-1] else [],
+        [last * 2, last * 4] if not seen[1] and last == reached[-1] else [],
     )
 
 
@@ -198,94 +196,59 @@ def _beside_decisive(answer: Answer) -> list[int]:
     if found is None:
         return []
     size = round(found[0])
-    sizes = [point.batch_size for point in answer.points]
-    return sorted({size, *(_middle(*pair) for pair in pairwise(sizes) if size in pair)})
+    gaps = pairwise(point.batch_size for point in answer.points)
+    return sorted({size, *(round(math.sqrt(low * high)) for low, high in gaps if size in (low, high))})
 
 
-def _middle(below: int, above: int) -> int:
-    return round(math.sqrt(below * above))
-
-
-def _most_for_its_cost(answer: Answer) -> _Design | None:
+def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
     """New batch sizes at the seeds that are there, or further seeds at some: whatever reaches the goal at less cost."""
-    fit = answer.fit
+    fit, have, done = answer.fit, _seeds(answer, 0), _done(answer)
     if fit is None or not two_sided(fit):
         return None
-    sizes = [point.batch_size for point in answer.points]
-    reached = [point.batch_size for point in answer.points if point.reached]
-    new = [sizes[0] // 2] if sizes[0] == reached[0] and sizes[0] % 2 == 0 else []
-    new += [sizes[-1] * 2] if sizes[-1] == reached[-1] else []
-    new += [_middle(*pair) for pair in pairwise(reached) if pair[1] / pair[0] > _WIDE_GAP]
-    have = _seeds(answer, 0)
-    plans = []
-    for candidates, seeds, what in (
-        (new, have, "new batch sizes"),
-        (reached, _seeds(answer, len(have) + 1), "one more seed at batch sizes"),
+    first, last = answer.points[0].batch_size, answer.points[-1].batch_size
+    new = [first // 2] if first == reached[0] and first % 2 == 0 else []
+    new += [last * 2] if last == reached[-1] else []
+    new += [round(math.sqrt(low * high)) for low, high in pairwise(reached) if high / low > _WIDE_GAP]
+    plans: list[tuple[float, float, Wanted]] = []
+    for candidates, seeds, each, what in (
+        (new, have, len(have), "new batch sizes"),
+        (reached, _seeds(answer, len(have) + 1), 1, "one more seed at batch sizes"),
     ):
-        chosen = best_per_example(fit, candidates, len(have) if seeds == have else 1)
+        chosen = best_per_example(fit, candidates, each)
         if chosen:
-            cells = _new(answer, [(size, seed) for size in chosen for seed in seeds])
+            cells = [cell for cell in itertools.product(chosen, seeds) if cell not in done]
+            cost = sum(_examples(answer, size) for size, _ in cells)
             reason = f"{what} {_listed(chosen)}: nothing is missing; these narrow the interval most per example"
-            plans.append((_factor(answer, cells) or 1.0, _examples(answer, cells), _Design(chosen, seeds, (reason,))))
-    if not plans:
-        return None
-    return min(plans, key=lambda plan: (plan[0] > GOAL, plan[1] if plan[0] <= GOAL else plan[0]))[2]
+            plans.append((_factor(answer, cells) or 1.0, cost, (chosen, seeds, (reason,))))
+    best = min(plans, key=lambda plan: (plan[0] > GOAL, plan[1] if plan[0] <= GOAL else plan[0]), default=None)
+    return None if best is None else best[2]
 
 
-def _new(answer: Answer, cells: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Cells that have no trial yet."""
-    there = {(study.batch_size, int(seed)) for study in answer.studies for seed in study.seeds}
-    return [cell for cell in cells if cell not in there]
+def _done(answer: Answer) -> dict[Cell, set[float]]:
+    """Cells that have trials, and the learning rates that a sweep does not run again there."""
+    return {
+        (study.batch_size, int(seed)): set(study.lrs[np.isin(status, NOT_RUN, invert=True)].tolist())
+        for study in answer.studies
+        for seed, status in zip(study.seeds, study.status.T, strict=True)
+    }
 
 
-def _factor(answer: Answer, cells: Sequence[tuple[int, int]]) -> float | None:
+def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
     """Expected width of the interval with these cells, relative to now."""
     if answer.fit is None:
         return None
-    new = _new(answer, cells)
-    sizes = sorted({size for size, _ in new})
-    seeds = [sum(size == other for other, _ in new) for size in sizes]
-    return width_factor(answer.fit, sizes, seeds, answer.confidence)
+    done = _done(answer)
+    new = Counter(cell[0] for cell in cells if cell not in done)
+    return width_factor(answer.fit, list(new), list(new.values()), answer.confidence)
 
 
-def _missing(
-    answer: Answer, design: _Design, lrs: tuple[float, ...] | None
-) -> tuple[tuple[tuple[int, int], ...], int | None, float]:
-    """Cells of which trials are missing, how many (if it is known), and the examples they take."""
-    studies = {study.batch_size: study for study in answer.studies}
-    usual = int(np.median([len(study.lrs) for study in answer.studies]))
-    cells, trials, cost = [], 0, 0.0
-    for size in design.batch_sizes:
-        for seed in design.seeds:
-            done = _done(studies.get(size), seed)
-            lacking = (0 if done else usual) if lrs is None else sum(lr not in done for lr in lrs)
-            if lacking:
-                cells.append((size, seed))
-                trials += lacking
-                cost += lacking * _examples(answer, [(size, seed)])
-    return tuple(cells), None if lrs is None else trials, cost
+def _examples(answer: Answer, batch_size: int) -> float:
+    """Examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
+    if answer.fit is not None:
+        return examples(answer.fit, batch_size)
+    steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
+    return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
 
 
-def _done(study: Study | None, seed: int) -> set[float]:
-    """Learning rates of a seed that a sweep does not run again."""
-    if study is None or seed not in study.seeds:
-        return set()
-    column = study.status[:, int(np.flatnonzero(study.seeds == seed)[0])]
-    return {float(lr) for lr, status in zip(study.lrs, column, strict=True) if status not in NOT_RUN}
-
-
-def _examples(answer: Answer, cells: Sequence[tuple[int, int]]) -> float:
-    """Examples to target of one trial in every cell: by the fit, or in proportion to the nearest batch size."""
-    fit = answer.fit
-    if fit is not None:
-        return sum(size * math.exp(log_steps(fit, size)) for size, _ in cells)
-    reached = [point for point in answer.points if point.steps_to_target is not None]
-    total = 0.0
-    for size, _ in cells:
-        near = min(reached, key=lambda point: abs(math.log(point.batch_size / size)))
-        total += size * (near.steps_to_target or 0.0)
-    return total
-
-
-def _listed(values: Sequence[float]) -> str:
+def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)

@@ -30,9 +30,9 @@ def two_sided(fit: Fit) -> bool:
     return bool(0 < fit.estimate.critical < math.inf)
 
 
-def log_steps(fit: Fit, batch_size: float) -> float:
-    """``ln S`` of the fit at one batch size."""
-    return float(fit.estimate.log_steps(np.array([batch_size]))[0])
+def examples(fit: Fit, batch_size: float) -> float:
+    """To the target by the fit at one batch size."""
+    return batch_size * math.exp(fit.estimate.log_steps(np.array([batch_size]))[0])
 
 
 def variance(fit: Fit, batch_sizes: Sequence[float] = (), seeds: Sequence[float] = ()) -> float:
@@ -72,8 +72,7 @@ def best_per_example(fit: Fit, candidates: Sequence[int], seeds: int) -> tuple[i
         if math.sqrt(now / variance(fit)) <= GOAL:
             break
         gain = {
-            size: math.log(now / variance(fit, [*chosen, size], [seeds] * (len(chosen) + 1)))
-            / (size * math.exp(log_steps(fit, size)))
+            size: math.log(now / variance(fit, [*chosen, size], [seeds] * (len(chosen) + 1))) / examples(fit, size)
             for size in left
         }
         best = max(left, key=lambda size: gain[size])

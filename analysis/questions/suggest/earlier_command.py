@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cbs.store import Store
 
@@ -32,15 +31,21 @@ def adding(
         ResultsError: if the folder is not a sweep.
     """
     manifest = Store(folder).manifest()
-    commands = [] if manifest.get("imported") else _commands(manifest)
-    earlier = [options for text in commands if (options := parsed(text)) is not None]
+    runs = [] if manifest.get("imported") else manifest.get("runs")
+    commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    parts = (parsed(text) for text in commands if isinstance(text, str))
+    earlier = [options for options in parts if options is not None]
     if not earlier:
         return ""
-    mine = [options for options in earlier if optimizer in _values(options, "--optim")]
-    kept = [pair for pair in (mine or earlier)[-1] if pair[0] not in (*_AXES, *_SWITCHES)]
-    others = [name for options in earlier for name in _values(options, "--optim") if name != optimizer]
-    kept = [pair for pair in kept if not (pair[0] == "--set" and _sets_one_of(pair[1], others, optimizer))]
-    words = ["cbs", "sweep", *(word for pair in kept for word in pair)]
+    names = [{value for option, value in options if option == "--optim"} for options in earlier]
+    mine = [options for options, its in zip(earlier, names, strict=True) if optimizer in its]
+    # names of libraries hold a dot (torch.adam.eps)
+    others = tuple(f"{name}." for name in set().union(*names) - {optimizer})
+    words = ["cbs", "sweep"]
+    for option, value in (mine or earlier)[-1]:
+        foreign = option == "--set" and value.startswith(others) and not value.startswith(f"{optimizer}.")
+        if option not in (*_AXES, *_SWITCHES) and not foreign:
+            words += [option, value]
     words += ["--optim", optimizer, "--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
@@ -63,20 +68,3 @@ def parsed(command: str) -> list[tuple[str, str]] | None:
         else:
             found.append((name, value if equals else next(rest, "")))
     return found
-
-
-def _commands(manifest: dict[str, Any]) -> list[str]:
-    runs = manifest.get("runs")
-    found = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-    return [text for text in found if isinstance(text, str)]
-
-
-def _values(options: list[tuple[str, str]], name: str) -> list[str]:
-    return [value for option, value in options if option == name]
-
-
-def _sets_one_of(setting: str, others: Sequence[str], optimizer: str) -> bool:
-    """Whether ``--set`` changes an option of another optimizer; names of libraries hold a dot (``torch.adam.eps``)."""
-    if setting.startswith(f"{optimizer}."):
-        return False
-    return any(setting.startswith(f"{name}.") for name in others)

@@ -16,8 +16,8 @@ from analysis.config import AnalysisConfig
 from analysis.files import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.comparison.result import compare
+from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish
-from analysis.questions.recommendation.result import recommend
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
 from tests.analysis.present.test_table import WIDTHS, lacking, text
@@ -149,6 +149,7 @@ def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -
     found = json.loads(out)
     (comparison,) = found["comparisons"]
     assert (code, comparison["reference"]) == (0, "muon")
+    assert (found["definition"], comparison["optimizers"]) == ("pareto", ["adamw", "muon"])
     assert comparison["compute_time"] == []
     pairs = {(pair["larger"], pair["smaller"]): pair["probability"] for pair in comparison["critical_batch_sizes"]}
     assert pairs["adamw", "muon"] + pairs["muon", "adamw"] == pytest.approx(1.0)
@@ -163,6 +164,7 @@ def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path)
     assert "least time: muon, with probability" in out
     code, out, _ = run("recommend", two, "--devices", 4, "--json", "--no-figures", *options)
     (found,) = json.loads(out)["recommendations"]
+    assert found["target"] == {"metric": "validation_loss", "value": 2.4, "direction": "below"}
     assert {plan["objective"] for plan in found["optimizers"][0]["plans"]} == {"time", "cost", "examples"}
     assert found["optimizers"][0]["plans"][0]["cost"] is None
 

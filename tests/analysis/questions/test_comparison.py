@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.trials import Trials
-from analysis.estimate.result import Answer, answers, scopes
+from analysis.estimate.result import Answer, answers
 from analysis.questions.comparison import (
     critical_pair,
     exceeds,
@@ -27,6 +27,7 @@ from analysis.questions.comparison import (
 )
 from analysis.questions.comparison.frontier import undominated
 from analysis.questions.fit_table import fit_table
+from analysis.questions.scopes import read_scopes
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
@@ -76,12 +77,17 @@ def test_without_noise_the_ratio_is_that_of_the_truths(tmp_path: Path) -> None:
         assert at.value == pytest.approx(truth)
         assert at.interval == (pytest.approx(truth), pytest.approx(truth))
     assert [at.batch_size for at in ratio.at] == list(SIZES)
-    assert ratio.curve is not None
-    expected = (175 + 7381 / ratio.curve.batch_sizes) / (80 + 4000 / ratio.curve.batch_sizes)
-    np.testing.assert_allclose(ratio.curve.values, expected, rtol=1e-6)
+    assert (ratio.curve[0].batch_size, ratio.curve[-1].batch_size) == (
+        pytest.approx(SIZES[0]),
+        pytest.approx(SIZES[-1]),
+    )
+    for at in ratio.curve:
+        truth = (175 + 7381 / at.batch_size) / (80 + 4000 / at.batch_size)
+        assert at.value == pytest.approx(truth, rel=1e-6)
+        assert at.interval == (pytest.approx(truth, rel=1e-6), pytest.approx(truth, rel=1e-6))
     assert ratio.probability_not_decreasing == 1.0, "50 examples is more than 42"
-    assert ratio.slope is not None
-    assert ratio.slope > 0
+    assert ratio.slope.value is not None
+    assert ratio.slope.value > 0
     assert token_ratio(found["muon"], found["adamw"]).probability_not_decreasing == 0.0
 
 
@@ -101,18 +107,20 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
     sweep(tmp_path / "a", {"adamw": BASE}, batch_sizes=(2, 8, 32), lrs=LRS, growth=1.3, name="one")
     found = made(tmp_path / "b", {"adamw": BASE, "slow": dataclasses.replace(BASE, min_steps=600.0)}, max_steps=500)
     assert token_ratio(found["adamw"], found["slow"]).at == ()
-    assert token_ratio(found["adamw"], found["slow"]).curve is None
+    assert token_ratio(found["adamw"], found["slow"]).curve == ()
     assert token_ratio(found["adamw"], found["slow"]).probability_not_decreasing is None
     (single,) = read(tmp_path / "a")
     ratio = token_ratio(found["adamw"], single)
     assert [at.batch_size for at in ratio.at] == [32]
-    assert ratio.slope is None
+    assert ratio.slope.value is None
 
 
 def test_scopes_keep_targets_apart(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": BASE, "muon": BASE}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
-    found = answers(load(tmp_path), AnalysisConfig(resamples=100), targets=[2.4, 2.8], noise=False)
-    assert [[answer.group.optimizer for answer in scope] for scope in scopes(found).values()] == [["adamw", "muon"]] * 2
+    found, notes = read_scopes(tmp_path, AnalysisConfig(resamples=100), [2.4, 2.8])
+    assert [[answer.group.optimizer for answer in scope.answers] for scope in found] == [["adamw", "muon"]] * 2
+    assert [scope.title for scope in found] == ["validation loss < 2.4", "validation loss < 2.8"]
+    assert notes == ()
 
 
 def test_the_reference_is_the_one_asked_for_else_adamw_else_the_first(noisy: dict[str, Answer]) -> None:
@@ -158,7 +166,7 @@ def test_resamples_that_are_not_bounded_count_as_that(
     answer = noisy["adamw"]
     pair = critical_pair(with_resamples(answer, "a", first), with_resamples(answer, "b", second))
     assert pair.probability == probability
-    assert pair.interval == ends
+    assert pair.interval == tuple(end and pytest.approx(end, rel=1e-12) for end in ends)
 
 
 def test_the_same_draws_are_not_compared_one_by_one(noisy: dict[str, Answer]) -> None:

@@ -421,5 +421,5 @@ def test_a_figure_that_cannot_be_written(write: Callable[..., Path], tmp_path: P
 def test_rows_know_where_they_stand(write: Callable[..., Path]) -> None:
     path = write('batch_size,steps,group\n8,100,"two\nlines"\n\n16,60,b\n')
     _, rows, unused = read(path)
-    assert [(row.place, row.group) for row in rows] == [("line 2", "two lines"), ("line 5", "b")]
+    assert list(zip(rows["place"], rows["group"], strict=True)) == [("line 2", "two lines"), ("line 5", "b")]
     assert unused == []

@@ -165,7 +165,7 @@ def test_a_price_of_time_trades_devices_for_it_as_in_mccandlish_appendix_d(exact
 
 def test_a_doubling_of_devices_in_closed_form(exact: Answer) -> None:
     throughput, latency, rate = Assumed(examples_per_second=2000.0, latency=0.05), 0.05, 2000.0
-    doubling = advise(exact, throughput, Wish(devices=4)).doubling
+    doubling = advise(exact, throughput, Wish(devices=4)).doubling_devices
     before, after = ((math.sqrt(MIN_STEPS * latency) + math.sqrt(MIN_EXAMPLES / (n * rate))) ** 2 for n in (4, 8))
     assert doubling is not None
     assert doubling.time_factor.value == pytest.approx(after / before, rel=1e-3)
@@ -174,7 +174,7 @@ def test_a_doubling_of_devices_in_closed_form(exact: Answer) -> None:
 
 def test_in_the_limit_of_perfect_scaling_a_doubling_halves_the_time(exact: Answer) -> None:
     """Without latency the batch size stays the smallest that 8 devices can share, and only the seconds change."""
-    doubling = advise(exact, Assumed(examples_per_second=10.0), Wish(devices=2)).doubling
+    doubling = advise(exact, Assumed(examples_per_second=10.0), Wish(devices=2)).doubling_devices
     assert doubling is not None
     assert doubling.batch_sizes == (4, 4)
     assert doubling.time_factor.value == pytest.approx(0.5)
@@ -258,14 +258,14 @@ def test_candidates_are_whole_increasing_within_the_ends_and_dense(low: float, f
 def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices(exact: Answer) -> None:
     throughput = Assumed(examples_per_second=2000.0, latency=0.05)
     points = plane(exact, throughput)
-    kept = {point.devices: point for point in points if point.on_frontier}
+    kept = {point["devices"]: point for point in points if point["on_frontier"]}
     for devices, point in kept.items():
-        beside = [other for other in points if other.devices == devices]
-        assert point.seconds == min(other.seconds for other in beside)
-        expected = (MIN_STEPS + MIN_EXAMPLES / point.batch_size) * (0.05 + point.batch_size / (devices * 2000.0))
-        assert point.seconds == pytest.approx(expected)
-        assert (point.seconds_low, point.seconds_high) == (pytest.approx(expected), pytest.approx(expected))
-    times = [kept[devices].seconds for devices in sorted(kept)]
+        beside = [other for other in points if other["devices"] == devices]
+        assert point["seconds"] == min(other["seconds"] for other in beside)
+        expected = (MIN_STEPS + MIN_EXAMPLES / point["batch_size"]) * (0.05 + point["batch_size"] / (devices * 2000.0))
+        assert point["seconds"] == pytest.approx(expected)
+        assert (point["seconds_low"], point["seconds_high"]) == (pytest.approx(expected), pytest.approx(expected))
+    times = [kept[devices]["seconds"] for devices in sorted(kept)]
     assert times == sorted(times, reverse=True)
 
 
@@ -273,6 +273,6 @@ def test_a_table_of_several_numbers_of_devices_gives_its_own_points(exact: Answe
     """As in the paper: more devices at larger batch sizes."""
     rows = [(16, 8, 1.0), (64, 8, 1.5), (256, 16, 1.5), (1024, 32, 2.0), (4096, 64, 3.0)]
     points = plane(exact, Measured(tuple(StepTime(batch_size=b, devices=n, seconds=s) for b, n, s in rows)))
-    assert [(point.batch_size, point.devices) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
-    assert [point.on_frontier for point in points] == [False, True, True, False]
-    assert {point.assumption for point in points} == {""}
+    assert [(point["batch_size"], point["devices"]) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
+    assert [point["on_frontier"] for point in points] == [False, True, True, False]
+    assert {point["assumption"] for point in points} == {""}
