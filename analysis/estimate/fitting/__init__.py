@@ -214,7 +214,7 @@ def _fitted(data: Data, exponent: Exponent, seeds: _Seeds) -> tuple[Curve, float
         if exponent.held or count < 3:
             curve = part.fit(HYPERBOLA, max(deviation, _TINY)).row(0)
         for _ in range(turns):
-            curve = part.fit(exponent, max(deviation, _TINY)).row(0)
+            curve = part.fit(exponent, max(deviation, _TINY), start=curve).row(0)
             if count >= FEWEST_FREE:
                 freedom = count - 2 - _share(part, curve, deviation, exponent)
                 deviation, known = _deviation(part, curve, deviation, seeds, freedom)
@@ -256,7 +256,7 @@ def _refits(
     fitted = curve.log_steps(data.batch_sizes)
     rows = np.where(data.reached, fitted, 0.0) + scale * draws
     latent = fitted[data.bounds.place] + scale * latent
-    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale)
+    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
     return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
 
 

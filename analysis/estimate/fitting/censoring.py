@@ -94,6 +94,7 @@ def fit_censored(
     bounds: Bounds,
     deviation: float,
     latent: Array | None = None,
+    start: Curve | None = None,
 ) -> Curve:
     """The most likely curve, for many resamples at once.
 
@@ -106,8 +107,9 @@ def fit_censored(
         deviation: standard deviation of the log steps of one seed.
         latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
             target there. In the data, where none did, absent.
+        start: where to begin, if anywhere.
     """
-    found = fit(log_steps, weights, None)
+    found = fit(log_steps, weights, start)
     if not len(bounds):
         return found
     sigma = max(deviation, LEAST_DEVIATION)

@@ -79,6 +79,7 @@ class Data:
         latent: Array | None = None,
         *,
         scatter: float | None = None,
+        start: Curve | None = None,
     ) -> Curve:
         """The most likely curve, shape ``[R]``.
 
@@ -88,11 +89,12 @@ class Data:
             rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
             latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.fit_censored`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
+            start: a curve near all of them, which spares the grid.
         """
         reach = self.batch_sizes[self.reached]
         return fit_censored(
-            lambda y, w, start: fit_curves(
-                self.batch_sizes, y, w, exponent=exponent, deviation=deviation, reach=reach, start=start
+            lambda y, w, near: fit_curves(
+                self.batch_sizes, y, w, exponent=exponent, deviation=deviation, reach=reach, start=near
             ),
             lambda curve: curve.log_steps(self.batch_sizes),
             self.log_steps[None] if rows is None else rows,
@@ -100,6 +102,7 @@ class Data:
             self.bounds,
             deviation if scatter is None else scatter,
             latent,
+            start,
         )
 
 
