@@ -9,9 +9,12 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.censoring import Bounds, collect, completed, fit_censored, observed
+from analysis.estimate.fitting.censoring import Bounds, collect, completed, joined, observed, responses
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
 from analysis.estimate.fitting.trials import Trials, winners
+
+_ROUNDS = 40
+_CONVERGED = 1e-9
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,26 @@ class Data:
             exponent: what is known of it beforehand.
             deviation: standard deviation of the log steps of one seed.
             rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
-            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.fit_censored`.
+            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
             start: a curve near all of them, which spares the grid.
         """
-        reach = self.batch_sizes[self.reached]
-        return fit_censored(
-            lambda y, w, near: fit_curves(
-                self.batch_sizes, y, w, exponent=exponent, deviation=deviation, reach=reach, start=near
-            ),
-            lambda curve: curve.log_steps(self.batch_sizes),
-            self.log_steps[None] if rows is None else rows,
-            self.weights,
-            self.bounds,
-            deviation if scatter is None else scatter,
-            latent,
-            start,
-        )
+        rows = self.log_steps[None] if rows is None else rows
+
+        def fitted(logs: Array, weights: Array, near: Curve | None) -> Curve:
+            reach = self.batch_sizes[self.reached]
+            return fit_curves(
+                self.batch_sizes, logs, weights, exponent=exponent, deviation=deviation, reach=reach, start=near
+            )
+
+        found = fitted(rows, self.weights, start)
+        for _ in range(_ROUNDS if len(self.bounds) else 0):
+            mean = found.log_steps(self.batch_sizes)
+            values, extra = responses(mean, self.bounds, deviation if scatter is None else scatter, latent)
+            found = fitted(*joined(rows, self.weights, self.bounds.place, values, extra), found)
+            if np.abs(found.log_steps(self.batch_sizes) - mean).max() < _CONVERGED:
+                break
+        return found
 
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:
