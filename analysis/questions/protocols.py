@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate.estimates import Estimate, estimates
-from analysis.estimate.fitting.exponent import Belief
+from analysis.estimate.estimates import Estimate, Reading, estimates
+from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.plain import shown
@@ -180,13 +180,12 @@ def _only(study: Study, row: int) -> Study:
 
 def _estimate(answer: Answer, studies: Sequence[Study]) -> Estimate:
     """With the same belief about the exponent of the curve, so that only the trials differ."""
-    believed = []
+    believed = ALONE
     if answer.fit is not None:
         exponent = answer.fit.exponent
-        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
-    failed = ["no trial with these learning rates reached the target"]
-    target = [answer.target.value]
-    return estimates([studies], answer.config, targets=target, not_reached=failed, believed=believed)[0]
+        believed = Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))
+    failed = "no trial with these learning rates reached the target"
+    return estimates([Reading(target=answer.target, studies=studies, not_reached=failed)], answer.config, [believed])[0]
 
 
 def _together(answer: Answer, cells: Sequence[tuple[float, int, tuple[int, ...]]]) -> tuple[Missing, ...]:

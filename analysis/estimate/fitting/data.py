@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,26 +53,16 @@ class Data:
 
     def without(self, place: int) -> Data:
         """All but one batch size."""
-        kept = np.arange(len(self.batch_sizes)) != place
-        bounds = self.bounds.place != place
-        moved = self.bounds.place[bounds] - (self.bounds.place[bounds] > place)
-        return Data(
-            self.batch_sizes[kept],
-            self.log_steps[kept],
-            self.weights[kept],
-            Bounds(moved, self.bounds.log_steps[bounds]),
-        )
+        return self._part(np.arange(len(self.batch_sizes)) != place, self.bounds.place != place)
 
     def unbounded(self) -> Data:
         """The batch sizes that reached the target, without the bounds."""
-        here, none = self.reached, Bounds(np.empty(0, dtype=int), np.empty(0))
-        return replace(
-            self,
-            batch_sizes=self.batch_sizes[here],
-            log_steps=self.log_steps[here],
-            weights=self.weights[here],
-            bounds=none,
-        )
+        return self._part(self.reached, np.zeros(len(self.bounds), dtype=bool))
+
+    def _part(self, kept: np.ndarray, bounds: np.ndarray) -> Data:
+        place = np.cumsum(kept)[self.bounds.place[bounds]] - 1
+        left = Bounds(place, self.bounds.log_steps[bounds])
+        return Data(self.batch_sizes[kept], self.log_steps[kept], self.weights[kept], left)
 
     def fit(
         self,

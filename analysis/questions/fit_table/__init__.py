@@ -18,7 +18,8 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.result import Answer, Curves, answered, known_value
+from analysis.estimate.estimates import Reading, known_value
+from analysis.estimate.result import Answer, answered
 from analysis.estimate.studies import Study
 from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import Row, read
@@ -119,9 +120,11 @@ def fit_table(
     for who, members in _parts(rows, lambda row: (row.group, row.optimizer)):
         about = _group(name, members, one)
         parts = sorted(_parts(members, lambda row: row.target), key=lambda part: _first(part[0]))
-        made = [_studies(name, rows) for _, rows in parts]
-        failed = [_NOT_REACHED] * len(parts)
-        curves.append(Curves(group=about, targets=[_target(t) for t, _ in parts], studies=made, not_reached=failed))
+        readings = [
+            Reading(target=_target(target), studies=_studies(name, rows), not_reached=_NOT_REACHED)
+            for target, rows in parts
+        ]
+        curves.append((about, readings))
         names += [who] * len(parts)
     return TableFit(
         name=name,
