@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.present.numbers import number
 from analysis.questions.analyze import Analysis
-from analysis.questions.suggest import Suggestion
+
+if TYPE_CHECKING:
+    from analysis.questions.suggest import Suggestion
 
 
 @presentation.register
