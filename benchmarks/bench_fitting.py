@@ -84,7 +84,8 @@ class Resamples:
 
     def together(self) -> np.ndarray:
         """``ln S_min, ln B_crit, ln a`` of every resample by the fit under test, shape ``[R, 3]``."""
-        found = self.fit.data.fit(self.exponent, self.fit.deviation, self.rows, self.latent)
+        fit = self.fit
+        found = fit.data.fit(self.exponent, fit.deviation, self.rows, self.latent, start=fit.estimate)
         return np.stack([found.log_min_steps, found.log_critical, np.log(found.exponent)], axis=1)
 
     def one_by_one(self, jac: Callable[..., np.ndarray] | None = None) -> np.ndarray:

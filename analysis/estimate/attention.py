@@ -14,6 +14,7 @@ POINTS = 64
 """Most points of a curve, at geometric steps."""
 
 COLUMNS = ["layer", "step", "examples", "max_attention_logit", "low", "high", "seeds"]
+_NOTHING = pd.DataFrame(columns=COLUMNS)
 
 
 def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
@@ -34,7 +35,7 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
     layers = sorted({int(name.removeprefix(PREFIX)) for found in names for name in found})
     measured = [(found, steps) for found, steps, own in zip(columns, steps_to_target, names, strict=True) if own]
     if not measured:
-        return pd.DataFrame(columns=COLUMNS)
+        return _NOTHING
     last = int(min(min(np.ceil(steps), found["step"][-1]) for found, steps in measured))
     ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
     tables = []

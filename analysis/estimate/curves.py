@@ -12,6 +12,7 @@ examples at the critical batch size, :math:`2 S_{min} B_{crit}` (twice ``E_min``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,13 +58,18 @@ class Curve:
         """``E_min`` of a hyperbola (``a = 1``), examples; 0 where only a plateau is seen."""
         return np.where(self.critical == 0, 0.0, np.exp(self.log_min_steps + self.log_critical))
 
+    def mapped(self, change: Callable[..., Array], *others: Curve) -> Curve:
+        """With ``change`` done to every parameter; it is given the same ones of ``others``, too."""
+        every = (self, *others)
+        return Curve(*(change(*(getattr(curve, name) for curve in every)) for name in self.__dataclass_fields__))
+
     def row(self, index: int) -> Curve:
         """One of many as scalars."""
-        return Curve(*(np.asarray(getattr(self, name)[index]) for name in self.__dataclass_fields__))
+        return self.mapped(lambda values: np.asarray(values[index]))
 
     def one(self) -> Curve:
         """Scalars as one of many, shape ``[1]``."""
-        return Curve(*(np.atleast_1d(getattr(self, name)) for name in self.__dataclass_fields__))
+        return self.mapped(np.atleast_1d)
 
 
 def perfect_scaling(batch_size: Array, at: float, steps: float) -> Array:

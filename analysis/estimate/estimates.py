@@ -16,7 +16,7 @@ from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
 from analysis.estimate.diagnosis import Doubts, FarRun, Verdict, judge
 from analysis.estimate.fitting import Fit, interval
-from analysis.estimate.fitting.exponent import ALONE, Belief
+from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
 from analysis.estimate.fitting.seeds import FarSeed
@@ -24,6 +24,7 @@ from analysis.estimate.quantity import UNKNOWN, Interval, Quantity
 from analysis.estimate.studies import Point, Study, point
 from analysis.estimate.study_fits import fit_studies, sample, tables
 from cbs.store import finite_or_none
+from cbs.target import Target
 
 _ROUNDING = 1e-6
 
@@ -121,36 +122,46 @@ def _pairs(of: Any, *names: str) -> dict[str, Any]:
     return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
-def estimates(
-    curves: Sequence[Sequence[Study]],
-    config: AnalysisConfig,
-    *,
-    targets: Sequence[float | None],
-    not_reached: Sequence[str] = (),
-    easier: Sequence[str] = (),
-    believed: Sequence[Belief] = (),
-) -> list[Estimate]:
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one optimizer's curve at one target is estimated from.
+
+    Attributes:
+        target: which.
+        studies: by increasing batch size.
+        not_reached: advice for when no batch size reached the target.
+        easier: an easier target that was reached at every batch size; empty where there is none.
+    """
+
+    target: Target
+    studies: Sequence[Study]
+    not_reached: str = ""
+    easier: str = ""
+
+
+def known_value(target: Target) -> float | None:
+    """Of the metric; ``None`` for the target of a table that does not tell it."""
+    return target.value if getattr(target, "known", True) else None
+
+
+def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]) -> list[Estimate]:
     """One estimate per target of one optimizer.
 
     Args:
-        curves: the studies at every target.
+        readings: one per target.
         config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
             resample.
-        targets: value of the metric at every target; ``None`` where it is not known.
-        not_reached: advice at every target for when no batch size reached it.
-        easier: at every target, which easier one was reached at every batch size; empty where there is none.
-        believed: about the exponent at every target, see :func:`beliefs`.
+        believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
     """
-    found = [
-        fit_studies(studies, config, belief)
-        for studies, belief in zip(curves, believed or [ALONE] * len(curves), strict=True)
+    found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
+    usable = [
+        (fit, known_value(reading.target)) for (fit, _), reading in zip(found, readings, strict=True) if fit is not None
     ]
-    usable = [(fit, target) for (fit, _), target in zip(found, targets, strict=True) if fit is not None]
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
     made, at = [], -1
-    for index, (studies, (fit, far)) in enumerate(zip(curves, found, strict=True)):
+    for reading, (fit, far) in zip(readings, found, strict=True):
         at += fit is not None
         definitions = {
             name: Critical(definition=name, options=dataclasses.asdict(definition))  # type: ignore[call-overload]
@@ -158,14 +169,12 @@ def estimates(
             else _critical(name, definition, measured, resampled, at, config.confidence)
             for name, definition in wanted.items()
         }
-        points = tuple(point(study) for study in studies)
-        doubts = Doubts() if fit is None else _doubts(studies, fit, far, config.confidence)
-        verdict, advice = judge(
-            points, doubts, not_reached[index] if not_reached else "", easier[index] if easier else ""
-        )
+        points = tuple(point(study) for study in reading.studies)
+        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, config.confidence)
+        verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Estimate(
-                studies=tuple(studies),
+                studies=tuple(reading.studies),
                 points=points,
                 fit=fit,
                 definitions=definitions,

@@ -40,6 +40,7 @@ UNSAID = (
 
 _MOST_BLOCKS = 256
 _PLAIN_NOISE = "noise_trace"
+_NOTHING = pd.DataFrame(columns=["progress", "examples", "simple_noise_scale", "matched_noise_scale"], dtype=float)
 
 
 @dataclass(frozen=True)
@@ -232,16 +233,15 @@ def _summary(
 def _trajectory(
     plain: Sequence[Array], matched: Sequence[Array], exponent: int, steps_to_target: Sequence[float], batch_size: int
 ) -> pd.DataFrame:
-    columns = ["progress", "examples", "simple_noise_scale", "matched_noise_scale"]
     if not plain and not matched:
-        return pd.DataFrame(columns=columns, dtype=float)
+        return _NOTHING
     bins = max(1, min(BINS, int(sum(steps_to_target) // STEPS_PER_BIN)))
     progress = (np.arange(bins) + 0.5) / bins
     mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
     simple, own = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
     if exponent == 2:
         own = own * (1.0 + simple / batch_size)
-    return pd.DataFrame(dict(zip(columns, (progress, progress * mean_steps * batch_size, simple, own), strict=True)))
+    return pd.DataFrame(dict(zip(_NOTHING, (progress, progress * mean_steps * batch_size, simple, own), strict=True)))
 
 
 def _binned(moments: Sequence[Array], steps_to_target: Sequence[float], bins: int) -> Array:

@@ -6,24 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.estimate.definitions import chosen
+from analysis.estimate.estimates import known_value
 from analysis.estimate.fitting import interval
 from analysis.estimate.quantity import OPEN, Quantity
-from analysis.estimate.result import Answer, known_value
+from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import sample
 from analysis.plain import plain
 from cbs.store import finite_or_none
-
-
-def family(answer: Answer, answers: Sequence[Answer]) -> list[Answer]:
-    """The answers of the same trials at every target, ``answer`` among them."""
-    return [other for other in answers if other.group is answer.group or other.group == answer.group]
 
 
 def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, Quantity]]:
     """Definition -> parameter -> its value, of the targets of one optimizer.
 
     Args:
-        answers: one optimizer at one or more targets, see :func:`family`.
+        answers: one optimizer at one or more targets.
 
     Returns:
         Only the definitions that have parameters at these targets. A value is ``None`` where the data do not bound it,
@@ -50,8 +46,13 @@ def parameters(answers: Sequence[Answer]) -> dict[str, dict[str, Quantity]]:
 
 
 def critical_to_json(answer: Answer, answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Every definition at one target as plain JSON values, with ``parameters`` where it has any."""
-    laws = parameters(family(answer, answers))
+    """Every definition at one target as plain JSON values, with ``parameters`` where it has any.
+
+    Args:
+        answer: the one in question.
+        answers: it and others; those of the same trials at other targets count.
+    """
+    laws = parameters([other for other in answers if other.group == answer.group])
     return [
         entry.to_json() | ({"parameters": plain(laws[name])} if name in laws else {})
         for name, entry in answer.definitions.items()

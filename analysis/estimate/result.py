@@ -15,10 +15,10 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.definitions import chosen
 from analysis.estimate.diagnosis import not_reached, with_value
-from analysis.estimate.estimates import Critical, Estimate, estimates
+from analysis.estimate.estimates import Critical, Estimate, Reading, estimates
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, Recorded, measure, near, over
 from analysis.estimate.quantity import Interval
-from analysis.estimate.studies import Point, Study, best_values, studies, within_reach
+from analysis.estimate.studies import Point, best_values, studies, within_reach
 from analysis.estimate.study_fits import beliefs
 from analysis.read.results import Group, Results
 from cbs.errors import ConfigError
@@ -147,54 +147,20 @@ def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """The studies of one group at all its targets.
-
-    Attributes:
-        group: of the trials.
-        targets: shape ``[T]``.
-        studies: shape ``[T]``, by increasing batch size.
-        not_reached, easier: shape ``[T]`` or empty, see :func:`analysis.estimate.estimates.estimates`.
-    """
-
-    group: Group
-    targets: Sequence[Target]
-    studies: Sequence[Sequence[Study]]
-    not_reached: Sequence[str] = ()
-    easier: Sequence[str] = ()
-
-
-def answered(found: Sequence[Curves], config: AnalysisConfig) -> Iterator[list[Answer]]:
-    """The answers of every group, without what the per-step columns say.
+def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[list[Answer]]:
+    """The answers of every group at its targets, without what the per-step columns say.
 
     What is believed of the exponent of a curve comes from the curves of the same sweep and target.
     """
-    believed = iter(
-        beliefs(
-            [studies for entry in found for studies in entry.studies],
-            [(entry.group.sweep, target) for entry in found for target in entry.targets],
-            config,
-        )
-    )
-    for entry in found:
-        made = estimates(
-            entry.studies,
-            config,
-            targets=[known_value(target) for target in entry.targets],
-            not_reached=entry.not_reached,
-            easier=entry.easier,
-            believed=[next(believed) for _ in entry.targets],
-        )
+    curves = [(group.sweep, reading) for group, readings in found for reading in readings]
+    scopes = [(sweep, reading.target) for sweep, reading in curves]
+    believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
+    for group, readings in found:
+        made = estimates(readings, config, [next(believed) for _ in readings])
         yield [
-            Answer(group=entry.group, target=target, config=config, **vars(estimate))
-            for target, estimate in zip(entry.targets, made, strict=True)
+            Answer(group=group, target=reading.target, config=config, **vars(estimate))
+            for reading, estimate in zip(readings, made, strict=True)
         ]
-
-
-def known_value(target: Target) -> float | None:
-    """Of the metric; ``None`` for the target of a table that does not tell it."""
-    return target.value if getattr(target, "known", True) else None
 
 
 def answers(
@@ -228,12 +194,17 @@ def answers(
             best[direction] = best_values(results.evaluations, len(results.trials), direction)
         reachable = within_reach(results.of_group(index), best[direction], direction)
         curves.append(
-            Curves(
-                group=group,
-                targets=wanted,
-                studies=[studies(results, index, target, steps[target]) for target in wanted],
-                not_reached=[not_reached(group, target, reachable) for target in wanted],
-                easier=["" if reachable is None else with_value(target, reachable) for target in wanted],
+            (
+                group,
+                [
+                    Reading(
+                        target=target,
+                        studies=studies(results, index, target, steps[target]),
+                        not_reached=not_reached(group, target, reachable),
+                        easier="" if reachable is None else with_value(target, reachable),
+                    )
+                    for target in wanted
+                ],
             )
         )
     found = []

@@ -175,12 +175,13 @@ def point(study: Study) -> Point:
     winner = study.winner
     seeds = len(study.seeds)
     if winner is None:
+        counts = Counter(status for status in study.status.ravel() if status)
         return Point(
             batch_size=study.batch_size,
             steps_to_target=None,
             seeds=seeds,
-            status=_dominating(study),
-            steps_lower_bound=_bound(study),
+            status=max(counts, key=lambda status: (counts[status], -_RANK.index(status))),
+            steps_lower_bound=None if np.isnan(study.bound).all() else float(np.nanmax(study.bound)),
         )
     named = bool(np.isfinite(study.lrs).all())
     hit = np.isfinite(study.steps[winner])
@@ -198,15 +199,6 @@ def point(study: Study) -> Point:
     )
 
 
-def _dominating(study: Study) -> str:
-    counts = Counter(status for status in study.status.ravel() if status)
-    return max(counts, key=lambda status: (counts[status], -_RANK.index(status)))
-
-
-def _bound(study: Study) -> float | None:
-    return None if np.isnan(study.bound).all() else float(np.nanmax(study.bound))
-
-
 def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.ndarray:
     """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none.
 
@@ -215,14 +207,9 @@ def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.nd
         trials: number of trials.
         direction: of the target.
     """
-    trial, step, value = (evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    sign = 1.0 if direction == "below" else -1.0
-    usable = np.where((step > 0) & np.isfinite(value), sign * value, np.inf)
-    owner, first = np.unique(trial, return_index=True)
-    best = np.full(trials, np.inf)
-    if len(first):
-        best[owner] = np.minimum.reduceat(usable, first)
-    return np.where(np.isfinite(best), sign * best, np.nan)
+    value = evaluations["value"].where((evaluations["step"] > 0) & np.isfinite(evaluations["value"]))
+    best = value.groupby(evaluations["trial"]).agg("min" if direction == "below" else "max")
+    return best.reindex(range(trials)).to_numpy()
 
 
 def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float | None:

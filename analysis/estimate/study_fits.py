@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
@@ -66,14 +64,11 @@ def _alternating(fit: Fit, other: Fit) -> Fit:
         turn = (np.arange(len(mine)) % 2 == 0).reshape(-1, *[1] * (mine.ndim - 1))
         return np.where(turn, mine, its)
 
-    def curves(mine: Curve, its: Curve) -> Curve:
-        return Curve(*(mixed(getattr(mine, each.name), getattr(its, each.name)) for each in dataclasses.fields(mine)))
-
     return replace(
         fit,
         resampled_log_steps=mixed(fit.resampled_log_steps, other.resampled_log_steps),
-        resampled=curves(fit.resampled, other.resampled),
-        resampled_hyperbola=curves(fit.resampled_hyperbola, other.resampled_hyperbola),
+        resampled=fit.resampled.mapped(mixed, other.resampled),
+        resampled_hyperbola=fit.resampled_hyperbola.mapped(mixed, other.resampled_hyperbola),
     )
 
 

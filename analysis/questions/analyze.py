@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import UNSAID
 from analysis.estimate.parameters import critical_to_json
 from analysis.estimate.result import Answer, answers
 from analysis.questions.scopes import Findings
-from analysis.questions.suggest import Suggestion, suggest
 from analysis.read.results import load
 from cbs.target import Target
+
+if TYPE_CHECKING:
+    from analysis.questions.suggest import Suggestion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,15 @@ def analyze(
     config = config or AnalysisConfig()
     results = load(path)
     found = answers(results, config, targets=targets)
+    suggested = None
+    if suggestions:
+        from analysis.questions.suggest import suggest
+
+        suggested = tuple(filter(None, map(suggest, found)))
     return Analysis(
         config=config,
         answers=tuple(found),
-        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
+        suggestions=suggested,
         notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
 

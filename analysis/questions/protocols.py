@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.estimates import estimates
-from analysis.estimate.fitting.exponent import Belief
+from analysis.estimate.estimates import Reading, estimates
+from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.plain import shown
@@ -144,14 +144,15 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
             missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
-    believed = []
+    believed = ALONE
     if answer.fit is not None:
         # the same about the exponent of the curve, so that only the trials differ
         exponent = answer.fit.exponent
-        believed = [Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))]
-    failed = ["no trial with these learning rates reached the target"]
-    target = [answer.target.value]
-    (estimate,) = estimates([kept], answer.config, targets=target, not_reached=failed, believed=believed)
+        believed = Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))
+    failed = "no trial with these learning rates reached the target"
+    (estimate,) = estimates(
+        [Reading(target=answer.target, studies=kept, not_reached=failed)], answer.config, [believed]
+    )
     folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
     return Protocol(
         name=name,

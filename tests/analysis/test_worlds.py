@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.estimate.curves import Curve
+from analysis.estimate.fitting.least_squares import information
 from analysis.questions.fit_table import fit_table
-from benchmarks import worlds
+from benchmarks import attainable_widths, worlds
 from benchmarks.world_data import (
     HYPERBOLA,
     LRS,
@@ -203,3 +205,23 @@ def test_a_sweep_that_raises_is_counted_and_shown(
     assert "| exponent 1 | 1 |" in out
     assert "**2**" in out
     assert "2 times: ZeroDivisionError" in out
+
+
+def test_the_narrowest_interval_is_that_of_the_information_that_the_fit_has() -> None:
+    """For a hyperbola whose exponent is known, and one whose exponent is open; more that is shared never widens."""
+    sizes, seeds = np.exp(attainable_widths.SIZES), np.full(8, 3.0)
+    curves = [Curve(*map(np.array, (0.0, at, 1.0, math.exp(at)))) for at in attainable_widths.CRITICAL]
+    known = [information(sizes, curve, seeds) / 0.06**2 for curve in curves]
+    held = 1.96 * np.mean([each[0, 0] ** -0.5 for each in known])
+    free = 1.96 * np.mean([np.linalg.inv(each)[0, 0] ** 0.5 for each in known])
+    assert attainable_widths.half_width(1, 1e-6, 1e-6) == pytest.approx(held, rel=1e-3)
+    assert attainable_widths.half_width(1, 100.0, 1.0) == pytest.approx(free, rel=1e-3)
+    widths = [attainable_widths.half_width(3, 0.05, own) for own in (1e-6, 0.02, 0.05)]
+    assert held < widths[0] < widths[1] < widths[2] < free
+
+
+def test_a_bend_buys_coverage_where_examples_rise_with_width_where_they_do_not() -> None:
+    shares, widths = zip(*(attainable_widths.covered(bend) for bend in (1e-6, 0.15)), strict=True)
+    assert shares[0] < 0.5 < 0.9 < shares[1] < 0.95
+    assert widths[0] < widths[1]
+    assert attainable_widths.half_width(1, 0.15, 0.05, 0.15) > 1.2 * attainable_widths.half_width(1, 0.15, 0.05)

@@ -140,8 +140,9 @@ def fit_curve(
     alone = data.unbounded()
     if count >= FEWEST_FREE:
         belief = belief.giving_way(_free(alone, seeds, confidence))
-    estimate, deviation, freedom = _fitted(data, belief.whole, seeds)
-    hyperbola, around, left = _fitted(data, HYPERBOLA, seeds)
+    first = alone.fit(HYPERBOLA, 1.0).row(0)
+    estimate, deviation, freedom = _fitted(data, belief.whole, seeds, first)
+    hyperbola, around, left = _fitted(data, HYPERBOLA, seeds, first)
     fitted = estimate.log_steps(data.batch_sizes)
     log_steps = data.completed(fitted[None], deviation)[0]
     residuals = (log_steps - fitted)[here]
@@ -197,24 +198,24 @@ def _free(alone: Data, seeds: _Seeds, confidence: float) -> Free:
     return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
-def _fitted(data: Data, exponent: Exponent, seeds: _Seeds) -> tuple[Curve, float, float]:
+def _fitted(data: Data, exponent: Exponent, seeds: _Seeds, curve: Curve) -> tuple[Curve, float, float]:
     """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
     The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
     the three needs the others, so they are found in turns. With three batch sizes the residuals are those of the
-    hyperbola, as three parameters leave none; with two it is the curve.
+    hyperbola, as three parameters leave none; with two it is the curve. It starts at ``curve``, the hyperbola without
+    the bounds.
     """
     count = int(data.reached.sum())
     alone = data.unbounded()
-    curve = alone.fit(HYPERBOLA, 1.0).row(0)
     freedom = float(count - 2)
     deviation, known = _deviation(alone, curve, 0.0, seeds, freedom)
     turns = 0 if exponent.held or count < 3 else 1 if count < FEWEST_FREE else _ROUNDS
     for part in (alone, data) if len(data.bounds) else (alone,):
         if exponent.held or count < 3:
-            curve = part.fit(HYPERBOLA, max(deviation, _TINY)).row(0)
+            curve = part.fit(HYPERBOLA, max(deviation, _TINY), start=curve).row(0)
         for _ in range(turns):
-            curve = part.fit(exponent, max(deviation, _TINY)).row(0)
+            curve = part.fit(exponent, max(deviation, _TINY), start=curve).row(0)
             if count >= FEWEST_FREE:
                 freedom = count - 2 - _share(part, curve, deviation, exponent)
                 deviation, known = _deviation(part, curve, deviation, seeds, freedom)
@@ -256,7 +257,7 @@ def _refits(
     fitted = curve.log_steps(data.batch_sizes)
     rows = np.where(data.reached, fitted, 0.0) + scale * draws
     latent = fitted[data.bounds.place] + scale * latent
-    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale)
+    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
     return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.trials import Trials, stacked, winners
+from analysis.estimate.fitting.trials import Trials, winners
 from cbs.lr_choice import best_lr_many
 
-_FEW_SEEDS = 5
+_FEW_SEEDS = 8
 _ALIKE = 4.0
 """Degrees of freedom that the pooled variance counts for at every batch size: noise may grow or fall with it."""
 
@@ -34,72 +34,41 @@ def seed_deviations(
     """
     deviations = np.zeros((resamples, len(tables)))
     own, known = np.zeros(len(tables)), np.zeros(len(tables))
-    draws: dict[int, np.ndarray] = {}
+    best = winners(tables)
     several = [index for index, table in enumerate(tables) if table.steps.shape[1] > 1]
     for seeds, run in groupby(several, key=lambda index: tables[index].steps.shape[1]):
         indices = list(run)
-        draws |= zip(indices, rng.integers(seeds, size=(len(indices), resamples, seeds)), strict=True)
-    for together in _alike(draws):
-        means = _winners_means([tables[index] for index in together], [draws[index] for index in together])
-        hit = np.isfinite(means)
-        centre = np.where(hit, means, 0.0).sum(axis=1, keepdims=True) / hit.sum(axis=1, keepdims=True)
-        deviations[:, together] = np.where(hit, means - centre, 0.0).T
-    variances = deviations.var(axis=0)
-    for index, row in zip(draws, winners([tables[index] for index in draws]) if draws else (), strict=True):
-        seeds = draws[index].shape[1]
-        run_there = int(tables[index].ran[row].sum())
-        if run_there < 2:
-            continue
-        # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one seed
-        known[index] = run_there - 1
-        own[index] = reached[index] * seeds * variances[index] / known[index]
+        for index, drawn in zip(indices, rng.integers(seeds, size=(len(indices), resamples, seeds)), strict=True):
+            table = tables[index]
+            means = _winners_means(table, drawn)
+            hit = np.isfinite(means)
+            deviations[:, index] = np.where(hit, means - means[hit].mean(), 0.0)
+            run_there = int(table.ran[best[index]].sum())
+            if run_there < 2:
+                continue
+            # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one
+            # seed
+            known[index] = run_there - 1
+            own[index] = reached[index] * seeds * deviations[:, index].var() / known[index]
     freedom = int(known.sum())
     pooled = float(own @ known) / freedom if freedom else 0.0
     shares = (_ALIKE * pooled + known * own) / (_ALIKE + known)
     return deviations, shares / pooled if pooled > 0 else np.ones(len(tables)), pooled, freedom
 
 
-def _alike(draws: Mapping[int, np.ndarray]) -> list[list[int]]:
-    """Batch sizes that are resampled in one go: those with the same few seeds; with many seeds each alone."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index, drawn in draws.items():
-        seeds = drawn.shape[1]
-        groups.setdefault((seeds, index if seeds > _FEW_SEEDS else -1), []).append(index)
-    return list(groups.values())
-
-
-def _winners_means(tables: Sequence[Trials], draws: Sequence[np.ndarray]) -> Array:
-    """Mean log steps of the winning learning rate, shape ``[tables, R]``, when the seeds are those of each row of
-    ``draws``; NaN where none of them reached the target."""
-    seeds = draws[0].shape[1]
-    distinct, which = _distinct(np.stack(draws))
-    steps, ran = (
-        whole[:, :, distinct].transpose(0, 2, 1, 3).reshape(-1, whole.shape[1], seeds) for whole in stacked(tables)
-    )
+def _winners_means(table: Trials, draws: np.ndarray) -> Array:
+    """Mean log steps of the winning learning rate, shape ``[R]``, when the seeds are those of each row of ``draws``;
+    NaN where none of them reached the target."""
+    # rows that differ in their order only are one (with three seeds there are 10); of many seeds hardly two are alike
+    seeds = draws.shape[1]
+    codes = ((seeds + 1) ** draws).sum(axis=1) if seeds <= _FEW_SEEDS else np.arange(len(draws))
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    steps, ran = (whole[:, draws[first]].swapaxes(0, 1) for whole in (table.steps, table.ran))
     logs = np.log(steps[np.arange(len(steps)), best_lr_many(steps, ran)])
     hits = np.isfinite(logs)
     count = hits.sum(axis=1)
     means = np.where(count > 0, np.where(hits, logs, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
-    return np.take_along_axis(means.reshape(len(tables), -1), which, axis=1)
-
-
-def _distinct(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ``draws`` ``[tables, R, seeds]`` that differ in more than their order, and which of them every row is,
-    shape ``[tables, R]``; with three seeds there are 10. With many seeds hardly two rows are alike, and all are
-    kept."""
-    tables, count, seeds = draws.shape
-    rows = draws.reshape(-1, seeds)
-    if seeds > _FEW_SEEDS:
-        return rows, np.arange(len(rows)).reshape(tables, count)
-    # How often each seed is drawn, as the digits of one number. A bincount is faster than np.unique.
-    digit = (seeds + 1) ** np.arange(seeds)
-    codes = sum(digit[column] for column in rows.T)
-    last = np.zeros(np.max(codes) + 1, dtype=int)
-    last[codes] = np.arange(1, len(rows) + 1)
-    found = np.flatnonzero(last)
-    number = np.empty(len(last), dtype=int)
-    number[found] = np.arange(len(found))
-    return rows[last[found] - 1], number[codes].reshape(tables, count)
+    return np.asarray(means[which])
 
 
 def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Array:

@@ -15,9 +15,8 @@ A bound far below the curve has :math:`h = 0`, no weight, and changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy.special import erfcx
@@ -26,10 +25,6 @@ from analysis.arrays import Array
 
 LEAST_DEVIATION = 1e-3
 """Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
-
-_ROUNDS = 40
-_CONVERGED = 1e-9
-Curve = TypeVar("Curve")
 
 
 @dataclass(frozen=True)
@@ -86,45 +81,21 @@ def hazard(z: Array) -> Array:
     return math.sqrt(2.0 / math.pi) / erfcx(z / math.sqrt(2.0))
 
 
-def fit_censored(
-    fit: Callable[[Array, Array, Curve | None], Curve],
-    curve: Callable[[Curve], Array],
-    log_steps: Array,
-    weights: Array,
-    bounds: Bounds,
-    deviation: float,
-    latent: Array | None = None,
-) -> Curve:
-    """The most likely curve, for many resamples at once.
+def responses(mean: Array, bounds: Bounds, deviation: float, latent: Array | None = None) -> tuple[Array, Array]:
+    """What every bounded seed enters the next least-squares fit with, and its weight; shape ``[R, J]`` each.
 
     Args:
-        fit: least squares: log steps ``[R, M]``, weights ``[M]`` or ``[R, M]``, and a curve to start from, if any.
-        curve: log steps of a fitted curve, shape ``[R, M]``.
-        log_steps: means over the seeds that reached the target, shape ``[R, M]``; any number where none did.
-        weights: number of these seeds, shape ``[M]``.
-        bounds: the seeds that did not.
-        deviation: standard deviation of the log steps of one seed.
-        latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
-            target there. In the data, where none did, absent.
+        mean, bounds, deviation, latent: as :func:`completed` takes them.
     """
-    found = fit(log_steps, weights, None)
-    if not len(bounds):
-        return found
-    sigma = max(deviation, LEAST_DEVIATION)
-    mean = curve(found)
-    for _ in range(_ROUNDS):
-        z = (bounds.log_steps - mean[:, bounds.place]) / sigma
-        rate = hazard(z)
-        weight = np.clip(rate * (rate - z), 0.0, 1.0)
-        response = mean[:, bounds.place] + sigma * rate / np.where(weight > 0, weight, np.inf)
-        if latent is not None:
-            reached = latent <= bounds.log_steps
-            weight, response = np.where(reached, 1.0, weight), np.where(reached, latent, response)
-        found = fit(*_joined(log_steps, weights, bounds.place, response, weight), found)
-        before, mean = mean, curve(found)
-        if np.abs(mean - before).max() < _CONVERGED:
-            break
-    return found
+    sigma, at = max(deviation, LEAST_DEVIATION), mean[:, bounds.place]
+    z = (bounds.log_steps - at) / sigma
+    rate = hazard(z)
+    weight = np.clip(rate * (rate - z), 0.0, 1.0)
+    response = at + sigma * rate / np.where(weight > 0, weight, np.inf)
+    if latent is None:
+        return response, weight
+    reached = latent <= bounds.log_steps
+    return np.where(reached, latent, response), np.where(reached, 1.0, weight)
 
 
 def completed(
@@ -134,7 +105,12 @@ def completed(
 
     Args:
         mean: log steps of the fitted curve, shape ``[R, M]``.
-        log_steps, weights, bounds, deviation, latent: as :func:`fit_censored` takes them.
+        log_steps: means over the seeds that reached the target, shape ``[R, M]``; any number where none did.
+        weights: number of these seeds, shape ``[M]``.
+        bounds: the seeds that did not.
+        deviation: standard deviation of the log steps of one seed.
+        latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
+            target there. In the data, where none did, absent.
     """
     if not len(bounds):
         return log_steps
@@ -143,10 +119,10 @@ def completed(
     expected = at + sigma * hazard((bounds.log_steps - at) / sigma)
     if latent is not None:
         expected = np.where(latent <= bounds.log_steps, latent, expected)
-    return _joined(log_steps, weights, bounds.place, expected, np.ones_like(expected))[0]
+    return joined(log_steps, weights, bounds.place, expected, np.ones_like(expected))[0]
 
 
-def _joined(log_steps: Array, weights: Array, place: np.ndarray, values: Array, extra: Array) -> tuple[Array, Array]:
+def joined(log_steps: Array, weights: Array, place: np.ndarray, values: Array, extra: Array) -> tuple[Array, Array]:
     """Weighted means per batch size of what was measured and of ``values``, and their weights, both ``[R, M]``."""
     total = np.repeat(weights[None], len(log_steps), axis=0)
     sums = log_steps * weights

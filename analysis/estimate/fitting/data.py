@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.censoring import Bounds, collect, completed, fit_censored, observed
+from analysis.estimate.fitting.censoring import Bounds, collect, completed, joined, observed, responses
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
 from analysis.estimate.fitting.trials import Trials, winners
+
+_ROUNDS = 40
+_CONVERGED = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,26 +53,16 @@ class Data:
 
     def without(self, place: int) -> Data:
         """All but one batch size."""
-        kept = np.arange(len(self.batch_sizes)) != place
-        bounds = self.bounds.place != place
-        moved = self.bounds.place[bounds] - (self.bounds.place[bounds] > place)
-        return Data(
-            self.batch_sizes[kept],
-            self.log_steps[kept],
-            self.weights[kept],
-            Bounds(moved, self.bounds.log_steps[bounds]),
-        )
+        return self._part(np.arange(len(self.batch_sizes)) != place, self.bounds.place != place)
 
     def unbounded(self) -> Data:
         """The batch sizes that reached the target, without the bounds."""
-        here, none = self.reached, Bounds(np.empty(0, dtype=int), np.empty(0))
-        return replace(
-            self,
-            batch_sizes=self.batch_sizes[here],
-            log_steps=self.log_steps[here],
-            weights=self.weights[here],
-            bounds=none,
-        )
+        return self._part(self.reached, np.zeros(len(self.bounds), dtype=bool))
+
+    def _part(self, kept: np.ndarray, bounds: np.ndarray) -> Data:
+        place = np.cumsum(kept)[self.bounds.place[bounds]] - 1
+        left = Bounds(place, self.bounds.log_steps[bounds])
+        return Data(self.batch_sizes[kept], self.log_steps[kept], self.weights[kept], left)
 
     def fit(
         self,
@@ -79,6 +72,7 @@ class Data:
         latent: Array | None = None,
         *,
         scatter: float | None = None,
+        start: Curve | None = None,
     ) -> Curve:
         """The most likely curve, shape ``[R]``.
 
@@ -86,21 +80,26 @@ class Data:
             exponent: what is known of it beforehand.
             deviation: standard deviation of the log steps of one seed.
             rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
-            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.fit_censored`.
+            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
+            start: a curve near all of them, which spares the grid.
         """
-        reach = self.batch_sizes[self.reached]
-        return fit_censored(
-            lambda y, w, start: fit_curves(
-                self.batch_sizes, y, w, exponent=exponent, deviation=deviation, reach=reach, start=start
-            ),
-            lambda curve: curve.log_steps(self.batch_sizes),
-            self.log_steps[None] if rows is None else rows,
-            self.weights,
-            self.bounds,
-            deviation if scatter is None else scatter,
-            latent,
-        )
+        rows = self.log_steps[None] if rows is None else rows
+
+        def fitted(logs: Array, weights: Array, near: Curve | None) -> Curve:
+            reach = self.batch_sizes[self.reached]
+            return fit_curves(
+                self.batch_sizes, logs, weights, exponent=exponent, deviation=deviation, reach=reach, start=near
+            )
+
+        found = fitted(rows, self.weights, start)
+        for _ in range(_ROUNDS if len(self.bounds) else 0):
+            mean = found.log_steps(self.batch_sizes)
+            values, extra = responses(mean, self.bounds, deviation if scatter is None else scatter, latent)
+            found = fitted(*joined(rows, self.weights, self.bounds.place, values, extra), found)
+            if np.abs(found.log_steps(self.batch_sizes) - mean).max() < _CONVERGED:
+                break
+        return found
 
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:

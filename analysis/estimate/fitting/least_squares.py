@@ -86,14 +86,14 @@ def fit_curves(
     ends = (0.0, 0.0) if exponent.held else (math.log(EXPONENTS[0]), math.log(EXPONENTS[1]))
     box = np.array([[low, ends[0]], [high, ends[1]]])
     pull = np.zeros(len(y)) if exponent.held else deviation**2 / (seeds * np.asarray(exponent.variance))
-    problem = _Problem(x, y, w, mean, pull)
+    problem = _Problem(x[:, None], np.ascontiguousarray(y.T), np.ascontiguousarray(w.T), mean, pull)
     if start is None:
         theta = _bracket(problem, box)
     else:
-        theta = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=1)
+        theta = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=-1)
         theta = np.clip(np.broadcast_to(theta, (len(y), 2)), *box)
     theta, _ = minimized(lambda trial, rows: _normal(problem.of(rows), trial), theta, box, steps=_STEPS)
-    level = np.einsum("rm,rm->r", w, y - _shape(x, theta)[0])
+    level = np.einsum("mr,mr->r", problem.w, problem.y - _shape(problem.x, theta)[0])
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
     return Curve(level, c, np.exp(theta[:, 1]), bounded)
@@ -101,7 +101,7 @@ def fit_curves(
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows to fit: log batch sizes ``[M]``, log steps and weights ``[R, M]``, and what pulls the log exponent."""
+    """Curves to fit: log batch sizes ``[M, 1]``, log steps and weights ``[M, R]``, and what pulls the log exponent."""
 
     x: Array
     y: Array
@@ -110,45 +110,42 @@ class _Problem:
     pull: Array
 
     def of(self, rows: np.ndarray) -> _Problem:
-        return _Problem(self.x, self.y[rows], self.w[rows], self.mean[rows], self.pull[rows])
+        return _Problem(self.x, self.y[:, rows], self.w[:, rows], self.mean[rows], self.pull[rows])
 
 
-def _shape(x: Array, theta: Array) -> tuple[Array, Array]:
-    """``ln(S/S_min)`` and its derivatives in ``ln B_crit`` and the log exponent, ``[R, M]`` and ``[2, R, M]``."""
-    distance, exponent = theta[:, :1] - x, np.exp(theta[:, 1:])
-    rise = exponent / (1.0 + np.exp(-exponent * distance))
-    return np.logaddexp(0.0, exponent * distance), np.stack([rise, rise * distance])
+def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
+    """``ln(S/S_min)`` and its derivatives in ``ln B_crit`` and the log exponent, shape ``[M, R]`` each."""
+    distance, exponent = theta[:, 0] - x, np.exp(theta[:, 1])
+    log_rise = exponent * distance
+    tail = np.exp(-np.abs(log_rise))
+    rise = exponent * np.where(log_rise > 0, 1.0, tail) / (1.0 + tail)
+    return np.maximum(log_rise, 0.0) + np.log1p(tail), rise, rise * distance
 
 
 def _bracket(problem: _Problem, box: Array) -> Array:
     """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
-    x, y, w = problem.x, problem.y, problem.w
+    y, w = problem.y, problem.w
     (low, smallest), (high, largest) = box.tolist()
     c = np.linspace(low, high, math.ceil((high - low) / _GRID_STEP) + 1)
     exponents = np.linspace(smallest, largest, _GRID_EXPONENTS if largest > smallest else 1)
     grid = np.stack([np.repeat(c, len(exponents)), np.tile(exponents, len(c))], axis=1)
-    shape = np.ascontiguousarray(_shape(x, grid)[0].T)
-    centred = w * (y - np.einsum("rm,rm->r", w, y)[:, None])
-    cost = np.einsum("rm,mg->rg", w, shape**2) - np.einsum("rm,mg->rg", w, shape) ** 2
-    cost -= 2.0 * np.einsum("rm,mg->rg", centred, shape)
+    shape = _shape(problem.x, grid)[0]
+    cost = w.T @ shape**2 - (w.T @ shape) ** 2 - 2.0 * (w * (y - (w * y).sum(axis=0))).T @ shape
     cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
     return grid[cost.argmin(axis=1)]
 
 
 def _normal(problem: _Problem, theta: Array) -> tuple[Array, Array, Array]:
     """Sum of squares ``[R]``, and half its slope ``[R, 2]`` and curvature ``[R, 2, 2]`` to first order."""
-    w = problem.w
-    shape, derivatives = _shape(problem.x, theta)
-    residual = problem.y - shape
-    residual = residual - np.einsum("rm,rm->r", w, residual)[:, None]
-    derivatives = derivatives - np.einsum("rm,prm->pr", w, derivatives)[..., None]
-    weighted = w * derivatives
+    shape, *derivatives = _shape(problem.x, theta)
+    parts = np.stack([shape - problem.y, *derivatives])
+    parts -= np.einsum("mr,pmr->pr", problem.w, parts)[:, None]
+    products = np.einsum("pmr,qmr->rpq", problem.w * parts, parts)
     beyond = theta[:, 1] - problem.mean
-    slope = -np.einsum("prm,rm->rp", weighted, residual)
-    square = np.einsum("prm,qrm->rpq", weighted, derivatives)
-    slope[:, 1] += problem.pull * beyond
-    square[:, 1, 1] += problem.pull
-    return np.einsum("rm,rm->r", w, residual**2) + problem.pull * beyond**2, slope, square
+    products[:, 0, 0] += problem.pull * beyond**2
+    products[:, 0, 2] += problem.pull * beyond
+    products[:, 2, 2] += problem.pull
+    return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
 
 
 def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
@@ -163,6 +160,6 @@ def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
         Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``.
     """
     theta = np.array([[float(curve.log_critical), math.log(float(curve.exponent))]])
-    derivatives = _shape(np.log(np.asarray(batch_sizes, dtype=float)), theta)[1][:, 0]
+    derivatives = np.hstack(_shape(np.log(np.asarray(batch_sizes, dtype=float))[:, None], theta)[1:]).T
     centred = derivatives - (derivatives @ weights / weights.sum())[:, None]
     return np.asarray((centred * weights) @ centred.T)

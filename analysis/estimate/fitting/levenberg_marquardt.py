@@ -24,24 +24,25 @@ def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[
         box: lowest and highest value of every parameter, which hold it where they are equal; shape ``[2, p]``.
         steps: at most so many.
     """
-    theta, unit = start.copy(), np.eye(start.shape[1])
-    damping, live = np.full(len(theta), 1e-3), np.arange(len(theta))
-    cost, slope, square = normal(theta, live)
+    theta, least, unit = start.copy(), np.empty(len(start)), np.eye(start.shape[1])
+    live, now, damping = np.arange(len(start)), start.copy(), np.full(len(start), 1e-3)
+    cost, slope, square = normal(now, live)
     for _ in range(steps):
-        now = theta[live]
         # a parameter at the end of the box that would leave it takes no part in the step
-        held = ((now <= box[0]) & (slope[live] >= 0)) | ((now >= box[1]) & (slope[live] <= 0))
-        damped = square[live] * (1.0 + damping[live, None, None] * unit) + 1e-300 * unit
+        held = ((now <= box[0]) & (slope >= 0)) | ((now >= box[1]) & (slope <= 0))
+        damped = square + (square * damping[:, None, None] + 1e-300) * unit
         damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)
-        step = np.linalg.solve(damped, np.where(held, 0.0, slope[live])[..., None])[..., 0]
+        step = np.linalg.solve(damped, np.where(held, 0.0, slope)[..., None])[..., 0]
         trial = np.clip(now - step, *box)
         tried = normal(trial, live)
-        better = tried[0] <= cost[live]
-        theta[live] = np.where(better[:, None], trial, now)
-        for kept, new in zip((cost, slope, square), tried, strict=True):
-            kept[live[better]] = new[better]
-        damping[live] = np.clip(damping[live] * np.where(better, 0.1, 10.0), 1e-12, 1e12)
-        live = live[np.abs(trial - now).max(axis=1) >= _CONVERGED]
+        better = tried[0] <= cost
+        moving = np.abs(trial - now).max(axis=1) >= _CONVERGED
+        for kept, new in zip((now, cost, slope, square), (trial, *tried), strict=True):
+            kept[better] = new[better]
+        damping = np.clip(damping * np.where(better, 0.1, 10.0), 1e-12, 1e12)
+        theta[live], least[live] = now, cost
+        live, now, damping = live[moving], now[moving], damping[moving]
+        cost, slope, square = cost[moving], slope[moving], square[moving]
         if not len(live):
             break
-    return theta, cost
+    return theta, least

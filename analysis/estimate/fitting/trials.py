@@ -43,16 +43,11 @@ class Trials:
 
 def winners(tables: Sequence[Trials]) -> list[int | None]:
     """Row of the best learning rate of every table, see :func:`cbs.lr_choice.best_lr`."""
-    return [None if row < 0 else int(row) for row in best_lr_many(*stacked(tables))]
-
-
-def stacked(tables: Sequence[Trials]) -> tuple[Array, np.ndarray]:
-    """Steps and whether they were run of tables of unlike shapes, each ``[tables, most learning rates, most seeds]``,
-    filled up with what was never run."""
+    # tables of unlike shapes are filled up with what was never run
     shape = np.max([table.steps.shape for table in tables], axis=0)
     steps, ran = np.full((len(tables), *shape), np.nan), np.zeros((len(tables), *shape), dtype=bool)
     for place, table in enumerate(tables):
         rows, columns = table.steps.shape
         steps[place, :rows, :columns] = table.steps
         ran[place, :rows, :columns] = table.ran
-    return steps, ran
+    return [None if row < 0 else int(row) for row in best_lr_many(steps, ran)]

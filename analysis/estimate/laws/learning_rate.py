@@ -21,7 +21,7 @@ from scipy.special import ndtri
 from analysis.arrays import Array, percentiles
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
-from analysis.estimate.quantity import Quantity
+from analysis.estimate.quantity import UNKNOWN, Quantity
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 
@@ -37,9 +37,6 @@ _REACH = 30.0
 _QUIETEST = 0.7
 """Few optima may lie on a law by chance: their variances never shrink by more than about half. The measured coverage
 is in ``docs/learning-rates.md``."""
-
-
-_UNSEEN = Quantity()
 
 
 class Trend(StrEnum):
@@ -93,11 +90,11 @@ class Law:
     confidence: float = field(repr=False)
     trend: Trend = Trend.UNKNOWN
     scatter: float | None = None
-    slope: Quantity = _UNSEEN
-    first_slope: Quantity = _UNSEEN
-    max_lr: Quantity = _UNSEEN
-    noise_batch_size: Quantity = _UNSEEN
-    alpha: Quantity = _UNSEEN
+    slope: Quantity = UNKNOWN
+    first_slope: Quantity = UNKNOWN
+    max_lr: Quantity = UNKNOWN
+    noise_batch_size: Quantity = UNKNOWN
+    alpha: Quantity = UNKNOWN
     log_max_lr: Array = field(default_factory=lambda: np.empty(0), repr=False)
     log_noise: Array = field(default_factory=lambda: np.empty(0), repr=False)
     powers: Array = field(default_factory=lambda: np.empty(0), repr=False)

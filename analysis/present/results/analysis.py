@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis.estimate.result import Answer
 from analysis.phrases import number
@@ -12,9 +13,11 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table import TableFit, TableTarget
-from analysis.questions.suggest import Suggestion
 from cbs.errors import ConfigError
 from cbs.files import whole_file
+
+if TYPE_CHECKING:
+    from analysis.questions.suggest import Suggestion
 
 
 @presentation.register

@@ -18,7 +18,8 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.result import Answer, Curves, answered, known_value
+from analysis.estimate.estimates import Reading, known_value
+from analysis.estimate.result import Answer, answered
 from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import read
@@ -112,11 +113,14 @@ def fit_table(
     names, curves = [], []
     for _, members in rows.groupby(["group", "optimizer"], sort=False, dropna=False):
         about = _group(name, members, one)
-        parts = [part for _, part in members.groupby("target", dropna=False)]
-        targets = [_target(part["target"].iloc[0]) for part in parts]
-        made = [_studies(name, about, part, target) for part, target in zip(parts, targets, strict=True)]
-        curves.append(Curves(group=about, targets=targets, studies=made, not_reached=[_NOT_REACHED] * len(parts)))
-        names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(parts)
+        readings = []
+        for value, part in members.groupby("target", dropna=False):
+            target = _target(value)
+            readings.append(
+                Reading(target=target, studies=_studies(name, about, part, target), not_reached=_NOT_REACHED)
+            )
+        curves.append((about, readings))
+        names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(readings)
     return TableFit(
         name=name,
         answers=tuple(answer for found in answered(curves, config) for answer in found),

@@ -238,3 +238,14 @@ def test_only_perfect_scaling_or_only_a_plateau_give_no_number(exponent: Exponen
 
 def test_perfect_scaling_alone_does_not_bound_a_free_exponent() -> None:
     assert fit_curves(SIZES, np.log(1e4 / SIZES)[None]).critical[0] > SIZES[-1]
+
+
+@pytest.mark.parametrize("critical", [4.0, 60.0, 900.0])
+@pytest.mark.parametrize("exponent", [HYPERBOLA, Exponent(0.05, 0.15**2)], ids=["hyperbola", "believed"])
+def test_resamples_fitted_from_their_curve_are_those_found_on_the_grid(exponent: Exponent, critical: float) -> None:
+    """Also where the batch sizes see little of one side of the curve, and some resamples run to an end."""
+    curve = Curve(*(np.array(value) for value in (5.0, math.log(critical), 1.0, critical)))
+    rows = curve.log_steps(SIZES) + 0.06 * np.random.default_rng(1).standard_normal((400, len(SIZES)))
+    near, grid = (fit_curves(SIZES, rows, exponent=exponent, deviation=0.06, start=start) for start in (curve, None))
+    np.testing.assert_allclose(near.critical, grid.critical, rtol=1e-5)
+    np.testing.assert_allclose(near.exponent, grid.exponent, rtol=1e-5)

@@ -11,11 +11,13 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.estimates import Estimate, Reading, estimates
+from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.studies import Study
 from analysis.questions.fit_table import fit_table
+from cbs.target import Target
 from tests.factories import Truth, tables
 
 SIZES = (4, 16, 64, 256, 1024)
@@ -38,7 +40,7 @@ def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
 
 
 def estimate(studies: list[Study]) -> Estimate:
-    return estimates([studies], QUICK, targets=[None])[0]
+    return estimates([Reading(target=Target(metric="loss", value=2.0), studies=studies)], QUICK, [ALONE])[0]
 
 
 def holds(truth: float, interval: tuple[float | None, float | None]) -> bool:

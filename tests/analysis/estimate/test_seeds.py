@@ -9,11 +9,13 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import Estimate, estimates
+from analysis.estimate.estimates import Estimate, Reading, estimates
 from analysis.estimate.fitting import fit_curve, interval
+from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.seeds import LEAST_FACTOR, FarSeed, far_seeds
 from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.studies import Study
+from cbs.target import Target
 from tests.factories import Truth, tables
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -50,7 +52,8 @@ def studies(data: list[Trials]) -> list[Study]:
 
 
 def estimate(data: list[Trials]) -> Estimate:
-    return estimates([studies(data)], AnalysisConfig(resamples=400), targets=[None])[0]
+    reading = Reading(target=Target(metric="loss", value=2.0), studies=studies(data))
+    return estimates([reading], AnalysisConfig(resamples=400), [ALONE])[0]
 
 
 def named(found: list[FarSeed]) -> list[tuple[int, int]]:
