@@ -35,13 +35,14 @@ class Layer:
         recorder: where contributions go.
 
     Attributes:
-        types: module types of this kind; subclasses of them that keep their ``forward`` included.
+        types: module types of this kind, or their qualified names where a package need not be installed; subclasses of
+            them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
         whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
         copied: whether to use copies of the parameters where there are some, see :mod:`cbs.noise_scale.layers.copies`.
     """
 
-    types: ClassVar[tuple[type[nn.Module], ...]] = ()
+    types: ClassVar[tuple[type[nn.Module] | str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
     whole: ClassVar[bool] = False
 
@@ -54,6 +55,11 @@ class Layer:
         self.copied = len(watched) == len(own) and self.takes_copies(module)
         self.original = module.forward
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
+
+    @classmethod
+    def names_of(cls, module: nn.Module) -> tuple[str, ...]:
+        """Attribute names of the parameters this kind knows of a module; none if it does not know the module."""
+        return cls.names
 
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:

@@ -79,15 +79,6 @@ class Linear(Layer):
         output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
         return output, (cast(input, output.dtype),)
 
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        weights = copies["weight"]
-        rows = input.reshape(len(weights), -1, input.shape[-1])
-        if "bias" in copies:
-            output = torch.baddbmm(copies["bias"].unsqueeze(1), rows, weights.mT)
-        else:
-            output = torch.bmm(rows, weights.mT)
-        return output.view(*input.shape[:-1], -1)
-
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], None]:
@@ -97,4 +88,23 @@ class Linear(Layer):
             found["weight"] = LinearWeight(saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients)
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
+        return found, None
+
+
+@LAYERS.register("conv1d_of_transformers")
+class TransposedLinear(Linear):
+    """Watches the linear layer of GPT-2 in transformers, whose weight is ``[in, out]``."""
+
+    types = ("transformers.pytorch_utils.Conv1D",)
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output = linear(input, self.value("weight").t(), self.value("bias"))  # type: ignore[union-attr, arg-type]
+        return output, (cast(input, output.dtype),)
+
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
+        found, _ = super().contributions(groups, saved, gradient)
+        if "weight" in found:
+            found["weight"] = LinearWeight(found["weight"].gradients, found["weight"].inputs)
         return found, None

@@ -75,10 +75,18 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
 def _kind(module: nn.Module, watched: dict[str, int]) -> type[Layer]:
     """The kind that knows the ``forward`` of a module and all its parameters; the fallback where there is none."""
     for kind in (LAYERS[name] for name in LAYERS):
-        known = any(type(module).forward is type_.forward for type_ in kind.types)
-        if known and "forward" not in vars(module) and {*watched} <= {*kind.names} <= module._parameters.keys():
+        known = "forward" not in vars(module) and any(_is(module, type_) for type_ in kind.types)
+        if known and {*watched} <= {*kind.names_of(module)} <= module._parameters.keys():
             return kind
     return LAYERS["fallback"]
+
+
+def _is(module: nn.Module, type_: type[nn.Module] | str) -> bool:
+    """Whether a module is of a type, given itself or by its qualified name, and has kept its ``forward``."""
+    for base in type(module).__mro__:
+        if type_ in (base, f"{base.__module__}.{base.__qualname__}"):
+            return type(module).forward is base.forward
+    return False
 
 
 def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:
