@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, linear
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.recorder import Recorder
@@ -33,65 +33,48 @@ class Direction(Layer):
         self._suffix = suffix
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        weights = [self.value(name) for name in self._names()]
         x, h, c = self._unpack(input)
-        output, _, last = torch.lstm(x, (h[None], c[None]), weights, self.module.bias, 1, 0.0, True, False, True)
-        previous = torch.cat([h[:, None].to(output.dtype), output[:, :-1]], 1)
-        return torch.cat([output, last[0, :, None]], 1), (x.to(output.dtype), previous, c)
+        weights = [self.value(name) for name in self._names()]
+        # Time first inside, so that a step is contiguous.
+        gates = linear(x.transpose(0, 1).contiguous(), weights[0], sum(weights[2:]) if weights[2:] else None)  # type: ignore[arg-type]
+        recurrent, now, c = weights[1].to(gates.dtype).t(), h.to(gates.dtype), c.to(gates.dtype)  # type: ignore[union-attr]
+        steps, examples, hidden = len(gates), len(h), h.shape[1]
+        states = gates.new_empty(steps + 1, examples, hidden)
+        cells = gates.new_empty(steps + 1, examples, hidden)
+        cells[0] = c
+        tanh_c = torch.empty_like(cells[1:])
+        for t in range(steps):
+            z = gates[t].addmm_(now, recurrent)
+            i, f, g, o = z.chunk(GATES, 1)
+            z[:, : 2 * hidden].sigmoid_()
+            c = torch.mul(i, g.tanh_(), out=cells[t + 1]).addcmul_(f, c)
+            now = torch.mul(o.sigmoid_(), torch.tanh(c, out=tanh_c[t]), out=states[t])
+        states[steps] = c
+        previous = torch.cat([h[None].to(gates.dtype), states[: steps - 1]])
+        saved = (cast(x, gates.dtype), *(part.transpose(0, 1) for part in (previous, gates, cells, tanh_c)))
+        return states.transpose(0, 1), saved
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], Tensor]:
-        x, previous, first = saved
-        dtype = accumulator(gradient.dtype)
-        weights = [self.value(name).to(gradient.dtype) for name in self._names()]  # type: ignore[union-attr]
-        hidden = gradient.shape[2]
-        z = linear(x, weights[0], sum(weights[2:]) if weights[2:] else None)
-        z += previous @ weights[1].t()
-        z = z.to(dtype)
-        through, d_first_c = self._through_time(z, weights[1], first.to(dtype), gradient)
-        found: dict[str, Contribution] = {}
-        bias = through.reshape(groups, -1, GATES * hidden).sum(1, dtype=dtype)
-        for name, kind in zip(self._names(), ("ih", "hh", "bias", "bias"), strict=False):
-            if name not in self.watched:
-                continue
-            if kind == "bias":
-                found[name] = Dense(bias)
-            else:
-                rows = x if kind == "ih" else previous
-                found[name] = LinearWeight(
-                    rows.reshape(groups, -1, rows.shape[2]), through.reshape(groups, -1, GATES * hidden)
-                )
-        d_first_h = through[:, 0] @ weights[1]
-        d_x = (through @ weights[0]).flatten(1)
-        return found, torch.cat([d_x, d_first_h, d_first_c.to(d_x.dtype)], 1)
+        names = self._names()
+        weights = [self.value(name).to(gradient.dtype) for name in names[:2]]  # type: ignore[union-attr]
+        x, previous, *rest = (part.transpose(0, 1) for part in saved)
+        through, d_c = _through_time(*rest, weights[1], gradient.transpose(0, 1).contiguous())
 
-    def _through_time(self, z: Tensor, recurrent: Tensor, first: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the gates before their nonlinearities, ``[examples, time, 4 * hidden]``, and of the first c."""
-        steps, hidden = z.shape[1], gradient.shape[2]
-        i, f, g, o = z.chunk(GATES, 2)
-        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-        c = torch.empty_like(i)
-        written = i * g
-        now = first
-        for t in range(steps):
-            now = torch.addcmul(written[:, t], f[:, t], now, out=c[:, t])
-        before = torch.cat([first[:, None], c[:, :-1]], 1)
-        tanh_c = c.tanh()
-        to_c = o * (1 - tanh_c.square())
-        by_c = torch.stack([g * i * (1 - i), before * f * (1 - f), i * (1 - g.square())], 2)
-        by_h = tanh_c * o * (1 - o)
-        through = torch.empty_like(z).to(gradient.dtype)
-        d_h, d_c = gradient[:, steps - 1], gradient[:, steps].to(z.dtype)
-        for t in range(steps - 1, -1, -1):
-            d_c = torch.addcmul(d_c, d_h, to_c[:, t])
-            here = through[:, t].unflatten(1, (GATES, hidden))
-            here[:, :3] = by_c[:, t] * d_c[:, None]
-            here[:, 3] = by_h[:, t] * d_h
-            d_c = d_c * f[:, t]
-            if t:
-                d_h = torch.addmm(gradient[:, t - 1], through[:, t], recurrent)
-        return through, d_c
+        def rows(part: Tensor) -> Tensor:
+            return part.unflatten(1, (groups, -1)).transpose(0, 1).flatten(1, 2)
+
+        gates = rows(through)
+        found: dict[str, Contribution] = {}
+        for name, inputs in zip(names[:2], (x, previous), strict=True):
+            if name in self.watched:
+                found[name] = LinearWeight(rows(inputs), gates)
+        biases = [name for name in names[2:] if name in self.watched]
+        if biases:
+            found |= dict.fromkeys(biases, Dense(gates.sum(1, dtype=accumulator(gates.dtype))))
+        d_x = (through @ weights[0]).transpose(0, 1).flatten(1)
+        return found, torch.cat([d_x, through[0] @ weights[1], d_c], 1)
 
     def _names(self) -> list[str]:
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.module.bias else 2]
@@ -101,6 +84,32 @@ class Direction(Layer):
         hidden = self.module.hidden_size
         x, h, c = packed.tensor_split((packed.shape[1] - 2 * hidden, packed.shape[1] - hidden), 1)
         return x.unflatten(1, (-1, self.module._parameters[self._names()[0]].shape[1])), h, c
+
+
+def _through_time(
+    gates: Tensor, cells: Tensor, tanh_c: Tensor, recurrent: Tensor, gradient: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the gates before their nonlinearities, ``[time, examples, 4 * hidden]``, and of the first c."""
+    steps = len(gates)
+    i, f, g, o = gates.chunk(GATES, 2)
+    to_c = torch.addcmul(o, tanh_c * tanh_c, o, value=-1)
+    # What the gradients of c and, for the last gate, of h are multiplied with.
+    slopes = torch.addcmul(gates, gates, gates, value=-1)
+    d_i, d_f, d_g, d_o = slopes.chunk(GATES, 2)
+    d_i *= g
+    d_f *= cells[:-1]
+    torch.mul(torch.addcmul(torch.ones_like(g), g, g, value=-1), i, out=d_g)
+    d_o *= tanh_c
+    d_h, d_c = gradient[steps - 1], gradient[steps]
+    for t in range(steps - 1, -1, -1):
+        d_c = torch.addcmul(d_c, d_h, to_c[t])
+        here = slopes[t].unflatten(1, (GATES, -1))
+        here[:, :3] *= d_c[:, None]
+        here[:, 3] *= d_h
+        d_c.mul_(f[t])
+        if t:
+            d_h = torch.addmm(gradient[t - 1], slopes[t], recurrent)
+    return slopes, d_c
 
 
 @LAYERS.register("lstm")
