@@ -126,10 +126,14 @@ class Layer:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.active() and torch.is_grad_enabled()) or self.recorder.paused:
-            return self.original(*args, **kwargs)
+            return self.unwatched(*args, **kwargs)
         if torch.compiler.is_compiling():
             return _outside_compiler(self, *args, **kwargs)
         return self.watch(*args, **kwargs)
+
+    def unwatched(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass that will not be differentiated."""
+        return self.original(*args, **kwargs)
 
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
@@ -137,7 +141,7 @@ class Layer:
         for attribute, parameter in zip(self.watched, self.parameters, strict=True):
             if own.get(attribute) is not parameter:
                 return self.original(input)
-        current = self.recorder.enter(self)
+        current = self.recorder.enter(self.name)
         if current.copies and self.copied:
             copies = current.copies_for(self, input)
             if copies is not None:

@@ -101,13 +101,17 @@ class Recorder:
         self._norms.forget()
         self.completeness.forget()
 
-    def enter(self, layer: Layer) -> Pass:
+    def fail(self, error: ConfigError) -> None:
+        """The step cannot be measured."""
+        raise error
+
+    def enter(self, layer: str) -> Pass:
         """The current forward pass, in which a layer is called."""
         current = self._current
         if current.number != self._passes.number:
             if torch._C._are_functorch_transforms_active():
                 raise ConfigError(
-                    f"layer {layer.name!r} of a measured model is called under a transform of torch.func (vmap, grad, "
+                    f"layer {layer!r} of a measured model is called under a transform of torch.func (vmap, grad, "
                     "jvp), which cannot be measured; apply the transform to a copy of the model"
                 )
             examples = self._passes.examples
@@ -117,7 +121,7 @@ class Recorder:
                 self._copy(current)
         if current.number == 0:
             raise ConfigError(
-                f"layer {layer.name!r} is called outside the model's forward pass; "
+                f"layer {layer!r} is called outside the model's forward pass; "
                 "give the probe the module that the training loop calls"
             )
         return current
@@ -144,6 +148,8 @@ class Recorder:
         Returns:
             Their sum, the gradient.
         """
+        if self.checking:
+            return torch.zeros_like(self._parameters[index])
         self._differentiated[current.number] = current
         uses = current.uses.get(index, 1)
         seen = current.seen[index] = current.seen.get(index, 0) + 1

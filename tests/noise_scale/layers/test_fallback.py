@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.layers import fallback
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact
 
@@ -95,10 +94,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("few_groups", [0, 8])
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_other_types(name: str, few_groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback, "FEW_GROUPS", few_groups)
+def test_modules_of_other_types(name: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(EXAMPLES, 5, 4).double()
     model = MODULES[name]().double()

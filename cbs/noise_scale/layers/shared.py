@@ -1,0 +1,227 @@
+"""Tensors that are the same for all examples, as one copy per group.
+
+Where such a tensor meets the examples, in whatever function of torch, the function runs on every group with its copy,
+and autograd finds the gradient of every group. What else a model computes is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.layers.contribution import Dense
+from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
+
+if TYPE_CHECKING:
+    from cbs.noise_scale.layers.forward_pass import Pass
+    from cbs.noise_scale.layers.groups import Run
+    from cbs.noise_scale.layers.layer import Layer
+
+FEW_GROUPS = 8
+"""Groups up to which one call per group is faster than ``vmap``."""
+
+ROUNDINGS = 2**10
+"""Rounding errors of the largest entry by which a function may differ from itself, run group by group."""
+
+REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave")
+"""Functions that give every example a row of what they share."""
+
+
+class Copies(torch.autograd.Function):
+    """A parameter tensor repeated along a new first dimension, one copy per group, without a copy in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, layer: Layer, current: Pass, index: int) -> Tensor:  # type: ignore[override]
+        ctx.layer, ctx.current, ctx.index = layer, current, index
+        groups = sum(run.groups for run in current.runs)
+        return parameter.detach().expand(groups, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        refuse_second_derivatives(f"layer {ctx.layer.name!r}")
+        parts = gradients.split([run.groups for run in ctx.current.runs])
+        return ctx.layer.recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
+
+
+class Unseen(torch.autograd.Function):
+    """Identity for uses of a parameter tensor whose groups cannot be told apart."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, layer: Layer) -> Tensor:  # type: ignore[override]
+        ctx.layer = layer
+        return parameter.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        ctx.layer.recorder.fail(refusal(ctx.layer, "is used where it cannot be told what belongs to which example"))
+        return gradient, None
+
+
+class Shared(Tensor):
+    """What is the same for all examples; behaves as the tensor itself, differentiable where groups are not told apart.
+
+    Attributes:
+        copies: one per group, shape ``[groups, *shape]``.
+        layer: whose parameter it is made of.
+        current: the forward pass.
+    """
+
+    copies: Tensor
+    layer: Layer
+    current: Pass
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        leaves, structure = tree_flatten((args, kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+
+            def call(values: Sequence[Any]) -> Any:
+                args, kwargs = tree_unflatten(list(values), structure)
+                return func(*args, **kwargs)
+
+            return _call(call, getattr(func, "__name__", ""), leaves)
+
+
+def share(parameter: Tensor, layer: Layer, current: Pass, index: int) -> Shared:
+    """A parameter tensor as one copy per group."""
+    copies = Copies.apply(parameter, layer, current, index)
+    return _shared(Unseen.apply(parameter, layer), copies, layer, current)  # type: ignore[no-untyped-call]
+
+
+def _shared(value: Tensor, copies: Tensor, layer: Layer, current: Pass) -> Shared:
+    shared = value.as_subclass(Shared)
+    shared.copies, shared.layer, shared.current = copies, layer, current
+    return shared
+
+
+def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) -> Any:
+    """A function of tensors some of which are shared."""
+    first = next(leaf for leaf in leaves if isinstance(leaf, Shared))
+    layer, current = first.layer, first.current
+    values = [leaf.as_subclass(Tensor) if isinstance(leaf, Shared) else leaf for leaf in leaves]
+    others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
+    rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
+    whole = None
+    if rows is None:
+        whole = call(values)
+        differentiable = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if not differentiable:
+            return whole
+        if any(other.requires_grad for other in others):
+            layer.recorder.fail(refusal(layer, f"meets something without a dimension of examples in {name!r}"))
+            return whole
+
+    def part(leaf: Any, run: Run, before: int) -> Tensor | None:
+        if isinstance(leaf, Shared):
+            return leaf.copies[before : before + run.groups]
+        if rows is None or not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != rows:
+            return None
+        each = rows // current.examples
+        return leaf[run.start * each : run.stop * each].unflatten(0, (run.groups, run.size * each))
+
+    found, before = [], 0
+    try:
+        for run in current.runs:
+            parts = [part(leaf, run, before) for leaf in leaves]
+            copies = mapped(call, values, parts, run.groups, FEW_GROUPS if rows is None else 0)
+            found.append(copies if rows is None else tree_map(_rows_of, copies))
+            before += run.groups
+        copies = tree_map(_joined, *found)
+        if rows is None:
+            own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
+            repeated = name in REPEATING and (current.examples,) not in own
+            return tree_map(lambda value, copies: _same(value, copies, repeated, layer, current), whole, copies)
+        in_place = name.endswith("_") or name.startswith("__i")
+        if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
+            with torch.no_grad():
+                whole = call(values)
+            if not all(map(_agree, tree_leaves(copies), tree_leaves(whole))):
+                raise ValueError("it mixes examples or draws random numbers")
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        layer.recorder.fail(refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
+        return call(values)
+    return copies
+
+
+def mapped(
+    call: Callable[[Sequence[Any]], Any], values: Sequence[Any], parts: Sequence[Tensor | None], groups: int, few: int = 0
+) -> Any:
+    """A function of the arguments of every group, its results along a new first dimension.
+
+    Args:
+        call: the function, of flat arguments.
+        values: its arguments.
+        parts: what to give each group instead, along the first dimension; ``None`` for the same to all.
+        groups: number of groups.
+        few: groups up to which one call after the other is tried first, not one under ``vmap``.
+    """
+    places = [place for place, part in enumerate(parts) if part is not None]
+    own = [part for part in parts if part is not None]
+
+    def one(*own: Tensor) -> Any:
+        merged = list(values)
+        for place, part in zip(places, own, strict=True):
+            merged[place] = part
+        return call(merged)
+
+    if groups > few:
+        try:
+            return vmap(one, randomness="different")(*own)
+        except (RuntimeError, ValueError, NotImplementedError):
+            pass  # vmap does not know every function; what is wrong with the function itself shows below.
+    found = [one(*part) for part in zip(*(part.unbind() for part in own), strict=True)]
+    return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
+
+
+def refusal(layer: Layer, why: str) -> ConfigError:
+    """The error for a parameter whose groups cannot be told apart."""
+    names = ", ".join(map(repr, layer.watched))
+    return ConfigError(
+        f"a parameter of layer {layer.name!r} ({type(layer.module).__name__}: {names}) {why}; "
+        "use the source 'accumulation'"
+    )
+
+
+def _rows(others: Sequence[Tensor], layer: Layer, examples: int) -> int | None:
+    """First dimension of the arguments that have examples there."""
+    for other in others:
+        if other.ndim and other.shape[0] and other.shape[0] % examples == 0:
+            at = other.untyped_storage().data_ptr()
+            if all(at != buffer.untyped_storage().data_ptr() for buffer in layer.module.buffers(recurse=False)):
+                return other.shape[0]
+    return None
+
+
+def _rows_of(part: Any) -> Any:
+    return part.flatten(0, 1) if isinstance(part, Tensor) else part
+
+
+def _joined(*parts: Any) -> Any:
+    return torch.cat(parts) if len(parts) > 1 and isinstance(parts[0], Tensor) else parts[0]
+
+
+def _same(value: Any, copies: Any, repeated: bool, layer: Layer, current: Pass) -> Any:
+    """What a function makes of what is the same for all examples."""
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return value
+    if not repeated or value.shape[:1] != (current.examples,):
+        return _shared(value, copies, layer, current)
+    ends = [run.start + (group + 1) * run.size for run in current.runs for group in range(run.groups)]
+    starts = [0, *ends[:-1]]
+    return torch.cat([copy[start:end] for copy, start, end in zip(copies.unbind(), starts, ends, strict=True)])
+
+
+def _agree(output: Tensor, whole: Tensor) -> bool:
+    """Whether a function run group by group gives what it gives for all examples, up to rounding."""
+    if output.shape != whole.shape:
+        return False
+    difference = (output.detach() - whole).abs().max() if output.numel() else torch.zeros(())
+    return not difference > ROUNDINGS * torch.finfo(whole.dtype).eps * whole.abs().max()
