@@ -104,17 +104,6 @@ class Embedding(Layer):
         output = embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type)  # type: ignore[arg-type]
         return output, (input,)
 
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        return module.padding_idx is None and module.max_norm is None
-
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        tables = copies["weight"]
-        groups, entries, width = tables.shape
-        offsets = torch.arange(0, groups * entries, entries, device=input.device)
-        ids = input.reshape(groups, -1) + offsets[:, None]
-        return embedding(ids, tables.reshape(-1, width)).view(*input.shape, width)
-
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Dense
-from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
+from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.groups import Run
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.separation import check_separation
-
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.forward_pass import Pass
-    from cbs.noise_scale.layers.groups import Run
-    from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.recorder import Recorder
 
 FEW_GROUPS = 8
 """Groups up to which one pass per group is faster than all of them under ``vmap``."""
@@ -44,7 +40,9 @@ class Fallback(Layer):
         own = [self.module.get_parameter(name) for name in self.watched]
         if any(here is not mine for here, mine in zip(own, self.parameters, strict=True)):
             return self.original(*args, **kwargs)
-        current = self.recorder.enter(self)
+        current = self.recorder.enter(self.name)
+        if current is None:
+            return self.original(*args, **kwargs)
         current.count(self.watched.values())
         outputs, structure = tree_flatten(self.original(*args, **kwargs))
         places = [place for place, leaf in enumerate(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
@@ -69,11 +67,6 @@ class Fallback(Layer):
         wrong = [rows for rows in splits if rows == 0 or rows % examples]
         if wrong:
             raise self.mixed_up(wrong[0], examples)
-        if self.recorder.checking:
-            for gradient in gradients:
-                if gradient is not None:
-                    check_separation(self.name, gradient, examples)
-            return
         first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
         if first is not None and first.shape[0] % examples == 0:
             splits.add(first.shape[0])
@@ -229,8 +222,11 @@ class Listener(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer, call = ctx.layer, ctx.call
         refuse_second_derivatives(f"layer {layer.name!r}")
-        if any(gradient is not None for gradient in gradients):
-            layer.listen(ctx.current, call, call.leaves(ctx.saved_tensors), list(gradients))
+        if layer.recorder.failure is None and any(gradient is not None for gradient in gradients):
+            try:
+                layer.listen(ctx.current, call, call.leaves(ctx.saved_tensors), list(gradients))
+            except ConfigError as error:
+                layer.recorder.fail(error)
         passed = [
             gradient.sum(0, keepdim=True) if repeated and gradient is not None else gradient
             for gradient, repeated in zip(gradients, call.repeated, strict=True)

@@ -79,15 +79,6 @@ class Linear(Layer):
         output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
         return output, (cast(input, output.dtype),)
 
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        weights = copies["weight"]
-        rows = input.reshape(len(weights), -1, input.shape[-1])
-        if "bias" in copies:
-            output = torch.baddbmm(copies["bias"].unsqueeze(1), rows, weights.mT)
-        else:
-            output = torch.bmm(rows, weights.mT)
-        return output.view(*input.shape[:-1], -1)
-
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], None]:

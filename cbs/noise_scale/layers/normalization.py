@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, layer_norm, rms_norm
+from torch.nn.functional import group_norm, rms_norm
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
@@ -18,17 +17,6 @@ FUSED_NUMEL = 2**15
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 """Looked up once: on small models that takes as long as the call."""
-
-
-def one_by_one(norm: Callable[..., Tensor], module: Any, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-    """The output of a normalisation over the last dimensions, by one call per group with its copies."""
-    parts = zip(input.chunk(len(copies["weight"])), *(copy.unbind() for copy in copies.values()), strict=True)
-    return torch.cat(
-        [
-            norm(part, module.normalized_shape, **dict(zip(copies, own, strict=True)), eps=module.eps)
-            for part, *own in parts
-        ]
-    )
 
 
 @LAYERS.register("layer_norm")
@@ -70,9 +58,6 @@ class LayerNorm(Layer):
                 found[name] = Dense(torch.stack([*part, last]), total)
         return found, inputs
 
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        return one_by_one(layer_norm, self.module, input, copies)
-
     def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved
         found = {}
@@ -102,9 +87,6 @@ class RMSNorm(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
-
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        return one_by_one(rms_norm, self.module, input, copies)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
