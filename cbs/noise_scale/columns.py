@@ -42,7 +42,7 @@ class ProbeColumns:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        source = probe.source if probe.caveat else ""
+        source = probe.source if probe.partial else ""
         prefix = f"{source}_" if source else ""
 
         def columns(of: Geometry) -> GeometryColumns:

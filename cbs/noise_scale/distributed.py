@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry, Statistics
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.small_batch import Small
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

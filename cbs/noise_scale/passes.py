@@ -38,11 +38,13 @@ class ForwardPasses:
     Attributes:
         number: passes so far.
         examples: of the latest pass; 0 before the first.
+        shared: whether all passes under one backward pass are of the same examples, as whoever counts them says.
     """
 
     def __init__(self, model: nn.Module, count: CountExamples = first_dimension) -> None:
         self.number = 0
         self.examples = 0
+        self.shared = count is not first_dimension
         self._model = model
         self._count = count
         self._handle: RemovableHandle | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.shared import FEW_GROUPS, Copies, mapped
-
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.forward_pass import Pass
 
 
 @LAYERS.register("by_group")

@@ -30,6 +30,7 @@ class Direction(Layer):
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder, suffix: str) -> None:
         super().__init__(module, name, watched, recorder)
+        self.original = self._plain
         self._suffix = suffix
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -75,6 +76,13 @@ class Direction(Layer):
             found |= dict.fromkeys(biases, Dense(gates.sum(1, dtype=accumulator(gates.dtype))))
         d_x = (through @ weights[0]).transpose(0, 1).flatten(1)
         return found, torch.cat([d_x, through[0] @ weights[1], d_c], 1)
+
+    def _plain(self, input: Tensor) -> Tensor:
+        """The output as torch has it."""
+        x, h, c = self._unpack(input)
+        weights = [self.module._parameters[name] for name in self._names()]
+        output, _, last = torch.lstm(x, (h[None], c[None]), weights, self.module.bias, 1, 0.0, True, False, True)
+        return torch.cat([output, last.transpose(0, 1)], 1)
 
     def _names(self) -> list[str]:
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.module.bias else 2]
@@ -136,10 +144,13 @@ class LSTM(Layer):
         if any(own.get(key) is not mine for key, mine in zip(self.watched, self.parameters, strict=True)):
             return self.original(input, hx)
         if not isinstance(input, Tensor) or input.ndim != 3:
-            raise ConfigError(
-                f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
-                "use the source 'accumulation'"
+            self.recorder.fail(
+                ConfigError(
+                    f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
+                    "use the source 'accumulation'"
+                )
             )
+            return self.original(input, hx)
         x = input if module.batch_first else input.transpose(0, 1)
         if hx is None:
             zeros = x.new_zeros(len(self._directions), len(x), module.hidden_size)

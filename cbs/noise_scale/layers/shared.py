@@ -7,21 +7,18 @@ and autograd finds the gradient of every group. What else a model computes is le
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.layers.contribution import Dense
-from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
-
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.forward_pass import Pass
-    from cbs.noise_scale.layers.groups import Run
-    from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.groups import Run
+from cbs.noise_scale.layers.recorder import Recorder
 
 FEW_GROUPS = 8
 """Groups up to which one call per group is faster than ``vmap``."""
@@ -33,11 +30,20 @@ REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_in
 """Functions that give every example a row of what they share."""
 
 
+class Owner(Protocol):
+    """Whose parameters are shared: a layer."""
+
+    name: str
+    module: nn.Module
+    watched: dict[str, int]
+    recorder: Recorder
+
+
 class Copies(torch.autograd.Function):
     """A parameter tensor repeated along a new first dimension, one copy per group, without a copy in memory."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, layer: Layer, current: Pass, index: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, parameter: Tensor, layer: Owner, current: Pass, index: int) -> Tensor:  # type: ignore[override]
         ctx.layer, ctx.current, ctx.index = layer, current, index
         groups = sum(run.groups for run in current.runs)
         return parameter.detach().expand(groups, *parameter.shape)
@@ -45,6 +51,8 @@ class Copies(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         refuse_second_derivatives(f"layer {ctx.layer.name!r}")
+        if ctx.layer.recorder.failure is not None:
+            return gradients.sum(0), None, None, None
         parts = gradients.split([run.groups for run in ctx.current.runs])
         return ctx.layer.recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
 
@@ -53,13 +61,13 @@ class Unseen(torch.autograd.Function):
     """Identity for uses of a parameter tensor whose groups cannot be told apart."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, layer: Layer) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, parameter: Tensor, layer: Owner) -> Tensor:  # type: ignore[override]
         ctx.layer = layer
         return parameter.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        ctx.layer.recorder.fail(refusal(ctx.layer, "is used where it cannot be told what belongs to which example"))
+        ctx.layer.recorder.fail(_refusal(ctx.layer, "is used where it cannot be told what belongs to which example"))
         return gradient, None
 
 
@@ -73,7 +81,7 @@ class Shared(Tensor):
     """
 
     copies: Tensor
-    layer: Layer
+    layer: Owner
     current: Pass
 
     @classmethod
@@ -90,13 +98,13 @@ class Shared(Tensor):
             return _call(call, getattr(func, "__name__", ""), leaves)
 
 
-def share(parameter: Tensor, layer: Layer, current: Pass, index: int) -> Shared:
+def share(parameter: Tensor, layer: Owner, current: Pass, index: int) -> Shared:
     """A parameter tensor as one copy per group."""
     copies = Copies.apply(parameter, layer, current, index)
     return _shared(Unseen.apply(parameter, layer), copies, layer, current)  # type: ignore[no-untyped-call]
 
 
-def _shared(value: Tensor, copies: Tensor, layer: Layer, current: Pass) -> Shared:
+def _shared(value: Tensor, copies: Tensor, layer: Owner, current: Pass) -> Shared:
     shared = value.as_subclass(Shared)
     shared.copies, shared.layer, shared.current = copies, layer, current
     return shared
@@ -109,15 +117,55 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
     values = [leaf.as_subclass(Tensor) if isinstance(leaf, Shared) else leaf for leaf in leaves]
     others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
     rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
-    whole = None
-    if rows is None:
-        whole = call(values)
-        differentiable = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not differentiable:
-            return whole
-        if any(other.requires_grad for other in others):
-            layer.recorder.fail(refusal(layer, f"meets something without a dimension of examples in {name!r}"))
-            return whole
+    try:
+        if rows is None:
+            return _alone(call, name, leaves, values, layer, current)
+        found = _by_run(call, leaves, values, current, rows)
+        in_place = name.endswith("_") or name.startswith("__i")
+        if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
+            with torch.no_grad():
+                whole = call(values)
+            if not all(map(_agree, tree_leaves(found), tree_leaves(whole))):
+                raise ValueError("it mixes examples or draws random numbers")
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        layer.recorder.fail(_refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
+        return call(values)
+    return found
+
+
+def _alone(
+    call: Callable[[Sequence[Any]], Any],
+    name: str,
+    leaves: list[Any],
+    values: list[Any],
+    layer: Owner,
+    current: Pass,
+) -> Any:
+    """A function that meets no examples: it is shared what it makes of what is shared."""
+    whole = call(values)
+    if not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(whole)):
+        return whole
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
+        raise ValueError("it meets something that has no dimension of examples")
+    found = _by_run(call, leaves, values, current, None)
+    own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
+    repeated = name in REPEATING and (current.examples,) not in own
+
+    def share(value: Any, copies: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return value
+        if not repeated or value.shape[:1] != (current.examples,):
+            return _shared(value, copies, layer, current)
+        sizes = [run.size for run in current.runs for _ in range(run.groups)]
+        return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
+
+    return tree_map(share, whole, found)
+
+
+def _by_run(
+    call: Callable[[Sequence[Any]], Any], leaves: list[Any], values: list[Any], current: Pass, rows: int | None
+) -> Any:
+    """The results of all groups: one after the other where there are rows of examples, else along a new dimension."""
 
     def part(leaf: Any, run: Run, before: int) -> Tensor | None:
         if isinstance(leaf, Shared):
@@ -127,28 +175,18 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         each = rows // current.examples
         return leaf[run.start * each : run.stop * each].unflatten(0, (run.groups, run.size * each))
 
+    def joined(*parts: Any) -> Any:
+        if not isinstance(parts[0], Tensor):
+            return parts[0]
+        parts = parts if rows is None else tuple(part.flatten(0, 1) for part in parts)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
     found, before = [], 0
-    try:
-        for run in current.runs:
-            parts = [part(leaf, run, before) for leaf in leaves]
-            copies = mapped(call, values, parts, run.groups, FEW_GROUPS if rows is None else 0)
-            found.append(copies if rows is None else tree_map(_rows_of, copies))
-            before += run.groups
-        copies = tree_map(_joined, *found)
-        if rows is None:
-            own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
-            repeated = name in REPEATING and (current.examples,) not in own
-            return tree_map(lambda value, copies: _same(value, copies, repeated, layer, current), whole, copies)
-        in_place = name.endswith("_") or name.startswith("__i")
-        if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
-            with torch.no_grad():
-                whole = call(values)
-            if not all(map(_agree, tree_leaves(copies), tree_leaves(whole))):
-                raise ValueError("it mixes examples or draws random numbers")
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        layer.recorder.fail(refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
-        return call(values)
-    return copies
+    for run in current.runs:
+        parts = [part(leaf, run, before) for leaf in leaves]
+        found.append(mapped(call, values, parts, run.groups, FEW_GROUPS if rows is None else 0))
+        before += run.groups
+    return tree_map(joined, *found)
 
 
 def mapped(
@@ -181,7 +219,7 @@ def mapped(
     return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
 
 
-def refusal(layer: Layer, why: str) -> ConfigError:
+def _refusal(layer: Owner, why: str) -> ConfigError:
     """The error for a parameter whose groups cannot be told apart."""
     names = ", ".join(map(repr, layer.watched))
     return ConfigError(
@@ -190,7 +228,7 @@ def refusal(layer: Layer, why: str) -> ConfigError:
     )
 
 
-def _rows(others: Sequence[Tensor], layer: Layer, examples: int) -> int | None:
+def _rows(others: Sequence[Tensor], layer: Owner, examples: int) -> int | None:
     """First dimension of the arguments that have examples there."""
     for other in others:
         if other.ndim and other.shape[0] and other.shape[0] % examples == 0:
@@ -198,25 +236,6 @@ def _rows(others: Sequence[Tensor], layer: Layer, examples: int) -> int | None:
             if all(at != buffer.untyped_storage().data_ptr() for buffer in layer.module.buffers(recurse=False)):
                 return other.shape[0]
     return None
-
-
-def _rows_of(part: Any) -> Any:
-    return part.flatten(0, 1) if isinstance(part, Tensor) else part
-
-
-def _joined(*parts: Any) -> Any:
-    return torch.cat(parts) if len(parts) > 1 and isinstance(parts[0], Tensor) else parts[0]
-
-
-def _same(value: Any, copies: Any, repeated: bool, layer: Layer, current: Pass) -> Any:
-    """What a function makes of what is the same for all examples."""
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        return value
-    if not repeated or value.shape[:1] != (current.examples,):
-        return _shared(value, copies, layer, current)
-    ends = [run.start + (group + 1) * run.size for run in current.runs for group in range(run.groups)]
-    starts = [0, *ends[:-1]]
-    return torch.cat([copy[start:end] for copy, start, end in zip(copies.unbind(), starts, ends, strict=True)])
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.distributed import combine, data_parallel_groups
+from cbs.noise_scale.distributed import data_parallel_groups
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
+from cbs.noise_scale.small_batch import Small, gathered
 from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Small, gathered
 
 
 @SOURCES.register("communication_hook")
@@ -49,7 +49,6 @@ class CommunicationHook:
     """
 
     micro_batches = 1
-    over_ranks = True
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class CommunicationHook:
                 f"{len(wrapped)} such modules; use source 'replicas'"
             )
         self._ddp = wrapped[0]
-        self._ranks = data_parallel_groups(model)
+        self.ranks = data_parallel_groups(model)
         if dist.get_world_size(self._ddp.process_group) < 2:
             raise ConfigError(
                 "source 'communication_hook' compares ranks, and there is one; start several with torchrun, "
@@ -129,7 +128,7 @@ class CommunicationHook:
             size=examples,
             examples=examples,
         )
-        return combine(small, self._ranks)
+        return small
 
     def read(self, bucket: dist.GradBucket) -> None:
         """Take the statistics of a bucket that holds this rank's own gradients."""

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import vector
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.small_batch import Small
 from cbs.text.gpt import GPT, GPTShape
 from tests.references.per_example import (
     Elementwise,
