@@ -15,7 +15,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.shared import FEW_GROUPS, Copies, mapped
+from cbs.noise_scale.layers.shared import FEW_GROUPS, Copies, Shared, mapped
 
 
 @LAYERS.register("by_group")
@@ -35,6 +35,8 @@ class ByGroup(Layer):
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
+        if isinstance(module, nn.LSTM) and not module.proj_size:
+            return ()  # there is a faster kind
         return tuple(name for name, _ in module.named_parameters())
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
@@ -47,8 +49,8 @@ class ByGroup(Layer):
         if not self._splits(current, args, kwargs):
             self.recorder.fail(
                 ConfigError(
-                    f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; put them "
-                    "first (batch_first=True), in sequences that are not packed, or use the source 'accumulation'"
+                    f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
+                    "batches of sequences that are not packed, or use the source 'accumulation'"
                 )
             )
             return self.original(*args, **kwargs)
@@ -58,6 +60,9 @@ class ByGroup(Layer):
             for parameter, index in zip(self.parameters, self.watched.values(), strict=True)
         ]
         return self._call(current, copies, args, kwargs)
+
+    def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return args if self.module.batch_first else transposed(args)
 
     def unwatched(self, *args: Any, **kwargs: Any) -> Any:
         draws = self.module.training and self.module.dropout
@@ -93,7 +98,8 @@ class ByGroup(Layer):
             before += run.groups
         outputs = []
         for place, leaves in enumerate(zip(*(leaves for leaves, _ in found), strict=True)):
-            dim = 1 if place and isinstance(self.module, nn.RNNBase) else 0
+            recurrent = isinstance(self.module, nn.RNNBase)
+            dim = int(recurrent if place else not self.module.batch_first)
             joined = [None if leaf is None else leaf.movedim(0, dim).flatten(dim, dim + 1) for leaf in leaves]
             outputs.append(None if joined[0] is None else torch.cat(joined, dim))
         return tree_unflatten(outputs, found[0][1])
@@ -102,7 +108,7 @@ class ByGroup(Layer):
         """Whether it is known which rows belong to which example."""
         bound = self._signature.bind(*args, **kwargs).arguments
         first = next(iter(bound.values()))
-        if not (self.module.batch_first and isinstance(first, Tensor) and first.ndim == 3):
+        if not (isinstance(first, Tensor) and first.ndim == 3) or isinstance(first, Shared):
             return False
         return all(
             tensor.shape[dim] % current.examples == 0
@@ -117,7 +123,13 @@ class ByGroup(Layer):
             if not isinstance(leaf, Tensor) or (name == "attn_mask" and leaf.ndim == 2):
                 yield None
             else:
-                yield 1 if name == "hx" else 0
+                yield 0 if name in ("attn_mask", "key_padding_mask") else int(name == "hx" or not self.module.batch_first)
+
+
+def transposed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments whose first is a batch of sequences, time first, with its examples first."""
+    sequences = bool(args) and isinstance(args[0], Tensor) and args[0].ndim == 3
+    return (args[0].transpose(0, 1), *args[1:]) if sequences else args
 
 
 class _Inside(nn.Module):

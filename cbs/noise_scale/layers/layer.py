@@ -13,6 +13,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.shared import Shared, with_shared_parameters
 
 
 class Layer:
@@ -34,11 +35,13 @@ class Layer:
         types: module types of this kind, or their qualified names where a package need not be installed; subclasses of
             them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
+        alone: whether modules without parameters to watch are watched, too.
         whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
     """
 
     types: ClassVar[tuple[type[nn.Module] | str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
@@ -108,10 +111,14 @@ class Layer:
         if torch.compiler.is_compiling():
             return _outside_compiler(self, *args, **kwargs)
         if recorder.separation.looking:
-            recorder.separation.look(self.name, args, kwargs)
+            recorder.separation.look(self.name, self.examples_first(args), kwargs)
         if not (self.active() and torch.is_grad_enabled()) or recorder.paused:
             return self.unwatched(*args, **kwargs)
         return self.watch(*args, **kwargs)
+
+    def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Positional arguments, the first dimension of the first of them that of the examples."""
+        return args
 
     def unwatched(self, *args: Any, **kwargs: Any) -> Any:
         """A forward pass that will not be differentiated."""
@@ -119,6 +126,8 @@ class Layer:
 
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
+        if isinstance(input, Shared):
+            return with_shared_parameters(self, input)  # type: ignore[no-any-return]
         own = self.module._parameters
         for attribute, parameter in zip(self.watched, self.parameters, strict=True):
             if own.get(attribute) is not parameter:

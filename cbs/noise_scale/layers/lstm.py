@@ -10,6 +10,7 @@ from torch.nn.functional import dropout, linear
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.by_group import transposed
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
@@ -137,6 +138,9 @@ class LSTM(Layer):
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
         return () if module.proj_size else tuple(module._parameters)
+
+    def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return args if self.module.batch_first else transposed(args)
 
     def watch(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         module = self.module

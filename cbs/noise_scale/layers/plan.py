@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cbs.errors import ConfigError
@@ -25,9 +24,6 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     Raises:
         ConfigError: if a module cannot be watched.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise _refusal(name, module, "mixes the examples of a batch, so that a group has no gradient of its own")
     layers: list[Layer] = []
     seen: set[int] = set()
 
@@ -36,10 +32,10 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
             return
         seen.add(id(module))
         watched = {attribute: indices[key] for attribute, key in _owned(module) if key in indices}
-        if watched and _is_called(module):
+        kind = _kind(module, watched)
+        if (watched or kind.alone) and _is_called(module):
             if isinstance(vars(module).get("forward"), Layer):
                 raise ConfigError(f"layer {name!r} is watched already; detach the other probe first")
-            kind = _kind(module, watched)
             why = kind.refuse(module)
             if why is not None:
                 raise _refusal(name, module, why)

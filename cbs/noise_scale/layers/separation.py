@@ -33,11 +33,13 @@ class Separation:
         due: whether the passes of the coming step are to be checked; the last one of a step is.
 
     Attributes:
+        alike: names of layers that take care of what is the same for all examples.
         looking: whether layers are to show their arguments.
         why_not: why the latest pass to be checked was not; empty if it was.
     """
 
     def __init__(self, model: nn.Module, passes: ForwardPasses, due: Callable[[], bool]) -> None:
+        self.alike: set[str] = set()
         self.looking = False
         self.why_not = ""
         self._model = model
@@ -107,7 +109,7 @@ class Separation:
                     raise ConfigError(_mixing(name))
                 change |= changed
         for change, (name, values) in zip(touched, seen, strict=True):
-            if name and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
+            if name and name not in self.alike and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
                 raise ConfigError(
                     f"what layer {name!r} sees does not depend on the examples, though its rows are as many as these "
                     "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"

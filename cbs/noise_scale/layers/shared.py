@@ -37,6 +37,8 @@ class Owner(Protocol):
     module: nn.Module
     watched: dict[str, int]
     recorder: Recorder
+    parameters: list[nn.Parameter]
+    original: Callable[..., Any]
 
 
 class Copies(torch.autograd.Function):
@@ -102,6 +104,38 @@ def share(parameter: Tensor, layer: Owner, current: Pass, index: int) -> Shared:
     """A parameter tensor as one copy per group."""
     copies = Copies.apply(parameter, layer, current, index)
     return _shared(Unseen.apply(parameter, layer), copies, layer, current)  # type: ignore[no-untyped-call]
+
+
+def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
+    """The output of a layer's module while its parameters are shared tensors."""
+    places = []
+    for name in layer.watched:
+        path, _, key = name.rpartition(".")
+        places.append((layer.module.get_submodule(path)._parameters, key))
+    own = zip(places, layer.parameters, strict=True)
+    current = layer.recorder.enter(layer.name)
+    if current is None or any(holder.get(key) is not mine for (holder, key), mine in own):
+        return layer.original(*args, **kwargs)
+    current.count(layer.watched.values())
+    layer.recorder.separation.alike.add(layer.name)
+    try:
+        for (holder, key), mine, index in zip(places, layer.parameters, layer.watched.values(), strict=True):
+            holder[key] = share(mine, layer, current, index)  # type: ignore[assignment]
+        return layer.original(*args, **kwargs)
+    finally:
+        for (holder, key), mine in zip(places, layer.parameters, strict=True):
+            holder[key] = mine
+
+
+def are_places(ids: Tensor, examples: int) -> bool:
+    """Whether indices are of places in a sequence or of pairs of them, rather than of examples: told by their number,
+    where that cannot be by their values, which are one more at the next place or depend on the distance alone."""
+    if ids.is_floating_point() or not 0 < ids.ndim <= 2 or len(ids) == 1:
+        return False
+    if len(ids) % examples and examples not in ids.shape:
+        return True
+    steps = ids.diff() - 1 if ids.ndim == 1 else ids[1:, 1:] - ids[:-1, :-1]
+    return steps.numel() > 0 and not bool(steps.any()) and bool((ids != ids.flatten()[0]).any())
 
 
 def _shared(value: Tensor, copies: Tensor, layer: Owner, current: Pass) -> Shared:
@@ -211,10 +245,13 @@ def mapped(
         return call(merged)
 
     if groups > few:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)
         try:
             return vmap(one, randomness="different")(*own)
         except (RuntimeError, ValueError, NotImplementedError):
             pass  # vmap does not know every function; what is wrong with the function itself shows below.
+        finally:
+            torch._C._functorch._set_vmap_fallback_warning_enabled(True)
     found = [one(*part) for part in zip(*(part.unbind() for part in own), strict=True)]
     return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
 
@@ -231,7 +268,7 @@ def _refusal(layer: Owner, why: str) -> ConfigError:
 def _rows(others: Sequence[Tensor], layer: Owner, examples: int) -> int | None:
     """First dimension of the arguments that have examples there."""
     for other in others:
-        if other.ndim and other.shape[0] and other.shape[0] % examples == 0:
+        if other.ndim and other.shape[0] and other.shape[0] % examples == 0 and not are_places(other, examples):
             at = other.untyped_storage().data_ptr()
             if all(at != buffer.untyped_storage().data_ptr() for buffer in layer.module.buffers(recurse=False)):
                 return other.shape[0]
