@@ -40,7 +40,7 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
             if why is not None:
                 raise _refusal(name, module, why)
             layers.append(kind(module, name, watched, recorder))
-        if not isinstance(module, _WITH_DESCENDANTS):
+        if not _uses_descendants(module):
             for child_name, child in module.named_children():
                 visit(f"{name}.{child_name}" if name else child_name, child)
 
@@ -48,8 +48,17 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     return layers
 
 
-_WITH_DESCENDANTS = (nn.MultiheadAttention, ParametrizationList)
-"""Modules that use the parameters of their descendants instead of calling them."""
+_WITH_DESCENDANTS = (
+    nn.MultiheadAttention,
+    ParametrizationList,
+    "transformers.models.mamba.modeling_mamba.MambaMixer",
+    "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
+)
+"""Modules that use the parameters of their descendants instead of calling them, or as well."""
+
+
+def _uses_descendants(module: nn.Module) -> bool:
+    return any(_is(module, type_) for type_ in _WITH_DESCENDANTS)
 
 
 def _is_called(module: nn.Module) -> bool:
@@ -63,7 +72,7 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
         if parameter is not None:
             yield name, id(parameter)
     for child_name, child in module.named_children():
-        if isinstance(module, _WITH_DESCENDANTS) or not _is_called(child):
+        if _uses_descendants(module) or not _is_called(child):
             for name, key in _owned(child):
                 yield f"{child_name}.{name}", key
 

@@ -154,6 +154,8 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
     try:
         if rows is None:
             return _alone(call, name, leaves, values, layer, current)
+        if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
+            return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         found = _by_run(call, leaves, values, current, rows)
         in_place = name.endswith("_") or name.startswith("__i")
         if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
@@ -194,6 +196,12 @@ def _alone(
         return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
 
     return tree_map(share, whole, found)
+
+
+def _repeated(shared: Shared) -> Tensor:
+    """What is shared, with a first dimension of 1, for every example."""
+    sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
+    return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
 
 
 def _by_run(
