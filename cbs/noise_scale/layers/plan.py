@@ -81,7 +81,8 @@ def _kind(module: nn.Module, watched: dict[str, int]) -> type[Layer]:
     """The kind that knows the ``forward`` of a module and all its parameters; the fallback where there is none."""
     for kind in (LAYERS[name] for name in LAYERS):
         known = "forward" not in vars(module) and any(_is(module, type_) for type_ in kind.types)
-        if known and {*watched} <= {*kind.names_of(module)} <= {name for name, _ in module.named_parameters()}:
+        names = {*kind.names_of(module)} if known else set()
+        if known and {*watched} <= names <= {*module._parameters, *dict(module.named_parameters())}:
             return kind
     return LAYERS["fallback"]
 
