@@ -25,7 +25,7 @@ class Separation:
     whether anything changes for those that stayed: a layer that sees them must not know.
 
     What is compared is a projection of every example's rows in the first argument of every watched layer, and in the
-    first output. The passes are without gradients, from the same random state and buffers, and leave both as they were.
+    first output. The passes begin with the same random state and buffers, and leave both as they were.
 
     Args:
         model: called in the training loop.
@@ -164,7 +164,6 @@ class _Replay:
         rows = 0 if self._first is None else self._first.shape[0]
         return 0 if rows % examples else rows
 
-    @torch.no_grad()
     def run(self, kept: Tensor, rows: int) -> Any:
         """The output with all examples but those kept replaced by their neighbours.
 
@@ -185,7 +184,7 @@ class _Replay:
         try:
             self._restore(self._buffers)
             _set_random_state(self._device, self._random)
-            with self._autocast:
+            with self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
             self._restore(now)
@@ -194,6 +193,7 @@ class _Replay:
     def _copies(self) -> list[tuple[Tensor, Tensor]]:
         return [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
 
+    @torch.no_grad()
     def _restore(self, copies: list[tuple[Tensor, Tensor]]) -> None:
         for buffer, value in copies:
             buffer.copy_(value)
@@ -227,7 +227,7 @@ def _projections(tensor: Tensor, examples: int) -> Tensor:
     weights = torch.arange(1, flat.shape[1] + 1, device=flat.device, dtype=flat.dtype).cos_()
     rounding = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else torch.finfo(flat.dtype).eps
     norms = torch.linalg.vector_norm(flat, dim=1)
-    return torch.stack((flat @ weights, norms * rounding**0.5), dim=1).cpu()
+    return torch.stack(((flat * weights).sum(1), norms * rounding**0.5), dim=1).cpu()
 
 
 def _changed(before: Tensor, after: Tensor) -> Tensor:

@@ -170,10 +170,11 @@ def test_modules_that_mix_examples_or_draw_random_numbers_are_an_error(kind: typ
     torch.manual_seed(0)
     model = kind()
     with (
-        Probe(model, source=source),
+        Probe(model, source=source) as probe,
         pytest.raises(ConfigError, match=r"'gain'.*mixes examples or draws.*accumulation"),
     ):
         model(torch.randn(12, 3)).square().sum().backward()
+        probe.step()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,8 @@ def test_examples_that_do_not_come_first_are_an_error(time: int, error: str) -> 
     model = nn.GRU(4, 3)
     x = torch.randn(time, 4, 4)
     with (
-        Probe(model, source="split", count=lambda args, kwargs: args[0].shape[1]),
+        Probe(model, source="split", count=lambda args, kwargs: args[0].shape[1]) as probe,
         pytest.raises(ConfigError, match=rf"{error}.*accumulation"),
     ):
         model(x)[0].sum().backward()
+        probe.step()
