@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class Separation:
         self._handles: list[RemovableHandle] = []
         self._checks = 0
         self._replay: _Replay | None = None
-        self._seen: list[tuple[str, Tensor]] = []
+        self._seen: list[_Seen] = []
 
     def attach(self) -> None:
         """Look on from the next forward pass."""
@@ -65,7 +65,7 @@ class Separation:
         """Take notice of what a layer is called with."""
         first = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
         if first is not None and first.layout is torch.strided:
-            self._seen.append((name, _projections(first, self._passes.examples)))
+            self._seen.append(_Seen(name, first.shape, _projections(first, self._passes.examples)))
 
     def verify(self) -> None:
         """Check the latest forward pass, if that is due.
@@ -86,7 +86,7 @@ class Separation:
         self._checks += 1
         order = torch.randperm(examples, generator=torch.Generator().manual_seed(self._checks))
         stay = torch.zeros(examples, dtype=torch.bool).index_fill_(0, order[: examples // 2], True)
-        touched = [torch.zeros(len(values), dtype=torch.bool) for _, values in seen]
+        touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
         for kept in (stay, ~stay):
             self._seen, self.looking = [], True
             try:
@@ -96,20 +96,21 @@ class Separation:
                 return
             finally:
                 self.looking = False
-            if [(name, values.shape) for name, values in self._seen] != [(name, values.shape) for name, values in seen]:
+            if [(entry.name, entry.shape) for entry in self._seen] != [(entry.name, entry.shape) for entry in seen]:
                 raise ConfigError(
                     "which layers are called, and with how many rows, depends on all examples of a batch, as where "
                     "examples are sent to experts; use the source 'accumulation'"
                 )
-            for change, (name, before), (_, after) in zip(touched, seen, self._seen, strict=True):
-                changed = _changed(before, after)
+            for change, before, after in zip(touched, seen, self._seen, strict=True):
+                changed = _changed(before.values, after.values)
                 if bool((changed & kept if len(changed) > 1 else changed).any()):
-                    raise ConfigError(_mixing(name))
+                    raise ConfigError(_mixing(before.name))
                 change |= changed
-        for change, (name, values) in zip(touched, seen, strict=True):
-            if name and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
+        for change, entry in zip(touched, seen, strict=True):
+            values = entry.values
+            if entry.name and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
                 raise ConfigError(
-                    f"what layer {name!r} sees does not depend on the examples, though its rows are as many as these "
+                    f"what layer {entry.name!r} sees does not depend on the examples, though its rows are as many as these "
                     "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"
                 )
 
@@ -135,6 +136,14 @@ class Separation:
 
     def __reduce__(self) -> Any:
         return Separation, (nn.Module(), ForwardPasses(nn.Module()), bool)
+
+
+class _Seen(NamedTuple):
+    """What a layer was called with: the shape of its first tensor, and :func:`_projections` of that."""
+
+    name: str
+    shape: torch.Size
+    values: Tensor
 
 
 class _Replay:
