@@ -169,12 +169,10 @@ class Noisy(Centred):
 def test_modules_that_mix_examples_or_draw_random_numbers_are_an_error(kind: type[nn.Module], source: str) -> None:
     torch.manual_seed(0)
     model = kind()
-    with (
-        Probe(model, source=source) as probe,
-        pytest.raises(ConfigError, match=r"'gain'.*mixes examples or draws.*accumulation"),
-    ):
+    with Probe(model, source=source) as probe:
         model(torch.randn(12, 3)).square().sum().backward()
-        probe.step()
+        with pytest.raises(ConfigError, match=r"'gain'.*mixes examples or draws.*accumulation"):
+            probe.step()
 
 
 @pytest.mark.parametrize(
@@ -183,9 +181,7 @@ def test_modules_that_mix_examples_or_draw_random_numbers_are_an_error(kind: typ
 def test_examples_that_do_not_come_first_are_an_error(time: int, error: str) -> None:
     model = nn.GRU(4, 3)
     x = torch.randn(time, 4, 4)
-    with (
-        Probe(model, source="split", count=lambda args, kwargs: args[0].shape[1]) as probe,
-        pytest.raises(ConfigError, match=rf"{error}.*accumulation"),
-    ):
+    with Probe(model, source="split", count=lambda args, kwargs: args[0].shape[1]) as probe:
         model(x)[0].sum().backward()
-        probe.step()
+        with pytest.raises(ConfigError, match=rf"{error}.*accumulation"):
+            probe.step()

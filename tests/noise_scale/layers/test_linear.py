@@ -95,6 +95,7 @@ class Apart(nn.Module):
 def test_rows_that_cannot_belong_to_examples_are_an_error(rearrange: Callable[[Tensor], Tensor], rows: int) -> None:
     model = Apart(rearrange)
     error = rf"layer 'inner'.*{rows} rows for 6 examples.*batch_first.*accumulation"
-    with Probe(model, source="split") as probe, pytest.raises(ConfigError, match=error):
+    with Probe(model, source="split") as probe:
         model(torch.randn(6, 12, 5)).sum().backward()
-        probe.step()
+        with pytest.raises(ConfigError, match=error):
+            probe.step()
