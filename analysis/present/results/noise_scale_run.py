@@ -65,7 +65,7 @@ def scales(run: dict[str, Any]) -> Table:
     ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
 
     Args:
-        run: :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json`.
+        run: :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):
