@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cbs.config import Choice
-from cbs.noise_scale.run import measure_run
+from cbs.noise_scale_run import measure_run
 from sweeps.cell import Cell
 from sweeps.launch import resolve
 from sweeps.overrides import override
@@ -40,7 +40,7 @@ def measure(
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
         steps: length of the run, optimizer updates.
-        phases, hessian_draws, confidence, progress: see :func:`cbs.noise_scale.run.measure_run`.
+        phases, hessian_draws, confidence, progress: see :func:`cbs.noise_scale_run.measure_run`.
         probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
         groups: groups that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.

@@ -69,7 +69,6 @@ def test_agreement(model: nn.Module, ids: Tensor, source: str) -> None:
 
 def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tensor) -> None:
     ids = torch.cat([torch.tensor([[0, 0, 0, 6]]), ids[1:]])
-    ids = torch.cat([torch.tensor([[0, 0, 0, 6]]), ids[1:]])
     found = NoiseScale.check(model, of_seen_tokens, ids)
     seen = (ids >= 3).sum(1).float()
     assert found.ok

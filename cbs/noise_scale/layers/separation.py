@@ -146,14 +146,6 @@ class _Seen(NamedTuple):
     values: Tensor
 
 
-class _Seen(NamedTuple):
-    """What a layer was called with: the shape of its first tensor, and :func:`_projections` of that."""
-
-    name: str
-    shape: torch.Size
-    values: Tensor
-
-
 class _Replay:
     """All that a forward pass depends on.
 
