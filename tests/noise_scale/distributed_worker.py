@@ -136,9 +136,7 @@ def watch(model: nn.Module, source: str, run: Callable[[], None], geometries: Se
     watcher = SOURCES[source](model, parameters, geometries)
     watcher.attach()
     run()
-    small = watcher.collect()
-    if source == "accumulation":
-        small = combine(small, data_parallel_groups(model))
+    small = combine(watcher.collect(), watcher.ranks or data_parallel_groups(model))
     gradients = {i: torch.zeros_like(p) if p.grad is None else p.grad for i, p in enumerate(parameters)}
     result = {
         "small": vars(small),

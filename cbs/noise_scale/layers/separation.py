@@ -110,7 +110,7 @@ class Separation:
             values = entry.values
             if entry.name and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
                 raise ConfigError(
-                    f"what layer {entry.name!r} sees does not depend on the examples, though its rows are as many as these "
+                    f"what layer {entry.name!r} sees does not depend on the examples, though it has as many rows "
                     "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"
                 )
 

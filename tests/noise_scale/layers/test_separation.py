@@ -188,7 +188,7 @@ def test_what_examples_do_to_each_other_later_is_found_in_the_tenth_step() -> No
     model.even = False
     for _ in range(8):
         step(probe, model, x)
-    with pytest.raises(ConfigError, match="depends on (others|all examples)|does not depend"):
+    with pytest.raises(ConfigError, match=r"depends on (others|all examples)|does not depend"):
         step(probe, model, x)
 
 
