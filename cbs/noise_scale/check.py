@@ -98,8 +98,8 @@ class Check:
                 )
             elif not self.refusal:
                 lines.append(
-                    f"source {self.source!r} agrees with a loop over {self.examples} examples in all "
-                    f"{len(self.layers)} layers"
+                    f"source {self.source!r} agrees with a loop over {self.examples} examples in every layer "
+                    f"({len(self.layers)})"
                 )
             if max(self.weights) - min(self.weights) > AGREE:
                 lines.append(

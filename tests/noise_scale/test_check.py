@@ -62,7 +62,7 @@ def test_agreement(model: nn.Module, ids: Tensor, source: str) -> None:
     assert found.ok
     assert not found.coupled
     assert found.weights == pytest.approx([1.0] * EXAMPLES, abs=1e-4)
-    assert str(found).endswith(f"agrees with a loop over {EXAMPLES} examples in all 3 layers")
+    assert str(found).endswith(f"agrees with a loop over {EXAMPLES} examples in every layer (3)")
     assert [layer.layer for layer in found.layers] == ["table", "inner", "head"]
     json.dumps(found.to_json(), allow_nan=False)
 
