@@ -98,8 +98,8 @@ class Check:
                 )
             elif not self.refusal:
                 lines.append(
-                    f"source {self.source!r} agrees with a loop over {self.examples} examples in all "
-                    f"{len(self.layers)} layers"
+                    f"source {self.source!r} agrees with a loop over {self.examples} examples in every layer "
+                    f"({len(self.layers)})"
                 )
             if max(self.weights) - min(self.weights) > AGREE:
                 lines.append(
@@ -153,6 +153,9 @@ def check(
         return tree_map(cut, batch)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with _evaluation(model, parameters):
+        loss(model, batch).backward()
+        gradient = _gradients(parameters)
     probe = Probe(model, source=source, groups=groups, count=count)
     if probe.source == FALLBACK and source == FALLBACK:
         probe.detach()
@@ -168,7 +171,6 @@ def check(
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        gradient = _gradients(parameters)
         own = []
         for place in range(examples):
             model.zero_grad()

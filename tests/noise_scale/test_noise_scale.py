@@ -157,16 +157,23 @@ def test_the_scaler_of_torch() -> None:
     close(noise_scale.estimate(), plain.estimate(), rel=1e-6)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["accumulation", "auto"])
 def test_compiled_models(source: str) -> None:
     model, other = small_model(), small_model()
-    eager = NoiseScale(model, source=source)
+    eager = NoiseScale(model, source="accumulation")
     train(eager, model, batches(3))
     compiled = torch.compile(other, backend="aot_eager")
     noise_scale = NoiseScale(compiled, source=source)
     train(noise_scale, compiled, batches(3))
     close(noise_scale.estimate(), eager.estimate())
     assert set(noise_scale.estimate("layer")) == {"0", "2"}
+    assert ("compiled" in noise_scale.estimate().note) == (source == "auto")
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_layers_of_compiled_models_are_refused(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"compiled model cannot be watched; use the source 'accumulation'"):
+        NoiseScale(torch.compile(small_model(), backend="eager"), source=source)
 
 
 def test_restart_from_a_state_dict() -> None:

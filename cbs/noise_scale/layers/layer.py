@@ -213,9 +213,7 @@ class Layer:
 @torch.compiler.disable
 def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     layer.recorder.fail(
-        ConfigError(
-            f"layer {layer.name!r} is called from compiled code, of which only 'accumulation' can see the gradient"
-        )
+        ConfigError(f"layer {layer.name!r} is called from compiled code; use the source 'accumulation'")
     )
     return layer.original(*args, **kwargs)
 

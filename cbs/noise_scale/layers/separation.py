@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Separation:
     whether anything changes for those that stayed: a layer that sees them must not know.
 
     What is compared is a projection of every example's rows in the first argument of every watched layer, and in the
-    first output. The passes are without gradients, from the same random state and buffers, and leave both as they were.
+    first output. The passes begin with the same random state and buffers, and leave both as they were.
 
     Args:
         model: called in the training loop.
@@ -48,7 +48,7 @@ class Separation:
         self._handles: list[RemovableHandle] = []
         self._checks = 0
         self._replay: _Replay | None = None
-        self._seen: list[tuple[str, Tensor]] = []
+        self._seen: list[_Seen] = []
 
     def attach(self) -> None:
         """Look on from the next forward pass."""
@@ -67,7 +67,7 @@ class Separation:
         """Take notice of what a layer is called with."""
         first = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
         if first is not None and first.layout is torch.strided:
-            self._seen.append((name, _projections(first, self._passes.examples)))
+            self._seen.append(_Seen(name, first.shape, _projections(first, self._passes.examples)))
 
     def verify(self) -> None:
         """Check the latest forward pass, if that is due.
@@ -88,7 +88,7 @@ class Separation:
         self._checks += 1
         order = torch.randperm(examples, generator=torch.Generator().manual_seed(self._checks))
         stay = torch.zeros(examples, dtype=torch.bool).index_fill_(0, order[: examples // 2], True)
-        touched = [torch.zeros(len(values), dtype=torch.bool) for _, values in seen]
+        touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
         for kept in (stay, ~stay):
             self._seen, self.looking = [], True
             try:
@@ -98,20 +98,21 @@ class Separation:
                 return
             finally:
                 self.looking = False
-            if [(name, values.shape) for name, values in self._seen] != [(name, values.shape) for name, values in seen]:
+            if [(entry.name, entry.shape) for entry in self._seen] != [(entry.name, entry.shape) for entry in seen]:
                 raise ConfigError(
                     "which layers are called, and with how many rows, depends on all examples of a batch, as where "
                     "examples are sent to experts; use the source 'accumulation'"
                 )
-            for change, (name, before), (_, after) in zip(touched, seen, self._seen, strict=True):
-                changed = _changed(before, after)
+            for change, before, after in zip(touched, seen, self._seen, strict=True):
+                changed = _changed(before.values, after.values)
                 if bool((changed & kept if len(changed) > 1 else changed).any()):
-                    raise ConfigError(_mixing(name))
+                    raise ConfigError(_mixing(before.name))
                 change |= changed
-        for change, (name, values) in zip(touched, seen, strict=True):
-            if name and name not in self.alike and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
+        for change, entry in zip(touched, seen, strict=True):
+            values, cared = entry.values, entry.name in ("", *self.alike)
+            if not cared and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
                 raise ConfigError(
-                    f"what layer {name!r} sees does not depend on the examples, though its rows are as many as these "
+                    f"what layer {entry.name!r} sees does not depend on the examples, though it has as many rows "
                     "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"
                 )
 
@@ -137,6 +138,14 @@ class Separation:
 
     def __reduce__(self) -> Any:
         return Separation, (nn.Module(), ForwardPasses(nn.Module()), bool)
+
+
+class _Seen(NamedTuple):
+    """What a layer was called with: the shape of its first tensor, and :func:`_projections` of that."""
+
+    name: str
+    shape: torch.Size
+    values: Tensor
 
 
 class _Replay:
@@ -166,7 +175,6 @@ class _Replay:
         rows = 0 if self._first is None else self._first.shape[0]
         return 0 if rows % examples else rows
 
-    @torch.no_grad()
     def run(self, kept: Tensor, rows: int) -> Any:
         """The output with all examples but those kept replaced by their neighbours.
 
@@ -187,7 +195,7 @@ class _Replay:
         try:
             self._restore(self._buffers)
             _set_random_state(self._device, self._random)
-            with self._autocast:
+            with self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
             self._restore(now)
@@ -196,6 +204,7 @@ class _Replay:
     def _copies(self) -> list[tuple[Tensor, Tensor]]:
         return [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
 
+    @torch.no_grad()
     def _restore(self, copies: list[tuple[Tensor, Tensor]]) -> None:
         for buffer, value in copies:
             buffer.copy_(value)
@@ -229,7 +238,7 @@ def _projections(tensor: Tensor, examples: int) -> Tensor:
     weights = torch.arange(1, flat.shape[1] + 1, device=flat.device, dtype=flat.dtype).cos_()
     rounding = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else torch.finfo(flat.dtype).eps
     norms = torch.linalg.vector_norm(flat, dim=1)
-    return torch.stack((flat @ weights, norms * rounding**0.5), dim=1).cpu()
+    return torch.stack(((flat * weights).sum(1), norms * rounding**0.5), dim=1).cpu()
 
 
 def _changed(before: Tensor, after: Tensor) -> Tensor:

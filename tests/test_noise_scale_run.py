@@ -12,7 +12,7 @@ import torch
 from cbs import seeding
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError
-from cbs.noise_scale.run import measure_run, phase_ends
+from cbs.noise_scale_run import measure_run, phase_ends
 from cbs.target import Target
 from cbs.workloads import build_workload
 
