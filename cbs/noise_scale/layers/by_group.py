@@ -123,7 +123,9 @@ class ByGroup(Layer):
             if not isinstance(leaf, Tensor) or (name == "attn_mask" and leaf.ndim == 2):
                 yield None
             else:
-                yield 0 if name in ("attn_mask", "key_padding_mask") else int(name == "hx" or not self.module.batch_first)
+                yield (
+                    0 if name in ("attn_mask", "key_padding_mask") else int(name == "hx" or not self.module.batch_first)
+                )
 
 
 def transposed(args: tuple[Any, ...]) -> tuple[Any, ...]:

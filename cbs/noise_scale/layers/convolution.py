@@ -14,7 +14,6 @@ from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
 
-
 UNFOLDED_POSITIONS = 32
 """Positions of an output up to which unfolded activations are multiplied."""
 

@@ -92,12 +92,14 @@ class Shared(Tensor):
     ) -> Any:
         leaves, structure = tree_flatten((args, kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
+            name = getattr(func, "__name__", "")
 
             def call(values: Sequence[Any]) -> Any:
                 args, kwargs = tree_unflatten(list(values), structure)
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+                return args[0] if name == "__setitem__" else result
 
-            return _call(call, getattr(func, "__name__", ""), leaves)
+            return _call(call, name, leaves)
 
 
 def share(parameter: Tensor, layer: Owner, current: Pass, index: int) -> Shared:
@@ -157,7 +159,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         found = _by_run(call, leaves, values, current, rows)
-        in_place = name.endswith("_") or name.startswith("__i")
+        in_place = (name.endswith("_") and not name.startswith("__")) or name.startswith("__i") or name == "__setitem__"
         if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
             with torch.no_grad():
                 whole = call(values)
@@ -232,7 +234,11 @@ def _by_run(
 
 
 def mapped(
-    call: Callable[[Sequence[Any]], Any], values: Sequence[Any], parts: Sequence[Tensor | None], groups: int, few: int = 0
+    call: Callable[[Sequence[Any]], Any],
+    values: Sequence[Any],
+    parts: Sequence[Tensor | None],
+    groups: int,
+    few: int = 0,
 ) -> Any:
     """A function of the arguments of every group, its results along a new first dimension.
 

@@ -58,7 +58,7 @@ def test_low_precision_is_no_difference(mode: str, source: str) -> None:
             assert difference <= 20 * torch.finfo(torch.bfloat16).eps * torch.linalg.vector_norm(other.grad.float())
 
 
-@pytest.mark.parametrize("strength", [0.01, 1.0])
+@pytest.mark.parametrize("strength", [0.1, 1.0])
 @pytest.mark.parametrize("mode", ["autocast", "bfloat16", "float32"])
 def test_use_elsewhere_is_an_error_in_any_precision(mode: str, strength: float) -> None:
     torch.manual_seed(0)

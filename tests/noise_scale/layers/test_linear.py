@@ -126,9 +126,7 @@ def test_transposed_weights_of_transformers(source: str, geometry: Euclidean) ->
     x = torch.randn(6, 3, 5).double()
     assert all(type(layer) is TransposedLinear for layer in watch(model)._layers)
     model = nn.Sequential(kind(7, 5), nn.Tanh(), kind(2, 7)).double()
-    assert_exact(
-        model, lambda model: model(x).square().sum((1, 2)), source=source, rtol=RTOL, geometries=(geometry,)
-    )
+    assert_exact(model, lambda model: model(x).square().sum((1, 2)), source=source, rtol=RTOL, geometries=(geometry,))
 
 
 def test_a_subclass_with_a_forward_of_its_own_is_another_kind() -> None:
