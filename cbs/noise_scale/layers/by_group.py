@@ -96,12 +96,14 @@ class ByGroup(Layer):
             parts += [copy[before : before + run.groups] for copy in copies or ()]
             found.append(tree_flatten(mapped(call, values, parts, run.groups, FEW_GROUPS)))
             before += run.groups
-        outputs = []
+        outputs: list[Tensor | None] = []
         for place, leaves in enumerate(zip(*(leaves for leaves, _ in found), strict=True)):
             recurrent = isinstance(self.module, nn.RNNBase)
             dim = int(recurrent if place else not self.module.batch_first)
-            joined = [None if leaf is None else leaf.movedim(0, dim).flatten(dim, dim + 1) for leaf in leaves]
-            outputs.append(None if joined[0] is None else torch.cat(joined, dim))
+            if leaves[0] is None:
+                outputs.append(None)
+            else:
+                outputs.append(torch.cat([leaf.movedim(0, dim).flatten(dim, dim + 1) for leaf in leaves], dim))
         return tree_unflatten(outputs, found[0][1])
 
     def _splits(self, current: Pass, args: Any, kwargs: Any) -> bool:

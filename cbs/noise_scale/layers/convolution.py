@@ -64,8 +64,8 @@ class ConvolutionWeight(Contribution):
             columns = unfold(inputs, module.kernel_size, module.dilation, self._padding, module.stride)
             return torch.bmm(gradients.flatten(2), columns.mT).view(examples, *weight.shape)
         joined = weight.new_empty(examples * len(weight), *weight.shape[1:])  # of the size alone something is made
-        side_by_side = (tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in (gradients, inputs))
-        return self._gradient(*side_by_side, joined, examples * module.groups).view(examples, *weight.shape)
+        gradients, inputs = (tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in (gradients, inputs))
+        return self._gradient(gradients, inputs, joined, examples * module.groups).view(examples, *weight.shape)
 
     def _gradient(self, gradients: Tensor, inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
         module = self._module

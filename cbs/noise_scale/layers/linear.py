@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -72,7 +74,7 @@ class LinearWeight(Contribution):
 class Linear(Layer):
     """Watches an ``nn.Linear``."""
 
-    types = (nn.Linear,)
+    types: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.Linear,)
     names = ("weight", "bias")
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -105,6 +107,7 @@ class TransposedLinear(Linear):
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], None]:
         found, _ = super().contributions(groups, saved, gradient)
-        if "weight" in found:
-            found["weight"] = LinearWeight(found["weight"].gradients, found["weight"].inputs)
+        weight = found.get("weight")
+        if isinstance(weight, LinearWeight):
+            found["weight"] = LinearWeight(weight.gradients, weight.inputs)
         return found, None

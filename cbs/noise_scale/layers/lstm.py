@@ -61,8 +61,8 @@ class Direction(Layer):
     ) -> tuple[dict[str, Contribution], Tensor]:
         names = self._names()
         weights = [self.value(name).to(gradient.dtype) for name in names[:2]]  # type: ignore[union-attr]
-        x, previous, *rest = (part.transpose(0, 1) for part in saved)
-        through, d_c = _through_time(*rest, weights[1], gradient.transpose(0, 1).contiguous())
+        x, previous, gates, cells, tanh_c = (part.transpose(0, 1) for part in saved)
+        through, d_c = _through_time(gates, cells, tanh_c, weights[1], gradient.transpose(0, 1).contiguous())
 
         def rows(part: Tensor) -> Tensor:
             return part.unflatten(1, (groups, -1)).transpose(0, 1).flatten(1, 2)

@@ -91,7 +91,7 @@ def _is(module: nn.Module, type_: type[nn.Module] | str) -> bool:
     """Whether a module is of a type, given itself or by its qualified name, and has kept its ``forward``."""
     for base in type(module).__mro__:
         if type_ in (base, f"{base.__module__}.{base.__qualname__}"):
-            return type(module).forward is base.forward
+            return type(module).forward is getattr(base, "forward", None)
     return False
 
 

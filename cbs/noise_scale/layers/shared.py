@@ -30,6 +30,9 @@ REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_in
 """Functions that give every example a row of what they share."""
 
 
+_warn_of_slow_functions = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+
+
 class Owner(Protocol):
     """Whose parameters are shared: a layer."""
 
@@ -159,7 +162,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         found = _by_run(call, leaves, values, current, rows)
-        in_place = (name.endswith("_") and not name.startswith("__")) or name.startswith("__i") or name == "__setitem__"
+        in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
         if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
             with torch.no_grad():
                 whole = call(values)
@@ -259,13 +262,13 @@ def mapped(
         return call(merged)
 
     if groups > few:
-        torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+        _warn_of_slow_functions(False)
         try:
             return vmap(one, randomness="different")(*own)
         except (RuntimeError, ValueError, NotImplementedError):
             pass  # vmap does not know every function; what is wrong with the function itself shows below.
         finally:
-            torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+            _warn_of_slow_functions(True)
     found = [one(*part) for part in zip(*(part.unbind() for part in own), strict=True)]
     return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
 

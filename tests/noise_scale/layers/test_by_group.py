@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.layers import by_group
-from tests.references.per_example import assert_exact
+from cbs.noise_scale.probe import Probe
+from tests.references.per_example import assert_exact, assert_near, watch
 
 # Double precision leaves rounding of sums of some thousand products.
 RTOL = 1e-11
@@ -45,8 +48,6 @@ def test_random_numbers_of_recurrent_layers() -> None:
     wanted = [
         torch.autograd.grad(losses(plain)[part].sum(), list(inner.parameters())) for part in (slice(3), slice(3, 6))
     ]
-    from tests.references.per_example import assert_near, watch
-
     watcher = watch(watched)
     losses(watched).sum().backward()
     found = watcher.collect().statistics[0]
@@ -56,11 +57,9 @@ def test_random_numbers_of_recurrent_layers() -> None:
 
 
 @pytest.mark.parametrize("build", [encoder, recurrent])
-def test_random_numbers_agree_in_the_passes_that_are_compared(build: object) -> None:
-    from cbs.noise_scale.probe import Probe
-
+def test_random_numbers_agree_in_the_passes_that_are_compared(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    model = Alone(build(), 1)  # type: ignore[operator]
+    model = Alone(build(), 1)
     model = nn.Sequential(model, nn.Linear(8, 2))
     with Probe(model, source="split") as probe:
         model(torch.randn(EXAMPLES, 5, 8)).square().sum().backward()

@@ -227,6 +227,6 @@ def test_a_parameter_that_meets_no_examples_is_an_error_and_has_its_gradient() -
     wanted = torch.autograd.grad(model(x), model.weight)[0]
     with Probe(model, source="split") as probe:
         model(x).backward()
-        with pytest.raises(ConfigError, match="no dimension of examples.*accumulation"):
+        with pytest.raises(ConfigError, match=r"no dimension of examples.*accumulation"):
             probe.step()
     torch.testing.assert_close(model.weight.grad, wanted)
