@@ -20,7 +20,7 @@ from cbs.noise_scale.layers.contribution import (
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
 
-GRAM_ADVANTAGE = 16
+GRAM_ADVANTAGE = 32
 """Multiplications a group may spend on Gram matrices, per entry of the weight whose gradient need not be written."""
 
 
