@@ -40,9 +40,11 @@ class Geometry(Protocol):
         Raises:
             ConfigError: if this geometry needs an optimizer, or another one.
         """
+        return
 
     def covers(self, index: int) -> bool:
         """Whether parameter tensor ``index`` counts; sources skip those that do not."""
+        return True
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         """Sum of T over the gradients of several groups, in float32 or better.
