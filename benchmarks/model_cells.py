@@ -40,8 +40,8 @@ FLOOR = {torch.float32: 1e-10, torch.bfloat16: 1e-3}
 """The same for a single parameter tensor, relative to the squared norms of all of them: gradients that vanish, as that
 of a bias before a normalisation, consist of rounding."""
 
-GAP = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
-"""Largest :attr:`Reference.gap` at which examples are said to add up."""
+GAP = 1e-4
+"""Largest :attr:`Reference.gap`, in float32, at which examples are said to add up."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def suits(entry: Entry, mode: str) -> bool:
     """Whether a model is run in a mode."""
     if mode in RARE:
         return mode in entry.also
+    if mode == "compiled":
+        return entry.compiled
     return mode != "checkpointed" or entry.blocks != ()
 
 
@@ -91,12 +93,12 @@ def run(name: str, mode: str, source: str) -> Cell:
             else:
                 note = loop(name, entry, mode, source, seen)
     except ConfigError as error:
-        if any(step.moments for step in seen) and (judged := judge(entry, mode, source, seen, "")).kind == WRONG:
+        if any(step.moments for step in seen) and (judged := judge(name, mode, source, seen, "")).kind == WRONG:
             return judged
-        return Cell(REFUSED, str(error), separable(name, entry, mode))
+        return Cell(REFUSED, str(error), separable(name))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
         return Cell(CRASHED, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
-    return judge(entry, mode, source, seen, note)
+    return judge(name, mode, source, seen, note)
 
 
 def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> str:
@@ -142,10 +144,10 @@ def in_trainer(entry: Entry, source: str, seen: list[Seen]) -> str:
         seen.extend(Seen(*step) for step in found)
 
 
-def judge(entry: Entry, mode: str, source: str, seen: list[Seen], note: str) -> Cell:
+def judge(name: str, mode: str, source: str, seen: list[Seen], note: str) -> Cell:
     """Compare what was seen of some steps."""
     dtype = torch.bfloat16 if mode in ("autocast", "bfloat16") else torch.float32
-    whole = all(step.reference.gap <= GAP[dtype] for step in seen)
+    entry, whole = zoo()[name], separable(name)
     largest, measured, used = 0.0, 0, ""
     for step in seen:
         moment = step.moments.get("l2")
@@ -164,7 +166,9 @@ def judge(entry: Entry, mode: str, source: str, seen: list[Seen], note: str) -> 
         measured, used = measured + 1, step.source
         if step.source != "accumulation" and not whole:
             return Cell(WRONG, "numbers, although examples have no gradient of their own", whole)
-        groups = step.reference.groups(step.source)
+        if step.source != "accumulation" and entry.counted > 1:
+            return Cell(WRONG, "rows of one example are in different groups", whole)
+        groups = [(gradients, size * entry.counted) for gradients, size in step.reference.groups(step.source)]
         examples = sum(size for _, size in groups)
         if (moment.sizes.groups, moment.sizes.big) != (len(groups), examples):
             found = f"{moment.sizes.big:g} examples in {moment.sizes.groups} groups"
@@ -209,19 +213,16 @@ def _expected(name: str, precision: str, step: int, micro_batches: int, size: in
             noise = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
             parameter.mul_(1 + 0.05 * step * noise)
     micros = [
-        Micro(
-            batch=cast(entry.batch(size, generator), precision), seed=100 * step + number, factor=1.0 / micro_batches
-        )
+        Micro(batch=cast(entry.batch(size, generator), precision), seed=100 * step + number, factor=1.0 / micro_batches)
         for number in range(micro_batches)
     ]
     state = {key: value.clone() for key, value in model.state_dict().items()}
     return Wanted(state, micros, reference(entry, model, micros, context_of(precision)))
 
 
-def separable(name: str, entry: Entry, mode: str) -> bool:
+def separable(name: str) -> bool:
     """Whether the gradients of examples add up to that of the batch."""
-    gap = expected(name, mode if mode != "trainer" else "eager", 0, 1).reference.gap
-    return gap <= GAP[torch.bfloat16 if mode in ("autocast", "bfloat16") else torch.float32]
+    return expected(name, "eager", 0, 1).reference.gap <= GAP
 
 
 def plain(entry: Entry, precision: str = "eager") -> nn.Module:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +111,7 @@ def moments(groups: Sequence[tuple[Gradients, int]], whole: Gradients) -> tuple[
     r"""Signal and noise of every parameter tensor, and what rounding is relative to, shape ``[3, parameters]``.
 
     With B examples in M groups, g the gradient of the step and :math:`g_j = c_j B/b_j` that of a group, the mean of
-    :math:`|g_j|^2` with weights :math:`b_j/B` stands for batches of B/M examples (McCandlish et al. 2018, appendix A.1).
+    :math:`|g_j|^2` with weights :math:`b_j/B` stands for batches of B/M examples (McCandlish et al. 2018, appendix A).
 
     Returns:
         Signal, noise, and the sum of the absolute values that the signal is a difference of.
@@ -146,7 +147,7 @@ def _parts(count: int, parts: int) -> list[tuple[int, int]]:
     ends = [0]
     for part in range(parts):
         ends.append(ends[-1] + count // parts + (part < count % parts))
-    return [(low, high) for low, high in zip(ends, ends[1:], strict=False) if low < high]
+    return [(low, high) for low, high in pairwise(ends) if low < high]
 
 
 def _sum(gradients: Sequence[Gradients]) -> Gradients:

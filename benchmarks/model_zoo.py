@@ -46,9 +46,10 @@ class Entry:
             ``[examples]``.
         dimension: of the examples.
         passes: forward passes that share the examples of a micro-batch among them.
+        counted: rows of the model's input that belong to one example, and that nobody has told the noise scale.
         blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
         options: further arguments of ``NoiseScale``.
-        only: modes in which the model is of interest; all if empty.
+        compiled: whether it compiles in seconds.
         also: further modes, that few models are run in.
     """
 
@@ -59,8 +60,10 @@ class Entry:
     terms: Callable[[nn.Module, Batch], Tensor] | None = None
     dimension: int = 0
     passes: int = 1
+    counted: int = 1
     blocks: tuple[str, ...] | None = ()
     options: dict[str, Any] = field(default_factory=dict)
+    compiled: bool = True
     also: tuple[str, ...] = ()
 
     def take(self, batch: Batch, examples: list[int]) -> Batch:
@@ -70,7 +73,7 @@ class Entry:
 
 
 def features(*shape: int) -> Callable[[int, torch.Generator], Batch]:
-    """Normal inputs ``x`` of a shape and a class ``y`` each, whose mean moves with the class so that there is a signal."""
+    """Normal inputs ``x`` of a shape, whose mean moves with a class ``y`` so that there is a signal."""
 
     def batch(examples: int, generator: torch.Generator) -> Batch:
         y = torch.randint(CLASSES, (examples,), generator=generator)

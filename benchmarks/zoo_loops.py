@@ -165,6 +165,12 @@ def second_dimension(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return int(x.shape[1])
 
 
+def half(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Pairs of an input that has all better answers first."""
+    (x,) = (*args, *kwargs.values())
+    return len(x) // 2
+
+
 LOOPS = {
     "returns its loss": Entry(build=lambda: OwnLoss(mlp()), batch=features(12)),
     "nanoGPT that returns its loss": Entry(
@@ -186,6 +192,9 @@ LOOPS = {
     "two passes of half the examples": Entry(build=mlp, batch=features(12), loss=two_batches, passes=2),
     "two passes of all examples": Entry(build=mlp, batch=pairs, loss=both_passes),
     "preferences, two passes": Entry(build=lambda: NanoGPT(0), batch=answers, loss=dpo_two_passes),
-    "preferences, one pass": Entry(build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass),
+    "preferences, one pass": Entry(build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, counted=2),
+    "preferences, one pass, count= given": Entry(
+        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, options={"count": half}
+    ),
     "contrastive loss": Entry(build=mlp, batch=pairs, loss=contrastive),
 }  # fmt: skip

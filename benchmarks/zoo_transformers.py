@@ -53,9 +53,8 @@ def padded(examples: int, generator: torch.Generator) -> Batch:
     ids = tokens(examples, generator)
     lengths = torch.randint(3, TOKENS + 1, (examples, 1), generator=generator)
     valid = torch.arange(TOKENS) < lengths
-    return {
-        "input_ids": ids.masked_fill(~valid, 0), "attention_mask": valid.long(), "labels": ids.masked_fill(~valid, -100),
-    }  # fmt: skip
+    labels = ids.masked_fill(~valid, -100)
+    return {"input_ids": ids.masked_fill(~valid, 0), "attention_mask": valid.long(), "labels": labels}
 
 
 def predicted_share(batch: Batch) -> Tensor:
@@ -118,15 +117,16 @@ def moe(kind: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 LABELS = {"num_labels": CLASSES}
-LANGUAGE: dict[str, Any] = {"batch": causal, "blocks": None}
-TEXT: dict[str, Any] = {"batch": classified, "blocks": None}
+OWN: dict[str, Any] = {"blocks": None, "compiled": False}
+LANGUAGE: dict[str, Any] = {"batch": causal, **OWN}
+TEXT: dict[str, Any] = {"batch": classified, **OWN}
 
 TRANSFORMERS = {
-    "GPT-2": Entry(build=gpt2(0.0), **LANGUAGE),
+    "GPT-2": Entry(build=gpt2(0.0), batch=causal, blocks=None),
     "GPT-2 with dropout": Entry(build=gpt2(0.1), **LANGUAGE, terms=causal_terms),
     "Llama": Entry(build=llama(), **LANGUAGE),
     "Llama, tied": Entry(build=llama(tie_word_embeddings=True), **LANGUAGE),
-    "Llama, padded": Entry(build=llama(), batch=padded, shares=predicted_share, blocks=None),
+    "Llama, padded": Entry(build=llama(), batch=padded, shares=predicted_share, **OWN),
     "Mistral": Entry(build=of("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=4), **LANGUAGE),
     "Qwen2": Entry(build=of("Qwen2ForCausalLM", "Qwen2Config", **SMALL, num_key_value_heads=1), **LANGUAGE),
     "Qwen3": Entry(build=of("Qwen3ForCausalLM", "Qwen3Config", **GROUPED), **LANGUAGE),
@@ -134,7 +134,10 @@ TRANSFORMERS = {
     "Gemma 2": Entry(build=of("Gemma2ForCausalLM", "Gemma2Config", **GROUPED, sliding_window=4), **LANGUAGE),
     "Mixtral": Entry(build=moe("Mixtral", num_local_experts=4, num_experts_per_tok=2), **LANGUAGE),
     "Mixtral with balancing loss": Entry(
-        build=moe("Mixtral", num_local_experts=4, num_experts_per_tok=2, output_router_logits=True), **LANGUAGE
+        build=moe(
+            "Mixtral", num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
+        ),
+        **LANGUAGE,
     ),
     "Qwen3-MoE": Entry(
         build=moe("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), **LANGUAGE
@@ -165,7 +168,7 @@ TRANSFORMERS = {
         ),
         **LANGUAGE,
     ),
-    "BERT": Entry(build=of("BertForMaskedLM", "BertConfig", **SMALL, **STILL), batch=masked, blocks=None),
+    "BERT": Entry(build=of("BertForMaskedLM", "BertConfig", **SMALL, **STILL), batch=masked, **OWN),
     "BERT classifier with dropout": Entry(
         build=of("BertForSequenceClassification", "BertConfig", **SMALL, **LABELS), **TEXT, terms=class_terms
     ),
@@ -186,7 +189,8 @@ TRANSFORMERS = {
     "ALBERT": Entry(
         build=of("AlbertForSequenceClassification", "AlbertConfig", **SMALL, **STILL, **LABELS, embedding_size=8,
                  classifier_dropout_prob=0.0),
-        **TEXT,
+        batch=classified,
+        compiled=False,
     ),
     "ELECTRA": Entry(
         build=of("ElectraForSequenceClassification", "ElectraConfig", **SMALL, **STILL, **LABELS, embedding_size=8),
@@ -201,7 +205,7 @@ TRANSFORMERS = {
         build=of("T5ForConditionalGeneration", "T5Config", vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=2,
                  num_heads=2, dropout_rate=0.0, decoder_start_token_id=0),
         batch=masked,
-        blocks=None,
+        **OWN,
     ),
     "BART": Entry(
         build=of("BartForConditionalGeneration", "BartConfig", vocab_size=WORDS, d_model=16, encoder_layers=1,
@@ -209,7 +213,7 @@ TRANSFORMERS = {
                  decoder_ffn_dim=32, max_position_embeddings=16, dropout=0.0, bos_token_id=1, pad_token_id=0,
                  eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=2),
         batch=masked,
-        blocks=None,
+        **OWN,
     ),
     "Whisper": Entry(
         build=of("WhisperForConditionalGeneration", "WhisperConfig", vocab_size=WORDS, num_mel_bins=8, d_model=16,
@@ -217,18 +221,18 @@ TRANSFORMERS = {
                  encoder_ffn_dim=32, decoder_ffn_dim=32, max_source_positions=8, max_target_positions=8,
                  pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, dropout=0.0),
         batch=speech,
-        blocks=None,
+        **OWN,
     ),
     "ViT": Entry(
         build=of("ViTForImageClassification", "ViTConfig", **{**SMALL, "vocab_size": 1}, **STILL, **LABELS, **IMAGE),
         batch=images,
-        blocks=None,
+        **OWN,
     ),
     "ConvNeXt": Entry(
         build=of("ConvNextForImageClassification", "ConvNextConfig", num_channels=3, image_size=16, patch_size=2,
                  num_stages=2, hidden_sizes=[8, 16], depths=[1, 1], **LABELS),
         batch=images,
-        blocks=None,
+        compiled=False,
     ),
     "CLIP": Entry(
         build=of("CLIPModel", "CLIPConfig", projection_dim=8, text_config=SMALL,
@@ -236,6 +240,6 @@ TRANSFORMERS = {
                                 "intermediate_size": 32, **IMAGE}),
         batch=captioned,
         loss=contrastive,
-        blocks=None,
+        **OWN,
     ),
 }  # fmt: skip
