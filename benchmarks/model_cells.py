@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.model_reference import Micro, Reference, moments, reference
-from benchmarks.model_zoo import FIRST, Entry, zoo
+from benchmarks.model_zoo import FIRST, Entry, find
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScale
 
@@ -24,7 +24,8 @@ MODES = ("eager", "accumulated", "checkpointed", "autocast", "bfloat16", "compil
 RARE = ("reentrant", "inductor")
 """Modes that few models are run in."""
 
-EXACT, FALLBACK, REFUSED, WRONG, CRASHED, NONE = "exact", "fell back", "refused", "WRONG", "CRASHED", "no value"
+EXACT, FALLBACK, REFUSED, NONE, UNFIT = "exact", "fell back", "refused", "no value", "does not run"
+WRONG, CRASHED = "WRONG", "CRASHED"
 
 STEPS = 3
 SIZES = (4, 4, 5)
@@ -49,7 +50,7 @@ class Cell:
     """What became of a model in a mode with a source.
 
     Attributes:
-        kind: one of ``EXACT`` to ``NONE``.
+        kind: one of ``EXACT`` to ``CRASHED``.
         line: of a refusal, a fall-back or a crash; what differed where it is wrong.
         separable: whether the gradients of examples add up to that of the batch.
         error: largest difference found, in units of what is tolerated.
@@ -82,9 +83,13 @@ def suits(entry: Entry, mode: str) -> bool:
 
 def run(name: str, mode: str, source: str) -> Cell:
     """Attach, make some steps, compare; whatever is raised is part of the answer."""
-    entry = zoo()[name]
+    entry = find(name)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     seen: list[Seen] = []
+    try:
+        expected(name, mode, 0, 1)
+    except RuntimeError as error:
+        return Cell(UNFIT, first_line(error))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -97,8 +102,12 @@ def run(name: str, mode: str, source: str) -> Cell:
             return judged
         return Cell(REFUSED, str(error), separable(name))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
-        return Cell(CRASHED, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+        return Cell(CRASHED, first_line(error))
     return judge(name, mode, source, seen, note)
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: " + str(error).strip().partition("\n")[0].partition(". ")[0]
 
 
 def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> str:
@@ -115,7 +124,8 @@ def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> s
     noise_scale.probe.step = lambda **options: record.append(inner(**options)) or record[-1]  # type: ignore[method-assign]
     with noise_scale:
         for step in range(STEPS):
-            micro_batches = 2 if mode == "accumulated" else noise_scale.probe.micro_batches
+            several = mode == "accumulated" or noise_scale.probe.source == "accumulation"
+            micro_batches = 2 if several else noise_scale.probe.micro_batches
             wanted = expected(name, mode, step, micro_batches)
             model.load_state_dict(wanted.state)
             for micro in wanted.micros:
@@ -147,7 +157,7 @@ def in_trainer(entry: Entry, source: str, seen: list[Seen]) -> str:
 def judge(name: str, mode: str, source: str, seen: list[Seen], note: str) -> Cell:
     """Compare what was seen of some steps."""
     dtype = torch.bfloat16 if mode in ("autocast", "bfloat16") else torch.float32
-    entry, whole = zoo()[name], separable(name)
+    entry, whole = find(name), separable(name)
     largest, measured, used = 0.0, 0, ""
     for step in seen:
         moment = step.moments.get("l2")
@@ -205,7 +215,7 @@ def expected(name: str, mode: str, step: int, micro_batches: int) -> Wanted:
 
 @lru_cache(maxsize=64)
 def _expected(name: str, precision: str, step: int, micro_batches: int, size: int) -> Wanted:
-    entry = zoo()[name]
+    entry = find(name)
     model = plain(entry, precision)
     generator = torch.Generator().manual_seed(FIRST + step)
     with torch.no_grad():  # as if the optimizer had moved them

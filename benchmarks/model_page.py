@@ -20,6 +20,7 @@ from benchmarks.model_cells import (
     ROUNDING,
     SIZES,
     SOURCES,
+    UNFIT,
     WRONG,
     Cell,
 )
@@ -28,7 +29,7 @@ from benchmarks.model_zoo import Entry
 Key = tuple[str, str, str]
 """Model, mode, source."""
 
-KINDS = (EXACT, FALLBACK, REFUSED, NONE, WRONG, CRASHED)
+KINDS = (EXACT, FALLBACK, REFUSED, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)
 
 HEAD = """# What the noise scale says, model by model
@@ -45,6 +46,8 @@ from a slow loop: one backward pass per example.
 | `exact` | agrees with the loop |
 | `fell back` | `auto` took `accumulation`, which agrees with the loop |
 | `refused` | one clear line instead of a number, numbered below |
+| `no value` | no step had two groups |
+| `does not run` | the model itself does not run in this mode |
 | `WRONG` | a number that does not agree |
 | `CRASHED` | an error of another kind than `ConfigError` |
 
@@ -141,11 +144,11 @@ def _cell(here: Mapping[str, Cell], lines: dict[str, int]) -> str:
     outcomes: dict[str, list[str]] = {}
     for source, cell in here.items():
         shown = f"**{cell.kind}**" if cell.kind in LOUD else cell.kind
-        line = _general(cell.line)
+        line = general(cell.line)
         if line and cell.kind != FALLBACK:
             shown += f" {lines.setdefault(line, len(lines) + 1)}"
         outcomes.setdefault(shown, []).append(SHORT[source])
-    if len(outcomes) == 1:
+    if len(outcomes) == 1 and len(here) == len(SOURCES):
         return next(iter(outcomes))
     return "<br>".join(f"{' '.join(sources)} {shown}" for shown, sources in outcomes.items())
 
@@ -162,8 +165,8 @@ def _shown(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _general(line: str) -> str:
+def general(line: str) -> str:
     """A line without what differs from model to model."""
-    line = re.sub(r"(?<!source )(?<!sources )'[^']*'", "'...'", line)
+    line = re.sub(r"(?<!\w)(?<!source )'[^']*'", "'...'", line)
     line = re.sub(r"\b\d[\d.e+]*\b", "n", line)
     return line.replace("|", "/")

@@ -108,8 +108,21 @@ def classify_terms(model: nn.Module, batch: Batch) -> Tensor:
 
 def zoo() -> dict[str, Entry]:
     """All models by name."""
-    from benchmarks.zoo_layers import LAYERS
-    from benchmarks.zoo_loops import LOOPS
     from benchmarks.zoo_transformers import TRANSFORMERS
 
-    return {**TRANSFORMERS, **LAYERS, **LOOPS}
+    return {**TRANSFORMERS, **torch_zoo()}
+
+
+def torch_zoo() -> dict[str, Entry]:
+    """Those that need torch alone."""
+    from benchmarks.zoo_corners import CORNERS
+    from benchmarks.zoo_layers import LAYERS
+    from benchmarks.zoo_loops import LOOPS
+
+    return {**LAYERS, **LOOPS, **CORNERS}
+
+
+def find(name: str) -> Entry:
+    """A model by name; transformers is imported for its own models alone."""
+    own = torch_zoo()
+    return own[name] if name in own else zoo()[name]
