@@ -90,6 +90,12 @@ def contrastive(model: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
+def balanced(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean over words and the balancing loss; the Trainer would not scale the latter with the former."""
+    loss: Tensor = model(**batch).loss
+    return loss
+
+
 def causal_terms(model: nn.Module, batch: Batch) -> Tensor:
     """What every sequence adds to the mean over predicted words."""
     logits, labels = model(**batch).logits[:, :-1].float(), batch["labels"][:, 1:]
@@ -138,6 +144,7 @@ TRANSFORMERS = {
             "Mixtral", num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
         ),
         **LANGUAGE,
+        loss=balanced,
     ),
     "Qwen3-MoE": Entry(
         build=moe("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), **LANGUAGE
