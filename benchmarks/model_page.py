@@ -14,12 +14,14 @@ from benchmarks.model_cells import (
     FALLBACK,
     FLOOR,
     GAP,
+    MASKS,
     MODES,
     NONE,
     REFUSED,
     ROUNDING,
     SIZES,
     SOURCES,
+    TOLD,
     UNFIT,
     WRONG,
     Cell,
@@ -29,7 +31,7 @@ from benchmarks.model_zoo import Entry
 Key = tuple[str, str, str]
 """Model, mode, source."""
 
-KINDS = (EXACT, FALLBACK, REFUSED, NONE, UNFIT, WRONG, CRASHED)
+KINDS = (EXACT, FALLBACK, REFUSED, TOLD, MASKS, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)
 
 HEAD = """# What the noise scale says, model by model
@@ -37,7 +39,7 @@ HEAD = """# What the noise scale says, model by model
 Made by `python -m benchmarks.models --write docs/noise-scale-models.md`; `tests/noise_scale/test_models.py` runs the
 same cells.
 
-Every cell attaches `NoiseScale` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
+Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
 examples a micro-batch, and compares signal and noise of every parameter tensor, and their sums, with those computed
 from a slow loop: one backward pass per example.
 
@@ -46,6 +48,8 @@ from a slow loop: one backward pass per example.
 | `exact` | agrees with the loop |
 | `fell back` | `auto` took `accumulation`, which agrees with the loop |
 | `refused` | one clear line instead of a number, numbered below |
+| `check tells` | examples are coupled or counted otherwise by the loss, which `NoiseScaleMeter.check` alone can tell |
+| `own masks` | groups draw random numbers of their own: another step than without us; without dropout it is exact |
 | `no value` | no step had two groups |
 | `does not run` | the model itself does not run in this mode |
 | `WRONG` | a number that does not agree |

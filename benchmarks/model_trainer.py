@@ -69,8 +69,8 @@ class Witness(transformers.TrainerCallback):
         self.before: dict[str, Tensor] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        assert self.callback.noise_scale is not None
-        probe = self.callback.noise_scale.probe
+        assert self.callback.meter is not None
+        probe = self.callback.meter.probe
         inner = probe.step
 
         def step(**options: Any) -> Any:
@@ -129,5 +129,5 @@ def train(entry: Entry, build: Callable[[], nn.Module], source: str, found: list
             for before, micros, moments, gradients, used in seen:
                 trainer.untouched.load_state_dict(before)
                 found.append((reference(entry, trainer.untouched, micros, nullcontext), moments, gradients, used))
-    assert callback.noise_scale is not None
-    return callback.noise_scale.estimate().note
+    assert callback.meter is not None
+    return callback.meter.estimate().note

@@ -48,7 +48,9 @@ class Entry:
         passes: forward passes that share the examples of a micro-batch among them.
         counted: rows of the model's input that belong to one example, and that nobody has told the noise scale.
         blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
-        options: further arguments of ``NoiseScale``.
+        options: further arguments of ``NoiseScaleMeter``.
+        only_check: whether nothing but ``NoiseScaleMeter.check`` can tell that examples are coupled.
+        own_masks: whether groups draw random numbers of their own, so that masks are others than without us.
         compiled: whether it compiles in seconds.
         also: further modes, that few models are run in.
     """
@@ -63,6 +65,8 @@ class Entry:
     counted: int = 1
     blocks: tuple[str, ...] | None = ()
     options: dict[str, Any] = field(default_factory=dict)
+    only_check: bool = False
+    own_masks: bool = False
     compiled: bool = True
     also: tuple[str, ...] = ()
 

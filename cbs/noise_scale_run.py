@@ -20,7 +20,7 @@ from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.hessian import SYMBOL, hessian_moments
 from cbs.noise_scale.matching import matched
-from cbs.noise_scale.noise_scale import NoiseScale
+from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.options import ProbeOptions
 from cbs.training import TrainingLoop, even_sizes, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
@@ -131,7 +131,7 @@ def measure_run(
     loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick_device(config))
     found = []
 
-    noise_scale = NoiseScale(
+    noise_scale = NoiseScaleMeter(
         loop.trained,
         loop.optimizer,
         source=options.source,

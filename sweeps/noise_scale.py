@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.config import Choice, TrialConfig
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import Check
 from cbs.noise_scale_run import measure_run
 from cbs.training import TrainingLoop, pick_device
@@ -92,7 +92,9 @@ def check(
             return loop.workload.example_losses(model, batch).mean()
 
     batch = loop.to_device(loop.stream.next(examples))
-    return NoiseScale.check(loop.trained, loss, batch, source=probe, groups=groups, count=lambda args, kwargs: examples)
+    return NoiseScaleMeter.check(
+        loop.trained, loss, batch, source=probe, groups=groups, count=lambda args, kwargs: examples
+    )
 
 
 def _trial(

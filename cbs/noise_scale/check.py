@@ -131,9 +131,9 @@ def check(
         model: what is called in the training loop.
         loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
         batch: tensors with examples first, in any nesting.
-        source: as for :class:`~cbs.noise_scale.NoiseScale`; one that looks into the backward pass.
-        groups: as for NoiseScale.
-        count: as for NoiseScale.
+        source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that looks into the backward pass.
+        groups: as for NoiseScaleMeter.
+        count: as for NoiseScaleMeter.
 
     Raises:
         ConfigError: if the batch has fewer than two examples, or the source is refused for another reason than the

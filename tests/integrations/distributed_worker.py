@@ -54,7 +54,7 @@ def lightning(_folder: Path, **source: str) -> dict[str, Any]:
 
 
 def _found(callback: Any) -> dict[str, Any]:
-    noise_scale = callback.noise_scale
+    noise_scale = callback.meter
     return {
         "source": noise_scale.probe.source,
         "estimate": noise_scale.estimate(),

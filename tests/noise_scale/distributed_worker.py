@@ -30,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
 from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
-from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
 
@@ -233,7 +233,7 @@ def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -
     """A training loop with the drop-in: what it says at the end, and where the weights went."""
     model = wrap(small_network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with NoiseScale(model, optimizer, source=source) as noise_scale:
+    with NoiseScaleMeter(model, optimizer, source=source) as noise_scale:
         for step in range(STEPS):
             optimizer.zero_grad()
             backward(model, micros, 4, first=step * micros)

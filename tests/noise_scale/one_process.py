@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.noise_scale import NoiseScale
+from cbs.noise_scale.meter import NoiseScaleMeter
 from tests.noise_scale.distributed_worker import STEPS, batch, loss, network, small_network
 
 EXACT = {"rtol": 1e-9, "atol": 1e-15}
@@ -61,11 +61,11 @@ def means(gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack([gradient[i] for gradient in gradients]).mean(0) for i in range(len(gradients[0]))]
 
 
-def training(world: int, micros: int, source: str) -> tuple[NoiseScale, nn.Module]:
+def training(world: int, micros: int, source: str) -> tuple[NoiseScaleMeter, nn.Module]:
     """The training loop of all ranks in one process, every group of a source a micro-batch of its own."""
     model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with NoiseScale(model, optimizer, source="accumulation") as noise_scale:
+    with NoiseScaleMeter(model, optimizer, source="accumulation") as noise_scale:
         for step in range(STEPS):
             optimizer.zero_grad()
             groups = [

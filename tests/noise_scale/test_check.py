@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 
 EXAMPLES = 5
 
@@ -58,7 +58,7 @@ def balanced(model: nn.Module, ids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("source", ["split", "per_example", "auto"])
 def test_agreement(model: nn.Module, ids: Tensor, source: str) -> None:
-    found = NoiseScale.check(model, mean_loss, ids, source=source)
+    found = NoiseScaleMeter.check(model, mean_loss, ids, source=source)
     assert found.ok
     assert not found.coupled
     assert found.weights == pytest.approx([1.0] * EXAMPLES, abs=1e-4)
@@ -69,7 +69,7 @@ def test_agreement(model: nn.Module, ids: Tensor, source: str) -> None:
 
 def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tensor) -> None:
     ids = torch.cat([torch.tensor([[0, 0, 0, 6]]), ids[1:]])
-    found = NoiseScale.check(model, of_seen_tokens, ids)
+    found = NoiseScaleMeter.check(model, of_seen_tokens, ids)
     seen = (ids >= 3).sum(1).float()
     assert found.ok
     assert found.weights == pytest.approx((seen / seen.mean()).tolist(), rel=1e-3)
@@ -78,7 +78,7 @@ def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tenso
 
 @pytest.mark.parametrize("loss", [contrastive, balanced])
 def test_losses_that_couple_examples(model: nn.Module, ids: Tensor, loss: object) -> None:
-    found = NoiseScale.check(model, loss, ids, count=lambda args, kwargs: EXAMPLES)
+    found = NoiseScaleMeter.check(model, loss, ids, count=lambda args, kwargs: EXAMPLES)
     assert found.coupled
     assert not found.ok
     assert "the loss couples examples" in str(found)
@@ -99,7 +99,7 @@ def test_a_layer_that_is_measured_wrongly_is_named(
     monkeypatch.setattr(Linear, "contributions", wrong)
     monkeypatch.setattr("cbs.noise_scale.layers.completeness.Completeness.check", lambda *_: None)
     monkeypatch.setattr("cbs.noise_scale.gradient_sample.GradientSample.compare", lambda *_, **__: None)
-    found = NoiseScale.check(model, mean_loss, ids, source="per_example")
+    found = NoiseScaleMeter.check(model, mean_loss, ids, source="per_example")
     assert not found.ok
     assert not any(layer.agrees for layer in found.layers if layer.layer == "inner")
     assert "'inner' (" in str(found)
@@ -112,7 +112,7 @@ def test_what_cannot_be_watched_is_said_with_its_reason(ids: Tensor) -> None:
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         return cross_entropy(model(ids), ids[:, 0])
 
-    found = NoiseScale.check(model, loss, ids)
+    found = NoiseScaleMeter.check(model, loss, ids)
     assert not found.ok
     assert found.source == "accumulation"
     assert "mixes the examples of a batch" in str(found)
@@ -121,7 +121,7 @@ def test_what_cannot_be_watched_is_said_with_its_reason(ids: Tensor) -> None:
 def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
     mean_loss(model, ids).backward()
     before = [parameter.grad.clone() for parameter in model.parameters()]
-    NoiseScale.check(model, mean_loss, ids)
+    NoiseScaleMeter.check(model, mean_loss, ids)
     assert model.training
     assert model.drop.training
     assert all(torch.equal(parameter.grad, kept) for parameter, kept in zip(model.parameters(), before, strict=True))
@@ -137,5 +137,5 @@ def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
 )
 def test_misuse_is_one_line(model: nn.Module, batch: Tensor, source: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        NoiseScale.check(model, mean_loss, batch, source=source)
+        NoiseScaleMeter.check(model, mean_loss, batch, source=source)
     assert "forward" not in vars(model.inner)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.probe import Probe
 
 
@@ -25,7 +25,7 @@ class Mixing(nn.Module):
         return self.last(hidden - hidden.mean(0) if self.mixes else hidden)
 
 
-def train(noise_scale: NoiseScale, model: nn.Module, steps: int, parts: int = 2) -> None:
+def train(noise_scale: NoiseScaleMeter, model: nn.Module, steps: int, parts: int = 2) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         for x in torch.randn(8, 3, generator=generator).chunk(parts):
@@ -37,7 +37,7 @@ def train(noise_scale: NoiseScale, model: nn.Module, steps: int, parts: int = 2)
 def test_it_falls_back_after_the_first_step_and_says_so() -> None:
     torch.manual_seed(0)
     model = Mixing()
-    noise_scale = NoiseScale(model)
+    noise_scale = NoiseScaleMeter(model)
     assert noise_scale.probe.source == "split"
     train(noise_scale, model, 21)
     found = noise_scale.estimate()
@@ -51,7 +51,7 @@ def test_it_falls_back_after_the_first_step_and_says_so() -> None:
 
 def test_with_one_micro_batch_there_is_nothing_to_measure_and_the_note_says_why() -> None:
     model = Mixing()
-    noise_scale = NoiseScale(model)
+    noise_scale = NoiseScaleMeter(model)
     train(noise_scale, model, 3, parts=1)
     found = noise_scale.estimate()
     assert found.value is None
@@ -61,7 +61,7 @@ def test_with_one_micro_batch_there_is_nothing_to_measure_and_the_note_says_why(
 def test_later_it_is_an_error() -> None:
     torch.manual_seed(0)
     model = Mixing(mixes=False)
-    noise_scale = NoiseScale(model)
+    noise_scale = NoiseScaleMeter(model)
     train(noise_scale, model, 9)
     model.mixes = True
     with pytest.raises(ConfigError, match="depends on others"):
@@ -70,7 +70,7 @@ def test_later_it_is_an_error() -> None:
 
 def test_a_source_that_was_asked_for_is_not_replaced() -> None:
     model = Mixing()
-    noise_scale = NoiseScale(model, source="split")
+    noise_scale = NoiseScaleMeter(model, source="split")
     with pytest.raises(ConfigError, match="depends on others"):
         train(noise_scale, model, 1)
     assert noise_scale.probe.source == "split"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 
 SOURCES = ("split", "per_example", "accumulation")
 Touch = Callable[[nn.Module], None]
@@ -54,7 +54,7 @@ def forget(net: nn.Module) -> None:
 )
 def test_gradients_that_were_changed_before_the_measurement(source: str, touch: Touch, said: str) -> None:
     net = model()
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     backward(net)
     touch(net)
     with pytest.raises(ConfigError, match=said):
@@ -64,7 +64,7 @@ def test_gradients_that_were_changed_before_the_measurement(source: str, touch: 
 @pytest.mark.parametrize("source", SOURCES)
 def test_gradients_that_were_not_emptied(source: str) -> None:
     net = model()
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     backward(net)
     noise_scale.step()
     backward(net)
@@ -76,7 +76,7 @@ def test_gradients_that_were_not_emptied(source: str) -> None:
 @pytest.mark.parametrize("steps", [2, 10])
 def test_backward_passes_that_were_thrown_away(source: str, steps: int) -> None:
     net = model()
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     for _ in range(steps):
         net.zero_grad()
         mse_loss(net(batch()[0]), batch()[1]).backward()
@@ -88,7 +88,7 @@ def test_backward_passes_that_were_thrown_away(source: str, steps: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_what_nobody_changed_is_no_error(source: str, dtype: torch.dtype) -> None:
     net = model().to(dtype)
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     for step in range(30):
         for x, y in zip(*(part.chunk(4) for part in batch()), strict=True):
             (mse_loss(net(x), y.to(dtype)) / 4).backward()
@@ -100,7 +100,7 @@ def test_what_nobody_changed_is_no_error(source: str, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("source", SOURCES)
 def test_scaled_and_unscaled_gradients(source: str) -> None:
     net = model()
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     backward(net, 1024.0)
     noise_scale.step(loss_scale=1024.0)
     net.zero_grad()
@@ -119,7 +119,7 @@ def test_scaled_and_unscaled_gradients(source: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_gradients_that_overflowed_are_left_out_as_ever(source: str) -> None:
     net = model()
-    noise_scale = NoiseScale(net, source=source)
+    noise_scale = NoiseScaleMeter(net, source=source)
     backward(net, float("inf"))
     noise_scale.step()
     assert noise_scale.skipped == 1
@@ -127,7 +127,7 @@ def test_gradients_that_overflowed_are_left_out_as_ever(source: str) -> None:
 
 def test_steps_that_are_not_measured_are_nobody_s_business() -> None:
     net = model()
-    noise_scale = NoiseScale(net, every=2)
+    noise_scale = NoiseScaleMeter(net, every=2)
     for _ in range(6):
         backward(net)
         noise_scale.step()
@@ -138,7 +138,7 @@ def test_steps_that_are_not_measured_are_nobody_s_business() -> None:
 
 def test_a_hook_behind_ours_is_seen() -> None:
     net = model()
-    noise_scale = NoiseScale(net, source="split")
+    noise_scale = NoiseScaleMeter(net, source="split")
     for parameter in net.parameters():
         parameter.register_hook(lambda gradient: 2 * gradient)
     backward(net)

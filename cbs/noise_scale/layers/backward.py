@@ -17,6 +17,10 @@ from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.small_batch import Small
 
+CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Measured steps in which it is checked that examples do not mix, and every multiple of the last: what they do to each
+other may depend on the batch and on what the model has learnt."""
+
 
 class InsideBackward:
     """Splits every backward pass into groups of examples, exactly, layer by layer.
@@ -87,13 +91,12 @@ class InsideBackward:
     @property
     def caveat(self) -> str:
         why_not = self._separation.why_not
-        return f"whether examples mix was not checked: {why_not}; see NoiseScale.check" if why_not else ""
+        return f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
 
     def _due(self) -> bool:
-        """Whether to check in this step that examples do not mix: the first measured, the 10th, 100th and every 1000th;
-        what the examples do to each other may depend on the batch and on what the model has learnt."""
+        """Whether to check in this step that examples do not mix, see :data:`CHECKED`."""
         coming = self._measured + 1
-        return self.active and (coming in (1, 10, 100) or coming % 1000 == 0)
+        return self.active and (coming in CHECKED or coming % CHECKED[-1] == 0)
 
     def _look(self, index: int) -> Callable[[Tensor], None]:
         def look(gradient: Tensor | None) -> None:

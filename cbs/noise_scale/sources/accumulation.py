@@ -72,6 +72,11 @@ class Accumulation:
 
     def collect(self) -> Small | None:
         failure, self._latest = self._failure, self._passes.number
+        if failure is None and self._sizes:
+            try:
+                self._passes.require_examples()
+            except ConfigError as error:
+                failure = error
         if failure is not None or not self._sizes:
             self._forget()
             if failure is not None:
@@ -105,6 +110,11 @@ class Accumulation:
 
         def take(gradient: Tensor) -> None:
             if not self.active:
+                return
+            if gradient.layout is not torch.strided:
+                self._failure = ConfigError(
+                    "a gradient is sparse, and cannot be measured; build the module with sparse=False"
+                )
                 return
             self.sample.add(index, gradient)
             number, examples = self._passes.number, self._passes.examples
