@@ -1,8 +1,10 @@
 """What the noise scale says about many models in many kinds of loops, against gradients taken example by example.
 
 Every cell attaches a ``NoiseScaleMeter`` to a tiny model, makes three steps, and compares signal and noise of every
-parameter tensor with those of a loop over examples. ``python -m benchmarks.models --write docs/noise-scale-models.md`` makes the
-page, in about an hour on one core; with ``--model`` or ``--mode`` its other cells stay as they are.
+parameter tensor with those of a loop over examples.
+
+``python -m benchmarks.models --write docs/noise-scale-models.md`` makes the page, in
+about an hour on one core; with ``--model`` or ``--mode`` its other cells stay as they are.
 """
 
 from __future__ import annotations
