@@ -43,7 +43,7 @@ def root(
     """
     from analysis.commands import Training
 
-    context.obj = Training(step_times=_step_times, noise_scale=_noise_scale)
+    context.obj = Training(step_times=_step_times, noise_scale=_noise_scale, noise_scale_check=_noise_scale_check)
     if version:
         typer.echo(f"cbs {cbs.__version__}")
     elif context.invoked_subcommand is None:
@@ -60,6 +60,12 @@ def _noise_scale(**asked: Any) -> dict[str, Any]:
     from sweeps.noise_scale import measure
 
     return measure(**asked)
+
+
+def _noise_scale_check(**asked: Any) -> Any:
+    from sweeps.noise_scale import check
+
+    return check(**asked)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from interleaved import measure, table
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from cbs.noise_scale.probe import Probe
 from cbs.text.gpt import GPT, GPTShape
@@ -30,6 +31,95 @@ Step = Callable[[], object]
 
 def loss(model: nn.Module, batch: Tensor) -> Tensor:
     return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+
+class ResNet(nn.Module):
+    """Residual network with group normalisation, for images of 32 by 32."""
+
+    def __init__(self, widths: tuple[int, ...] = (32, 64, 128), classes: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
+        self.blocks = nn.Sequential(
+            *[Block(before, after) for before, after in zip((widths[0], *widths), widths, strict=False)]
+        )
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(8, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False))
+        self.second = nn.Sequential(nn.GroupNorm(8, after), nn.ReLU(), nn.Conv2d(after, after, 3, 1, 1, bias=False))
+        self.shortcut = nn.Conv2d(before, after, 1, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shortcut(x) + self.second(self.first(x))
+
+
+class Recurrent(nn.Module):
+    """LSTM language model."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.tokens(ids))[0])
+
+
+class GPT2(nn.Module):
+    """GPT-2 of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shape = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}
+        drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        self.inner = GPT2LMHeadModel(GPT2Config(**shape, **drops, use_cache=False))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.inner(ids).logits
+
+
+def images_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], Callable[[], object]]] = {
+    "GPT-2 of transformers, width 256, 4 layers, 64 tokens": (GPT2, loss, lambda: tokens(BATCH, 64)),
+    "residual network with group normalisation": (
+        ResNet,
+        images_loss,
+        lambda: (torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))),
+    ),
+    "LSTM language model, width 256, 2 layers, 64 tokens": (Recurrent, loss, lambda: tokens(BATCH, 64)),
+}
+
+
+def tokens(batch_size: int, context: int) -> Tensor:
+    return torch.randint(VOCABULARY, (batch_size, context + 1))
+
+
+def of_other(name: str, source: str | None) -> Step:
+    """A step of another model than the GPT of this package."""
+    build, loss_of, draw = OTHERS[name]
+    torch.manual_seed(0)
+    model, batch = build(), draw()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    probe = None if source is None else Probe(model, optimizer, source=source)
+
+    def step() -> None:
+        loss_of(model, batch).backward()
+        if probe is not None:
+            probe.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def build(shape: GPTShape, batch_size: int = BATCH) -> tuple[GPT, torch.optim.Optimizer, Tensor]:
@@ -100,6 +190,10 @@ def main() -> None:
         }
         print(f"\n{name} GPT, {MICRO_BATCHES} micro-batches of {BATCH // MICRO_BATCHES} examples: one training step")
         print(table(measure(accumulated, rounds=rounds, clock=time.process_time), "plain"))
+    for name in OTHERS:
+        sources = {source or "plain": of_other(name, source) for source in (None, "split", "per_example")}
+        print(f"\n{name}, {BATCH} examples: one training step")
+        print(table(measure(sources, rounds=9, clock=time.process_time), "plain"))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 Signal and noise are AR(1) series around means whose ratio is known: normal or lognormal, the signal with a given
 coefficient of variation, the noise with at most 1. Series are blocked like those of ``MomentAverages`` before the
 shipped interval sees them. Intervals that a method does not give are not counted. One core, minutes; not run by
-``make bench``: ``python benchmarks/coverage_of_intervals.py``.
+``make bench``: ``python benchmarks/coverage_of_intervals.py``. With ``--quick`` a tenth of the streams, none longer
+than 400 steps, in seconds: whether it runs, and no more than that.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable
 from itertools import product
@@ -19,7 +21,7 @@ from scipy.signal import lfilter
 from cbs.noise_scale.averages import MOST_BLOCKS
 from cbs.noise_scale.interval import ratio_interval
 
-REPLICATIONS = 1000
+REPLICATIONS, QUICK = 1000, 100
 RESAMPLES = 400
 RATIO = 20.0
 STEPS = (100, 400, 2000)
@@ -30,9 +32,11 @@ Ends = tuple[np.ndarray, np.ndarray]
 """Lower and upper ends, each ``[replications]``; 0 and infinity where open, NaN where no interval is given."""
 
 
-def streams(rng: np.random.Generator, steps: int, rho: float, variation: float, kind: str) -> np.ndarray:
+def streams(
+    rng: np.random.Generator, replications: int, steps: int, rho: float, variation: float, kind: str
+) -> np.ndarray:
     """Signal and noise, shape ``[2, replications, steps]``."""
-    shocks = rng.standard_normal((2, REPLICATIONS, steps))
+    shocks = rng.standard_normal((2, replications, steps))
     shocks[..., 1:] *= math.sqrt(1 - rho**2)
     series = lfilter([1.0], [1.0, -rho], shocks, axis=-1)
     if kind == "lognormal":
@@ -72,8 +76,8 @@ def bootstrap(moments: np.ndarray, rng: np.random.Generator) -> Ends:
     length = root_block(moments)
     sums = np.cumsum(np.pad(moments, ((0, 0), (0, 0), (1, 0))), axis=2)
     moving = sums[..., length:] - sums[..., :-length]
-    ends = np.empty((2, REPLICATIONS))
-    for index in range(REPLICATIONS):
+    ends = np.empty((2, moments.shape[1]))
+    for index in range(moments.shape[1]):
         starts = rng.integers(moving.shape[2], size=(RESAMPLES, moments.shape[2] // length))
         signal, noise = moving[:, index, starts].sum(axis=2)
         ratio = np.where(signal > 0, np.maximum(noise, 0.0) / signal, math.inf)
@@ -147,19 +151,24 @@ def percent(shares: np.ndarray) -> str:
 
 
 def main() -> None:
-    print(f"Coverage in % of nominal 95 % intervals (standard error 0.7 at 95), {REPLICATIONS} streams a cell.")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter streams")
+    quick = parser.parse_args().quick
+    replications, lengths = (QUICK, STEPS[:2]) if quick else (REPLICATIONS, STEPS)
+    error = 100 * math.sqrt(0.95 * 0.05 / replications)
+    print(f"Coverage in % of nominal 95 % intervals (standard error {error:.1f} at 95), {replications} streams a cell.")
     print("given: share of streams with a shipped interval; (w): median width relative to the shipped interval.\n")
     print("| rho | steps | variation | kind | given | " + " | ".join(METHODS) + " |\n" + "|---" * 10 + "|")
     found = {}
-    for cell, key in enumerate(product(CORRELATIONS, STEPS, VARIATIONS, KINDS)):
+    for cell, key in enumerate(product(CORRELATIONS, lengths, VARIATIONS, KINDS)):
         rho, steps, variation, kind = key
         rng = np.random.default_rng([0, cell])
-        found[key] = rows = measure(streams(rng, steps, rho, variation, kind), rng)
+        found[key] = rows = measure(streams(rng, replications, steps, rho, variation, kind), rng)
         cells = [f"{100 * covered:.1f} ({width:.2f})" for _, covered, width in rows]
         print("| " + " | ".join([*map(str, key), f"{100 * rows[0, 0]:.0f}", *cells]) + " |", flush=True)
     print("\nLowest and highest over the variations and kinds; (w): the median.\n")
     print("| rho | steps | given | " + " | ".join(METHODS) + " |\n" + "|---" * 8 + "|")
-    for rho, steps in product(CORRELATIONS, STEPS):
+    for rho, steps in product(CORRELATIONS, lengths):
         rows = np.stack([rows for key, rows in found.items() if key[:2] == (rho, steps)])
         cells = [f"{percent(part[:, 1])} ({np.nanmedian(part[:, 2]):.2f})" for part in rows.swapaxes(0, 1)]
         print("| " + " | ".join([str(rho), str(steps), percent(rows[:, 0, 0]), *cells]) + " |")

@@ -173,6 +173,7 @@ class TrainingLoop:
             "optimizer": self.optimizer.state_dict(),
             "columns": torch.from_numpy(self.columns.table()),
             "column_names": list(self.columns.names),
+            "probe_source": self.probe.source if self.probe else "",
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
             "seconds": (self.training_seconds, self.evaluation_seconds),
             "random": torch.get_rng_state(),
@@ -188,7 +189,7 @@ class TrainingLoop:
         self.training_seconds, self.evaluation_seconds = state["seconds"]
         done = self.evaluations[-1].step
         if self.probe is not None:
-            self.probe.start_at(done)
+            self.probe.start_at(done, state["probe_source"])
         for _ in range(done):
             self.stream.next(self.config.batch_size)
         torch.set_rng_state(state["random"])

@@ -6,13 +6,22 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cbs.config import Choice
-from cbs.noise_scale.run import measure_run
+import torch
+from torch import Tensor, nn
+
+from cbs.config import Choice, TrialConfig
+from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.check import Check
+from cbs.noise_scale_run import measure_run
+from cbs.training import TrainingLoop, pick_device
 from sweeps.cell import Cell
 from sweeps.launch import resolve
 from sweeps.overrides import override
 from sweeps.recipes import RECIPES
 from sweeps.workload import built
+
+CHECKED = 8
+"""Examples of a batch that is checked: each of them costs a backward pass, and more show nothing new."""
 
 
 def measure(
@@ -40,7 +49,7 @@ def measure(
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
         steps: length of the run, optimizer updates.
-        phases, hessian_draws, confidence, progress: see :func:`cbs.noise_scale.run.measure_run`.
+        phases, hessian_draws, confidence, progress: see :func:`cbs.noise_scale_run.measure_run`.
         probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
         groups: groups that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
@@ -50,15 +59,8 @@ def measure(
     Raises:
         ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
     """
-    asked = RECIPES["default"]().replace(
-        optimizers=(Choice(name=optimizer),),
-        batch_sizes=(batch_size,),
-        seeds=(seed,),
-        probe=Choice(name=probe, options={"groups": groups, "geometry": list(geometries)}),
-    )
-    asked = resolve(override(asked.on(workload), settings))
-    grid = asked.lr_grid(optimizer)
-    config = asked.trial(Cell(optimizer, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)
+    options = {"groups": groups, "geometry": list(geometries)}
+    config = _trial(workload, optimizer, lr, batch_size, Choice(name=probe, options=options), seed, settings)
     return measure_run(
         dataclasses.replace(config, max_steps=steps),
         workload=built(config.workload),
@@ -67,3 +69,47 @@ def measure(
         confidence=confidence,
         progress=progress,
     ).to_json()
+
+
+def check(
+    *, workload: str, optimizer: str, batch_size: int, probe: str, groups: int, seed: int, settings: Sequence[str]
+) -> Check:
+    """One batch of a workload's model at its start against a loop over the examples, see :func:`cbs.noise_scale.check`.
+
+    Args:
+        workload, optimizer, probe, groups, seed, settings: as for :func:`measure`.
+        batch_size: examples of the batch, at most :data:`CHECKED`.
+
+    Raises:
+        ConfigError: if something is unknown or out of its domain.
+    """
+    examples = min(batch_size, CHECKED)
+    config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"groups": groups}), seed, settings)
+    loop = TrainingLoop(dataclasses.replace(config, probe=None), built(config.workload), pick_device(config))
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        with torch.autocast(loop.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+            return loop.workload.example_losses(model, batch).mean()
+
+    batch = loop.to_device(loop.stream.next(examples))
+    return NoiseScaleMeter.check(
+        loop.trained, loss, batch, source=probe, groups=groups, count=lambda args, kwargs: examples
+    )
+
+
+def _trial(
+    workload: str,
+    optimizer: str,
+    lr: float | None,
+    batch_size: int,
+    probe: Choice,
+    seed: int,
+    settings: Sequence[str],
+) -> TrialConfig:
+    """One trial of the default recipe."""
+    asked = RECIPES["default"]().replace(
+        optimizers=(Choice(name=optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
+    )
+    asked = resolve(override(asked.on(workload), settings))
+    grid = asked.lr_grid(optimizer)
+    return asked.trial(Cell(optimizer, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)

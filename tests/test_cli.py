@@ -412,6 +412,18 @@ def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
     assert (tmp_path / "two" / "noise_scale.png").stat().st_size > 5000
 
 
+def test_noise_scale_check_says_whether_a_loop_over_examples_agrees(run, monkeypatch):
+    code, out, _ = run("noise-scale", "--workload", "noisy_quadratic", "--check")
+    assert code == 0
+    assert "source 'split' agrees with a loop over 8 examples in every layer (1)" in out
+    monkeypatch.setattr("cbs.noise_scale.check.AGREE", -1.0)
+    code, out, _ = run("noise-scale", "--workload", "noisy_quadratic", "--batch-size", 4, "--check", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert not found["ok"]
+    assert found["examples"] == 4
+
+
 def test_noise_scale_of_a_run_that_diverges_is_one_line(run, tmp_path):
     code, out, err = run(*QUADRATIC, "--lr", 1e30, "--optim", "sgd", "-o", tmp_path)
     assert code == 2

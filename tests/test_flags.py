@@ -166,6 +166,7 @@ FLAGS = {
     "noise-scale": Flags(
         {
             "sweeps.noise_scale.measure": dict,
+            "sweeps.noise_scale.check": answer,
             **PRESENT,
         },
         cases=OUTPUT
@@ -182,6 +183,7 @@ FLAGS = {
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--hessian": (["--hessian", "6"], "hessian_draws=6"),
             "--layers": (["--layers"], "wide=True"),
+            "--check": (["--check"], "check(workload="),
             "--seed": (["--seed", "8"], "seed=8"),
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
             "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),

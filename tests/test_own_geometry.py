@@ -20,7 +20,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.geometries.l1 import L1
 from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.run import measure_run
+from cbs.noise_scale_run import measure_run
 from cbs.record import GeometryColumns
 from cbs.store import Store
 from cbs.target import Target

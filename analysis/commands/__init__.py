@@ -70,10 +70,12 @@ class Training:
         step_times: path of a folder of results -> seconds per step on this machine, of every optimizer and batch size.
         noise_scale: keyword arguments of ``sweeps.noise_scale.measure`` -> the noise scale along a short run, as plain
             JSON values.
+        noise_scale_check: keyword arguments of ``sweeps.noise_scale.check`` -> one batch against a loop over examples.
     """
 
     step_times: Callable[[str], list[StepTime]]
     noise_scale: Callable[..., dict[str, Any]]
+    noise_scale_check: Callable[..., Any]
 
 
 errors = Console(stderr=True, highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,13 @@ def command(
     hessian: Annotated[
         int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
     ] = 0,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ.",
+        ),
+    ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     confidence: Confidence = 0.95,
@@ -66,22 +74,24 @@ def command(
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
+    shared = {
+        "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "groups": groups,
+        "seed": seed, "settings": settings or (),
+    }  # fmt: skip
+    if check:
+        found = context.obj.noise_scale_check(**shared)
+        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else found)
+        raise typer.Exit(0 if found.ok else 1)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(f"{steps} steps", total=steps + phases * hessian)
         run = context.obj.noise_scale(
-            workload=workload,
-            optimizer=optim,
+            **shared,
             lr=lr,
-            batch_size=batch_size,
             steps=steps,
             phases=phases,
-            probe=probe,
-            groups=groups,
             geometries=["l2", *(geometry or ["matched", "all"])],
             hessian_draws=hessian,
-            seed=seed,
             confidence=confidence,
-            settings=settings or (),
             progress=lambda: bar.advance(task),
         )
     folder = output if output is not None else Path("results") / "noise-scale"

@@ -1,4 +1,4 @@
-"""The gradient noise scale along one run, as :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json` gives it."""
+"""The gradient noise scale along one run, as :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json` gives it."""
 
 from __future__ import annotations
 

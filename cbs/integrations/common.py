@@ -10,23 +10,25 @@ import torch.distributed as dist
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
 from cbs.noise_scale.probe import REPLICAS
 
 
-def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str) -> NoiseScale:
-    """A :class:`~cbs.noise_scale.NoiseScale` whose source fits the run: with several ranks, ``replicas``.
+def build(
+    model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str
+) -> NoiseScaleMeter:
+    """A :class:`~cbs.noise_scale.NoiseScaleMeter` whose source fits the run: with several ranks, ``replicas``.
 
     Args:
-        model: as for NoiseScale.
+        model: as for NoiseScaleMeter.
         optimizer: likewise.
         options: its other arguments.
         micro_batches: that the run makes of a step, on every rank.
         setting: what a person calls that number in the library at hand.
 
     Raises:
-        ConfigError: if NoiseScale raises one, the source needs more micro-batches than the run has, or the model does
+        ConfigError: if the meter raises one, the source needs more micro-batches than the run has, or the model does
             not show which ranks average its gradients, as one that DDP wraps elsewhere.
     """
     if initialized() and dist.get_world_size() > 1:
@@ -36,7 +38,7 @@ def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_ba
                 f"source {options['source']!r} needs the module that averages gradients over ranks, and this library "
                 "shows its callbacks the one inside; use source 'replicas'"
             )
-    noise_scale = NoiseScale(model, optimizer, **options)
+    noise_scale = NoiseScaleMeter(model, optimizer, **options)
     needed = noise_scale.probe.micro_batches
     if micro_batches < needed:
         noise_scale.detach()
@@ -47,7 +49,7 @@ def build(model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_ba
     return noise_scale
 
 
-def logged(noise_scale: NoiseScale) -> dict[str, float]:
+def logged(noise_scale: NoiseScaleMeter) -> dict[str, float]:
     """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``; what is undefined is left out.
 
     Under a geometry other than ``l2`` the first is called by its name.
@@ -58,12 +60,12 @@ def logged(noise_scale: NoiseScale) -> dict[str, float]:
     return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
 
 
-def to_text(noise_scale: NoiseScale) -> str:
+def to_text(noise_scale: NoiseScaleMeter) -> str:
     """The averages as text, which any checkpoint can hold."""
     return json.dumps(noise_scale.state_dict(), default=np.ndarray.tolist)
 
 
-def from_text(noise_scale: NoiseScale, text: str) -> None:
+def from_text(noise_scale: NoiseScaleMeter, text: str) -> None:
     """Go on from :func:`to_text`.
 
     Raises:

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, MissingDependencyError
 from cbs.integrations.common import build, from_text, logged, to_text
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 
 try:
     from accelerate.state import GradientState
@@ -45,11 +45,11 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     then left when the callback is gone together with its Trainer, when it trains again, or with :meth:`detach`.
 
     Args:
-        options: arguments of :class:`~cbs.noise_scale.NoiseScale` other than the model and the optimizer. Without a
-            source, ``replicas`` is taken on several ranks and ``"auto"`` on one.
+        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. Without
+            a source, ``replicas`` is taken on several ranks and ``"auto"`` on one.
 
     Attributes:
-        noise_scale: from the beginning of training on; stays readable after its end.
+        meter: from the beginning of training on; stays readable after its end.
 
     Raises:
         ConfigError: when training begins, if the run or the arguments do not suit.
@@ -58,7 +58,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     def __init__(self, **options: Any) -> None:
         self.options = options
         self.averages: str | None = None
-        self.noise_scale: NoiseScale | None = None
+        self.meter: NoiseScaleMeter | None = None
         self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
@@ -78,7 +78,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self.detach()
         self._queued = self._measured = False
         model, self._optimizer = kwargs["model"], kwargs["optimizer"]
-        self.noise_scale = build(
+        self.meter = build(
             model,
             getattr(self._optimizer, "optimizer", self._optimizer),
             self.options,
@@ -86,11 +86,11 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             setting="gradient_accumulation_steps",
         )
         handle = model.register_forward_hook(_while_alive(self._watch))
-        self._leave = finalize(self, _remove, handle, self.noise_scale)
+        self._leave = finalize(self, _remove, handle, self.meter)
         self._leave.atexit = False
         averages = _saved(state, self._arguments()) if state.global_step else None
         if averages is not None:
-            from_text(self.noise_scale, averages)
+            from_text(self.meter, averages)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -110,8 +110,8 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if self.noise_scale is not None and logs is not None and "loss" in logs:
-            values = logged(self.noise_scale)
+        if self.meter is not None and logs is not None and "loss" in logs:
+            values = logged(self.meter)
             logs.update(values)
             state.log_history[-1].update(values)
 
@@ -127,8 +127,8 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Arguments and averages, for ``trainer_state.json``."""
-        if self.noise_scale is not None:
-            self.averages = to_text(self.noise_scale)
+        if self.meter is not None:
+            self.averages = to_text(self.meter)
         return {"args": self._arguments(), "attributes": {"averages": self.averages}}
 
     def _arguments(self) -> dict[str, Any]:
@@ -149,10 +149,10 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             _at_end_of_backward(self._measure)
 
     def _measure(self) -> None:
-        assert self.noise_scale is not None
+        assert self.meter is not None
         self._queued = False
         scaler = getattr(self._optimizer, "scaler", None)
-        self.noise_scale.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
+        self.meter.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
         self._measured = True
 
 
@@ -179,7 +179,7 @@ def _while_alive(method: Callable[[nn.Module, Any, Any], None]) -> Callable[[nn.
     return hook
 
 
-def _remove(handle: RemovableHandle, noise_scale: NoiseScale) -> None:
+def _remove(handle: RemovableHandle, noise_scale: NoiseScaleMeter) -> None:
     handle.remove()
     noise_scale.detach()
 

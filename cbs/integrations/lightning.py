@@ -9,7 +9,7 @@ from torch import nn
 
 from cbs.errors import ConfigError, MissingDependencyError
 from cbs.integrations.common import build, from_text, logged, to_text
-from cbs.noise_scale import NoiseScale
+from cbs.noise_scale import NoiseScaleMeter
 
 try:
     from lightning.pytorch import Callback
@@ -36,12 +36,12 @@ class NoiseScaleCallback(Callback):
     mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages.
 
     Args:
-        options: arguments of :class:`~cbs.noise_scale.NoiseScale` other than the model and the optimizer. Without a
-            source, ``replicas`` is taken on several ranks and ``"auto"`` on one. ``count`` is called with
+        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. Without
+            a source, ``replicas`` is taken on several ranks and ``"auto"`` on one. ``count`` is called with
             ``((batch,), {})``; the first dimension of the batch's first tensor by default.
 
     Attributes:
-        noise_scale: from the beginning of training on; stays readable after its end.
+        meter: from the beginning of training on; stays readable after its end.
 
     Raises:
         ConfigError: when training begins, if the run or the arguments do not suit.
@@ -49,7 +49,7 @@ class NoiseScaleCallback(Callback):
 
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self.noise_scale: NoiseScale | None = None
+        self.meter: NoiseScaleMeter | None = None
         self._batches: _Batches | None = None
         self._saved: str | None = None
         self._differentiated = False
@@ -58,13 +58,13 @@ class NoiseScaleCallback(Callback):
         if not pl_module.automatic_optimization:
             raise ConfigError(
                 "the callback does not know when a manual optimization clips and steps: "
-                "use cbs.noise_scale.NoiseScale in training_step, after manual_backward"
+                "use cbs.noise_scale.NoiseScaleMeter in training_step, after manual_backward"
             )
         if getattr(trainer.strategy, "strategy_name", None) == "deepspeed":
             raise ConfigError("the noise scale cannot look into DeepSpeed: use strategy 'ddp' or ModelParallelStrategy")
         self._detach()
         self._batches = _Batches(trainer.strategy.model, pl_module)
-        self.noise_scale = build(
+        self.meter = build(
             self._batches,
             trainer.optimizers[0],
             self.options,
@@ -72,7 +72,7 @@ class NoiseScaleCallback(Callback):
             setting="accumulate_grad_batches",
         )
         if self._saved is not None:
-            from_text(self.noise_scale, self._saved)
+            from_text(self.meter, self._saved)
             self._saved = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -85,15 +85,15 @@ class NoiseScaleCallback(Callback):
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if not self._differentiated:
             return
-        assert self.noise_scale is not None
+        assert self.meter is not None
         self._differentiated = False
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self.noise_scale.step(
+        self.meter.step(
             loss_scale=1.0 if scaler is None else scaler.get_scale(),
             gradients_unscaled=not getattr(optimizer, "_step_supports_amp_scaling", False),
         )
         if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
-            pl_module.log_dict(logged(self.noise_scale), on_step=True, on_epoch=False)
+            pl_module.log_dict(logged(self.meter), on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._detach()
@@ -102,14 +102,14 @@ class NoiseScaleCallback(Callback):
         self._detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": self._saved if self.noise_scale is None else to_text(self.noise_scale)}
+        return {"averages": self._saved if self.meter is None else to_text(self.meter)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict["averages"]
 
     def _detach(self) -> None:
-        if self.noise_scale is not None:
-            self.noise_scale.detach()
+        if self.meter is not None:
+            self.meter.detach()
         self._batches = None
 
 

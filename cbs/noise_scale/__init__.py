@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cbs.noise_scale.geometries import GEOMETRIES
     from cbs.noise_scale.hessian import hessian_moments
     from cbs.noise_scale.matching import matched
-    from cbs.noise_scale.noise_scale import NoiseScale
+    from cbs.noise_scale.meter import NoiseScaleMeter
     from cbs.noise_scale.probe import Probe
     from cbs.noise_scale.sources import SOURCES
 
@@ -23,7 +23,7 @@ _HOMES = {
     "SOURCES": "sources",
     "Estimate": "estimate",
     "MomentAverages": "averages",
-    "NoiseScale": "noise_scale",
+    "NoiseScaleMeter": "meter",
     "Probe": "probe",
     "hessian_moments": "hessian",
     "matched": "matching",
@@ -34,7 +34,7 @@ __all__ = [
     "SOURCES",
     "Estimate",
     "MomentAverages",
-    "NoiseScale",
+    "NoiseScaleMeter",
     "Probe",
     "hessian_moments",
     "matched",

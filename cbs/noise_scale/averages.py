@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,26 +16,9 @@ MOST_BLOCKS = 256
 """More blocks than these are merged in pairs."""
 
 _HALF_LIVES = 20.0
-
-
-@dataclass(kw_only=True)
-class _Block:
-    """Consecutive steps: how many, their examples, and sums weighted as at the last of them: of the weights, and of the
-    moments, each of shape ``[parameters]``."""
-
-    steps: int
-    examples: int
-    weight: float
-    signal: Array
-    noise: Array
-
-    def take(self, later: _Block, decay: float) -> None:
-        """Join the steps that follow; ``decay`` is what they make of the weights before them."""
-        self.steps += later.steps
-        self.examples += later.examples
-        self.weight = decay * self.weight + later.weight
-        self.signal = decay * self.signal + later.signal
-        self.noise = decay * self.noise + later.noise
+_STEPS, _EXAMPLES, _WEIGHT, _MOMENTS = range(4)
+"""Entries of a block: how many steps, their examples, and sums weighted as at the last of them: of the weights, and
+from ``_MOMENTS`` on of the signals, then of the noises, of all parameter tensors."""
 
 
 class MomentAverages:
@@ -78,7 +60,7 @@ class MomentAverages:
         self.steps = 0
         self.examples = 0
         self.skipped = 0
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[Array] = deque()
         self._length = 1
         self._held = 0
 
@@ -93,32 +75,26 @@ class MomentAverages:
         Raises:
             ConfigError: if the number of parameter tensors is not that of the steps before.
         """
-        step = _Block(
-            steps=1,
-            examples=int(examples),
-            weight=1.0,
-            signal=np.array(signal, dtype=np.float64, ndmin=1),
-            noise=np.array(noise, dtype=np.float64, ndmin=1),
-        )
-        parameters = len(self._blocks[-1].signal) if self._blocks else len(step.signal)
-        if not len(step.signal) == len(step.noise) == parameters:
+        signal, noise = (np.array(moment, dtype=np.float64, ndmin=1) for moment in (signal, noise))
+        parameters = (len(self._blocks[-1]) - _MOMENTS) // 2 if self._blocks else len(signal)
+        if not len(signal) == len(noise) == parameters:
             raise ConfigError(
-                f"a step has moments of {len(step.signal)} and {len(step.noise)} parameter tensors, "
+                f"a step has moments of {len(signal)} and {len(noise)} parameter tensors, "
                 f"the steps before it of {parameters}; start new averages when the model changes"
             )
-        if not (np.isfinite(step.signal).all() and np.isfinite(step.noise).all()):
+        if not (np.isfinite(signal).all() and np.isfinite(noise).all()):
             self.skipped += 1
             return
         self.steps += 1
-        self.examples += step.examples
-        self._held += step.examples
-        if self._blocks and self._blocks[-1].steps < self._length:
-            self._blocks[-1].take(step, self._decay(step.examples))
-        else:
-            self._blocks.append(step)
+        self.examples += int(examples)
+        self._held += int(examples)
+        self._append(np.concatenate([[1.0, int(examples), 1.0], signal, noise]))
         self._forget()
         if len(self._blocks) > MOST_BLOCKS:
-            self._merge()
+            self._length *= 2
+            blocks, self._blocks = self._blocks, deque()
+            for block in blocks:
+                self._append(block)
 
     def estimate(
         self, select: Sequence[int] | Array | None = None, *, exponent: int = 1, confidence: float = 0.95
@@ -141,11 +117,11 @@ class MomentAverages:
                 value=None, low=None, high=None, confidence=confidence, signal=None, noise=None, steps=0, examples=0,
                 note=note,
             )  # fmt: skip
-        steps = np.array([block.steps for block in self._blocks], dtype=float)
-        sums = np.stack([[block.signal, block.noise] for block in self._blocks], axis=1)
-        weights = np.array([block.weight for block in self._blocks])
+        table = np.stack(self._blocks)
+        steps, examples, weights = table[:, :_MOMENTS].T
+        sums = table[:, _MOMENTS:].reshape(len(table), 2, -1).swapaxes(0, 1)
         means = _selected(sums, select).sum(axis=2) / weights
-        weights *= self._decay(self._examples_after())
+        weights = weights * self._decay(examples.sum() - np.cumsum(examples))
         signal, noise = means @ weights / weights.sum()
         interval = ratio_interval(
             *means, steps=steps, weights=weights / steps, exponent=exponent, confidence=confidence
@@ -170,19 +146,10 @@ class MomentAverages:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain numbers and arrays."""
-        blocks = self._blocks
-        return {
-            "window": self.window,
-            "half_life": self.half_life,
-            "steps": self.steps,
-            "examples": self.examples,
-            "skipped": self.skipped,
+        names = ("window", "half_life", "steps", "examples", "skipped")
+        return {name: getattr(self, name) for name in names} | {
             "length": self._length,
-            "block_steps": np.array([block.steps for block in blocks], dtype=np.int64),
-            "block_examples": np.array([block.examples for block in blocks], dtype=np.int64),
-            "block_weight": np.array([block.weight for block in blocks], dtype=np.float64),
-            "block_signal": np.array([block.signal for block in blocks], dtype=np.float64),
-            "block_noise": np.array([block.noise for block in blocks], dtype=np.float64),
+            "blocks": np.array(self._blocks, dtype=np.float64),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,38 +166,28 @@ class MomentAverages:
                 )
         self.steps, self.examples, self.skipped = state["steps"], state["examples"], state["skipped"]
         self._length = state["length"]
-        names = ("steps", "examples", "weight", "signal", "noise")
-        self._blocks = deque(
-            _Block(steps=int(steps), examples=int(examples), weight=float(weight), signal=signal, noise=noise)
-            for steps, examples, weight, signal, noise in zip(*(state[f"block_{name}"] for name in names), strict=True)
-        )
-        self._held = sum(block.examples for block in self._blocks)
+        self._blocks = deque(np.array(state["blocks"], dtype=np.float64))
+        self._held = int(sum(block[_EXAMPLES] for block in self._blocks))
+
+    def _append(self, block: Array) -> None:
+        """Put a block at the end: into the last one while that is short, else after it."""
+        last = self._blocks[-1] if self._blocks else None
+        if last is None or last[_STEPS] >= self._length:
+            self._blocks.append(block)
+            return
+        last[_WEIGHT:] *= self._decay(block[_EXAMPLES])
+        last += block
 
     def _forget(self) -> None:
         horizon = self.window if self.half_life is None else _HALF_LIVES * self.half_life
         if horizon is None:
             return
-        while len(self._blocks) > 1 and self._held - self._blocks[0].examples >= horizon:
-            self._held -= self._blocks.popleft().examples
-
-    def _merge(self) -> None:
-        self._length *= 2
-        merged: deque[_Block] = deque()
-        for block in self._blocks:
-            if merged and merged[-1].steps < self._length:
-                merged[-1].take(block, self._decay(block.examples))
-            else:
-                merged.append(block)
-        self._blocks = merged
+        while len(self._blocks) > 1 and self._held - self._blocks[0][_EXAMPLES] >= horizon:
+            self._held -= int(self._blocks.popleft()[_EXAMPLES])
 
     def _decay(self, examples: Any) -> Any:
         """Weight of a step that lies ``examples`` back."""
         return 1.0 if self.half_life is None else 2.0 ** (-examples / self.half_life)
-
-    def _examples_after(self) -> Array:
-        """Examples of the blocks that follow each block."""
-        examples = np.array([block.examples for block in self._blocks], dtype=float)
-        return examples.sum() - np.cumsum(examples)
 
 
 def _selected(sums: Array, select: Sequence[int] | Array | None) -> Array:

@@ -42,7 +42,7 @@ class ProbeColumns:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        source = probe.source if probe.caveat else ""
+        source = probe.source if probe.partial else ""
         prefix = f"{source}_" if source else ""
 
         def columns(of: Geometry) -> GeometryColumns:
@@ -60,8 +60,15 @@ class ProbeColumns:
             *(name for entry in others for name in (entry.signal, entry.noise)),
         )
 
-    def start_at(self, step: int) -> None:
-        """Go on as after ``step`` steps."""
+    @property
+    def source(self) -> str:
+        """Where the small-batch side comes from; a probe may have fallen back to another in its first step."""
+        return self._probe.source
+
+    def start_at(self, step: int, source: str) -> None:
+        """Go on as after ``step`` steps, the last of them measured with ``source``."""
+        if source != self._probe.source:
+            self._probe.fall_back("an earlier part of the run did")
         self._probe.start_at(step)
 
     def step(self) -> list[Tensor]:

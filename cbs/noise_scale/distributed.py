@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry, Statistics
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.small_batch import Small
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -89,8 +89,7 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
     """
     if not groups:
         return small
-    lists = [[statistics] if isinstance(statistics, Tensor) else list(statistics) for statistics in small.statistics]
-    entries = list(chain(*lists))
+    entries, structure = tree_flatten(small.statistics)
     device = entries[0].device if entries else torch.device("cpu")
     counts = [1.0, small.examples, 1.0 / small.examples, small.groups, 1.0 / small.size]
     total, *entries = sum_over_ranks([torch.tensor(counts, dtype=torch.float64, device=device), *entries], groups)
@@ -98,13 +97,8 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
     effective = ranks**2 / inverse
     if math.isclose(effective, examples, rel_tol=1e-12):
         effective = int(examples)
-    remaining = (entry.div_(ranks) for entry in entries)
-    summed: list[Statistics] = [
-        next(remaining) if isinstance(statistics, Tensor) else list(islice(remaining, len(statistics)))
-        for statistics in small.statistics
-    ]
     return Small(
-        statistics=summed,
+        statistics=tree_unflatten([entry.div_(ranks) for entry in entries], structure),
         groups=int(number),
         size=ranks / inverse_size,
         examples=effective,

@@ -6,14 +6,7 @@ import torch
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-
-_FRAGMENTS = (
-    ("nuclear", ("muon", "scion", "shampoo", "soap", "splus", "kron")),
-    ("l1", ("sign", "lion", "rprop", "sophia")),
-    ("l2", ("sgd", "lars")),
-    ("l1", ("adam", "adan", "adabelief", "adafactor", "adagrad", "adadelta", "rmsprop", "lamb", "merit")),
-)
-"""Geometries and parts of class names in lower case; the first that fits wins, so ``SignSGD`` is not an SGD."""
+from cbs.optimizers.geometry import declared, geometry_of
 
 
 def matched(optimizer: torch.optim.Optimizer) -> str:
@@ -30,16 +23,17 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     - ``nuclear`` where the largest singular value of a step is bounded: Muon, Scion and, without its averages, Shampoo
       and SOAP. Where there is no matrix it is ``l2``: the only singular value of a vector is its Euclidean norm.
 
-    An optimizer class is known by its own attribute ``geometry``, else by its name or that of a class it derives from,
-    so ``FusedAdam`` and ``AdamW8bit`` are Adam. Of several parts the first that is not Adam decides, unless the whole
-    has that attribute: Adam is what is left for the tensors the method itself does not take.
+    The registry of optimizers says it of every class that it builds, and of others' by their name or that of a class
+    they derive from, so ``FusedAdam`` and ``AdamW8bit`` are Adam; a class of yours says it by its own attribute
+    ``geometry``. Of several parts the first that is not Adam decides, unless the whole is known by its class: Adam is
+    what is left for the tensors the method itself does not take.
 
     Raises:
         ConfigError: if the optimizer is not known.
     """
     parts = leaves(optimizer)
     decisive = next((part for part in parts if not _is_adam(part)), parts[0])
-    name = declared(optimizer) or geometry_of(decisive)
+    name = declared(type(optimizer)) or geometry_of(type(decisive))
     if name == "nuclear" and not any(param.ndim >= 2 for group in decisive.param_groups for param in group["params"]):
         return "l2"
     if name is None:
@@ -48,23 +42,6 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
             f"(there are {', '.join(GEOMETRIES.names())}), or give its class an attribute geometry = 'l2'"
         )
     return name
-
-
-def geometry_of(optimizer: torch.optim.Optimizer) -> str | None:
-    """The geometry of a single optimizer, ``None`` if it is not known; see :func:`matched`."""
-    for kind in type(optimizer).__mro__:
-        if isinstance(vars(kind).get("geometry"), str):
-            return vars(kind)["geometry"]
-        for geometry, fragments in _FRAGMENTS:
-            if any(fragment in kind.__name__.lower() for fragment in fragments):
-                return geometry
-    return None
-
-
-def declared(optimizer: torch.optim.Optimizer) -> str | None:
-    """The attribute ``geometry`` of an optimizer's class."""
-    geometry = getattr(type(optimizer), "geometry", None)
-    return geometry if isinstance(geometry, str) else None
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
@@ -76,4 +53,5 @@ def leaves(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 
 def _is_adam(optimizer: torch.optim.Optimizer) -> bool:
-    return any("adam" in kind.__name__.lower() for kind in type(optimizer).__mro__) and geometry_of(optimizer) == "l1"
+    kind = type(optimizer)
+    return any("adam" in base.__name__.lower() for base in kind.__mro__) and geometry_of(kind) == "l1"

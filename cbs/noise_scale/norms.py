@@ -26,45 +26,40 @@ class NormSums:
         self._parameters = parameters
         self._device = device
         nothing = torch.empty(0)
-        self._layout: _Layout = (((), ()), nothing, nothing)
-        self._squared_layout: _Layout = self._layout
+        self._layouts: dict[int, _Layout] = dict.fromkeys((1, 2), (((), ()), nothing, nothing))
         self.forget()
 
     def forget(self) -> None:
         """Start again from zero."""
-        self._norms: list[tuple[int, float, Tensor]] = []
-        self._squares: list[tuple[int, float, Tensor]] = []
+        self._entries: dict[int, list[tuple[int, float, Tensor]]] = {1: [], 2: []}
 
     def add_norm(self, index: int, weight: float, norm: Tensor) -> None:
         """Add ``weight * norm ** 2`` to parameter tensor ``index``."""
-        self._norms.append((index, weight, norm))
+        self._entries[2].append((index, weight, norm))
 
     def add_square(self, index: int, weight: float, square: Tensor) -> None:
         """Add ``weight * square`` to parameter tensor ``index``."""
-        self._squares.append((index, weight, square))
+        self._entries[1].append((index, weight, square))
 
     def total(self, indices: Sequence[int]) -> Tensor:
         """The sums so far of some parameter tensors, float64; fresh."""
         sums = torch.zeros(self._parameters, dtype=torch.float64, device=self._device)
-        if self._norms:
-            self._layout, targets, weights, values = self._stacked(self._norms, self._layout)
-            sums.index_add_(0, targets, weights * values.square())
-        if self._squares:
-            self._squared_layout, targets, weights, values = self._stacked(self._squares, self._squared_layout)
-            sums.index_add_(0, targets, weights * values)
+        for power, entries in self._entries.items():
+            if entries:
+                targets, weights, values = self._stacked(power)
+                sums.index_add_(0, targets, weights * values**power)
         return sums if len(indices) == self._parameters else sums[list(indices)]
 
-    def _stacked(
-        self, entries: list[tuple[int, float, Tensor]], layout: _Layout
-    ) -> tuple[_Layout, Tensor, Tensor, Tensor]:
-        indices, weights, values = zip(*entries, strict=True)
+    def _stacked(self, power: int) -> tuple[Tensor, Tensor, Tensor]:
+        indices, weights, values = zip(*self._entries[power], strict=True)
         # From one step to the next, the layout seldom changes.
-        if layout[0] != (indices, weights):
+        if self._layouts[power][0] != (indices, weights):
             targets = torch.tensor(indices, device=self._device)
-            layout = ((indices, weights), targets, torch.tensor(weights, dtype=torch.float64, device=self._device))
+            scales = torch.tensor(weights, dtype=torch.float64, device=self._device)
+            self._layouts[power] = (indices, weights), targets, scales
         if any(value.device != self._device for value in values):
             values = tuple(value.to(self._device) for value in values)
-        return layout, layout[1], layout[2], torch.stack(values).double()
+        return *self._layouts[power][1:], torch.stack(values).double()
 
 
 def norms(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

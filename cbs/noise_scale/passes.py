@@ -38,26 +38,51 @@ class ForwardPasses:
     Attributes:
         number: passes so far.
         examples: of the latest pass; 0 before the first.
+        outputs: first dimension of the output of the latest pass; 0 if it has none.
+        shared: whether all passes under one backward pass are of the same examples, as whoever counts them says.
     """
 
     def __init__(self, model: nn.Module, count: CountExamples = first_dimension) -> None:
         self.number = 0
         self.examples = 0
+        self.outputs = 0
+        self.shared = count is not first_dimension
         self._model = model
         self._count = count
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
         """Start counting."""
-        self._handle = self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True)
+        self._handles = [
+            self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True),
+            self._model.register_forward_hook(self._end),
+        ]
 
     def detach(self) -> None:
         """Stop counting."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def require_examples(self) -> None:
+        """Compare the examples of the latest pass with its output.
+
+        Raises:
+            ConfigError: if nobody said how many there are, and the output has another number of rows.
+        """
+        if not self.shared and self.examples and self.outputs % self.examples:
+            raise ConfigError(
+                f"the first tensor that the model is called with has {self.examples} rows, its output {self.outputs}: "
+                "say with count= how many examples a forward pass has"
+            )
 
     def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
             self.number += 1
             self.examples = self._count(args, kwargs)
+
+    def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if torch.is_grad_enabled():
+            self.outputs = next(
+                (leaf.shape[0] for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.ndim), 0
+            )

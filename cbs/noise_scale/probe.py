@@ -15,6 +15,7 @@ from cbs.noise_scale.distributed import (
     data_parallel_groups,
     is_sharded,
     refuse_hidden_wrapper,
+    sum_over_ranks,
     whole_statistics,
 )
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
@@ -26,9 +27,13 @@ from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
+SPLIT = "split"
+FALLBACK = "accumulation"
 REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
+COMPILED_WITHOUT = (AUTO, SPLIT, "per_example", "norm_layers")
+"""Sources that look into layers, which compiled code does not call."""
 
 
 class Probe:
@@ -41,7 +46,8 @@ class Probe:
         model: what is called in the training loop.
         optimizer: needed by geometries that belong to one.
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
-            model can be watched, ``accumulation`` where not, and ``replicas`` for sharded models.
+            model can be watched, ``accumulation`` where not, as the model or its first step shows, and ``replicas`` for
+            sharded models.
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, or ``package.module:class`` of your own;
             ``"matched"`` for that of the optimizer, ``"all"`` for all that suit it.
         groups: groups a backward pass is split into, for sources that split.
@@ -55,7 +61,8 @@ class Probe:
         geometries: what is measured.
         source: name of the source.
         micro_batches: micro-batches a training loop should at least make of a step.
-        caveat: what to say beside every number; empty unless the source sees only part of the model.
+        why: what made it fall back to another source than it would have taken; empty if nothing.
+        partial: whether the source sees only part of the model, so that these are no moments of its gradient.
 
     Raises:
         ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
@@ -87,40 +94,64 @@ class Probe:
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
 
-        def build(name: str) -> Source:
-            built = SOURCES[name](model, self.parameters, self.geometries, groups=groups, count=count)
-            built.attach()
-            return built
-
+        self._groups, self._count = groups, count
+        self._model = model
+        self._may_fall_back = source == AUTO
+        self.why = ""
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
         if self._sharded:
             if source not in (AUTO, REPLICAS):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
-        self.source = source
-        if source == AUTO:
+        if any("_orig_mod." in name for name in trainable) and source in COMPILED_WITHOUT:
+            why = "layers of a compiled model cannot be watched"
+            if source != AUTO:
+                raise ConfigError(f"{why}; use the source {FALLBACK!r}")
+            self.fall_back(why)
+        elif source == AUTO:
             try:
-                self._source, self.source = build("split"), "split"
-            except ConfigError:
-                self._source, self.source = build("accumulation"), "accumulation"
+                self._watch(SPLIT)
+            except ConfigError as error:
+                self.fall_back(str(error))
         else:
-            self._source = build(source)
-        self._ranks = [] if self._source.over_ranks else data_parallel_groups(model)
-        self._guard = None if self._ranks or self._source.over_ranks else refuse_hidden_wrapper(model)
-        self.micro_batches = self._source.micro_batches
-        seen = sum(map(self._source.watched, range(len(self.parameters))))
-        self.caveat = (
-            f"a tracker: source {self.source!r} sees {seen} of {len(self.parameters)} parameter tensors; "
-            "calibrate it against another source"
-            if seen < len(self.parameters)
-            else ""
+            self._watch(source)
+        self._ranks = self._source.ranks or data_parallel_groups(model)
+        self._guard = None if self._ranks else refuse_hidden_wrapper(model)
+
+    def _watch(self, source: str) -> None:
+        built: Source = SOURCES[source](
+            self._model, self.parameters, self.geometries, groups=self._groups, count=self._count
         )
-        self._indices = [
-            tuple(
-                index for index in range(len(self.parameters)) if geometry.covers(index) and self._source.watched(index)
+        built.attach()
+        self._source, self.source = built, source
+        self.micro_batches = built.micro_batches
+        watched = [index for index in range(len(self.parameters)) if built.watched(index)]
+        self.partial = len(watched) < len(self.parameters)
+        self._indices = [tuple(index for index in watched if geometry.covers(index)) for geometry in self.geometries]
+
+    def fall_back(self, why: str) -> None:
+        """Measure with ``accumulation`` from now on.
+
+        Args:
+            why: the model needs it.
+        """
+        self._may_fall_back = False
+        if hasattr(self, "_source"):
+            self._source.detach()
+        self._watch(FALLBACK)
+        self.why = why
+
+    @property
+    def caveat(self) -> str:
+        """What to say beside every number; empty if nothing."""
+        if self.why:
+            return f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
+        if self.partial:
+            return (
+                f"a tracker: source {self.source!r} sees {len(self._indices[0])} of {len(self.parameters)} parameter "
+                "tensors; calibrate it against another source"
             )
-            for geometry in self.geometries
-        ]
+        return self._source.caveat
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.
@@ -130,13 +161,31 @@ class Probe:
         Args:
             loss_scale: factor the loss was multiplied with before the backward passes, as a GradScaler does.
             gradients_unscaled: whether ``.grad`` was divided by it again already.
+
+        Raises:
+            ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes found.
         """
-        watching, small = self.watching, self._source.collect()
+        watching, sample = self.watching, self._source.sample
+        failure: ConfigError | None = None
+        try:
+            small = self._source.collect()
+        except ConfigError as error:
+            failure = error
+        if watching and self._may_fall_back:
+            failure = self._agree(failure)
+        if failure is not None:
+            sample.forget()
+            if not self._may_fall_back:
+                self.start_at(self._step + 1)
+                raise failure
+            self.fall_back(str(failure))
         self.start_at(self._step + 1)
-        if not watching:
+        if failure is not None or not watching:
             return {}
         if small is None:
             return None
+        self._may_fall_back = False
+        sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
         small = combine(small, self._ranks)
         sizes = Sizes(small=small.size, big=small.examples, groups=small.groups)
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
@@ -190,6 +239,15 @@ class Probe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.detach()
+
+    def _agree(self, failure: ConfigError | None) -> ConfigError | None:
+        """The failure of this rank, or that of another one: ranks fall back together."""
+        if not self._ranks:
+            return failure
+        failed = torch.tensor([float(failure is not None)], device=self.parameters[0].device)
+        if not sum_over_ranks([failed], self._ranks)[0]:
+            return None
+        return failure or ConfigError("another rank cannot measure its part of the batch")
 
     def _whole(self, geometry: Geometry, indices: Sequence[int]) -> Statistics:
         """T of the whole step's gradients."""

@@ -14,6 +14,7 @@ from cbs.optimizers.base import optimizer, trainable
     lr_grid=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="adam",
     geometry="l1",
+    known_as=("adam", "adagrad", "adadelta", "rmsprop", "adan", "adabelief"),
     width_rule="adam",
     paper="Kingma & Ba 2015, arXiv 1412.6980",
 )

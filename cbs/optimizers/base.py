@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ class OptimizerSpec:
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
         geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
             :func:`cbs.noise_scale.matching.matched`.
+        classes: geometries of the classes of its own that it builds.
+        known_as: parts of class names, in lower case, by which it is known where others implement it.
         width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
         paper: author, year and arXiv number or venue.
         summary: one line.
@@ -48,15 +50,27 @@ class OptimizerSpec:
     width_rule: str
     paper: str
     summary: str
+    classes: Mapping[type, str] = field(default_factory=dict)
+    known_as: tuple[str, ...] = ()
 
 
 def optimizer(
-    name: str, *, lr_grid: tuple[float, ...], family: str, geometry: str, paper: str, width_rule: str = "adam"
+    name: str,
+    *,
+    lr_grid: tuple[float, ...],
+    family: str,
+    geometry: str | Mapping[type, str],
+    paper: str,
+    width_rule: str = "adam",
+    known_as: tuple[str, ...] | None = None,
 ) -> Callable[[Builder], Builder]:
     """Register a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer`` as an optimizer.
 
-    Its keyword-only parameters become the options, the first line of its docstring the summary.
+    Its keyword-only parameters become the options, the first line of its docstring the summary. ``geometry`` is that of
+    the classes it builds, the entry's own first, or one name where all of them are a library's. ``known_as`` is the
+    name without underscores when absent.
     """
+    classes = {} if isinstance(geometry, str) else geometry
 
     def decorate(build: Builder) -> Builder:
         options = {
@@ -72,10 +86,12 @@ def optimizer(
                 defaults=options,
                 lr_grid=lr_grid,
                 family=family,
-                geometry=geometry,
+                geometry=geometry if isinstance(geometry, str) else next(iter(geometry.values())),
                 width_rule=width_rule,
                 paper=paper,
                 summary=summary,
+                classes=classes,
+                known_as=(name.replace("_", ""),) if known_as is None else known_as,
             )
         )
         return build

@@ -61,8 +61,6 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         ValueError: if a value is outside its domain.
     """
 
-    geometry = "l2"
-
     def __init__(
         self,
         inner: Sequence[torch.optim.Optimizer],
@@ -185,7 +183,7 @@ def divide(
     "gauss_newton",
     lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="second order",
-    geometry="l2",
+    geometry={GaussNewton: "l2"},
     width_rule="spectral",
     paper="Abreu et al. 2025, arXiv 2510.09378",
 )

@@ -79,8 +79,6 @@ class KFAC(ProblemOptimizer):
         ValueError: if a value is outside its domain.
     """
 
-    geometry = "l2"
-
     def __init__(
         self,
         params: ParamsT,
@@ -314,7 +312,7 @@ def add(sums: dict[tuple[int, str], Sum], key: tuple[int, str], value: Tensor, p
     "kfac",
     lr_grid=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
     family="second order",
-    geometry="l2",
+    geometry={KFAC: "l2"},
     paper="Martens & Grosse 2015, arXiv 1503.05671",
     width_rule="none",
 )

@@ -118,7 +118,7 @@ class LAMB(AdamTrustRatio):
     "lamb",
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="trust ratio",
-    geometry="l1",
+    geometry={LAMB: "l1"},
     paper="You et al. 2020, arXiv 1904.00962",
     width_rule="spectral",
 )

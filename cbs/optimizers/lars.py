@@ -142,7 +142,7 @@ def _coefficient(group: dict[str, Any]) -> float:
     "lars",
     lr_grid=(0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
     family="trust ratio",
-    geometry="l2",
+    geometry={LARS: "l2"},
     paper="You et al. 2017, arXiv 1708.03888",
     width_rule="spectral",
 )

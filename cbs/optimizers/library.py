@@ -23,6 +23,7 @@ from torch import nn
 
 from cbs.errors import ConfigError, reason
 from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, trainable
+from cbs.optimizers.geometry import geometry_of
 from cbs.optimizers.routing import route
 
 TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
@@ -80,17 +81,8 @@ relative to the size of the weights, and with singular values of a fixed size. T
 WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
 """How the learning rate of a family moves with width where it is not Adam's way; see :mod:`cbs.optimizers.widths`."""
 
-GEOMETRIES = {
-    "l1": "adabound adagc adapnm adasmooth adatam ademamix adopt aida ano avagrad came diffgrad emofact emolynx "
-    "emonavi exadam fira focus ftrl galore grams kate laprop madgrad magma mars prodigy ranger sara "
-    "simplifiedademamix sm3 spam stablespam tiger vsgd yogi",
-    "nuclear": "dash kron soap splus",
-}
-"""Geometries of classes whose name does not say it: those with step entries of about 1, and those that step by Adam or
-the sign in Shampoo's basis or precondition with a Kronecker product."""
-
-_DEFAULT_LR = 1e-3
-"""Where a class has no default."""
+_DEFAULT_LR, _DEFAULT_GEOMETRY = 1e-3, "l2"
+"""Where a class has no default, or none is known."""
 
 
 class LibraryOptimizers:
@@ -215,10 +207,7 @@ def _look_up(table: dict[str, str], key: str) -> str | None:
 
 
 def _geometry(kind: type[torch.optim.Optimizer]) -> str:
-    from cbs.noise_scale.matching import geometry_of  # it imports optimizers
-
-    # A class is judged by its name, for which an object that was never set up will do.
-    return _look_up(GEOMETRIES, kind.__name__.lower()) or geometry_of(object.__new__(kind)) or "l2"
+    return geometry_of(kind) or _DEFAULT_GEOMETRY
 
 
 def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:

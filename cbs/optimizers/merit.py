@@ -183,7 +183,7 @@ class MERIT(AdamTrustRatio):
     "merit",
     lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
     family="trust ratio",
-    geometry="l1",
+    geometry={MERIT: "l1"},
     paper="MERIT, ICML 2025, arXiv 2508.20577",
     width_rule="spectral",
 )

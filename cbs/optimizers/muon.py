@@ -105,7 +105,7 @@ def shape_scale(shape: torch.Size, convention: str) -> float:
     "muon",
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
-    geometry="nuclear",
+    geometry={Muon: "nuclear"},
     width_rule="spectral",
     paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982",
 )

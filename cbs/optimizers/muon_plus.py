@@ -75,7 +75,7 @@ def normalize(matrix: Tensor, mode: str, eps: float) -> Tensor:
     "muon_plus",
     lr_grid=(4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
-    geometry="nuclear",
+    geometry={MuonPlus: "nuclear"},
     width_rule="spectral",
     paper="arXiv 2602.21545",
 )

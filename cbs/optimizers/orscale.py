@@ -122,7 +122,7 @@ class OrScale(SpectralOptimizer):
     "orscale",
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
-    geometry="nuclear",
+    geometry={OrScale: "nuclear"},
     width_rule="spectral",
     paper="arXiv 2605.07815",
 )

@@ -14,6 +14,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="adam",
     geometry="l1",
+    known_as=(),
     width_rule="adam",
     paper="Defazio et al. 2024, arXiv 2405.15682",
 )

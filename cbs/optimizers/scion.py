@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +66,6 @@ class SignBall(NormBallOptimizer):
     the last dimension.
     """
 
-    geometry: ClassVar[str] = "l1"
-
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The scaled signs."""
         return [momentum.sign() / momentum.shape[-1] for momentum in momenta]
@@ -75,8 +73,6 @@ class SignBall(NormBallOptimizer):
 
 class RootMeanSquareBall(NormBallOptimizer):
     """Scion in the root mean square of the entries, for everything else: ``lmo(d) = -radius d / rms(d)``."""
-
-    geometry: ClassVar[str] = "l2"
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The momenta with root mean square 1; 0 where a momentum is 0."""
@@ -88,7 +84,7 @@ class RootMeanSquareBall(NormBallOptimizer):
     "scion",
     lr_grid=(2**-14, 2**-13, 2**-12, 2**-11, 2**-10),
     family="spectral",
-    geometry="nuclear",
+    geometry={SpectralBall: "nuclear", SignBall: "l1", RootMeanSquareBall: "l2"},
     width_rule="none",
     paper="Pethick et al. 2025, arXiv 2502.07529",
 )

@@ -14,6 +14,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     lr_grid=(5e-2, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
     family="spectral",
     geometry="nuclear",
+    known_as=("shampoo", "splus", "kron"),
     width_rule="none",
     paper="Gupta et al. 2018, arXiv 1802.09568",
 )

@@ -14,6 +14,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     lr_grid=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
     family="sign",
     geometry="l1",
+    known_as=("sign", "rprop"),
     width_rule="adam",
     paper="Bernstein et al. 2018, arXiv 1802.04434",
 )

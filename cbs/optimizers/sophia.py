@@ -42,8 +42,6 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
         ValueError: if a value is outside its domain.
     """
 
-    geometry = "l1"
-
     def __init__(self, inner: torch.optim.Optimizer, *, gamma: float, interval: int) -> None:
         if not 0.0 < gamma < float("inf"):
             raise ValueError(f"gamma must be finite and above 0, got {gamma}")
@@ -103,7 +101,7 @@ def curvature_diagonal(function: ModelFunction, batch: Any, generator: torch.Gen
     "sophia",
     lr_grid=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
     family="second order",
-    geometry="l1",
+    geometry={SophiaG: "l1"},
     paper="Liu et al. 2023, arXiv 2305.14342",
 )
 def sophia(

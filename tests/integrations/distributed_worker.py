@@ -54,7 +54,7 @@ def lightning(_folder: Path, **source: str) -> dict[str, Any]:
 
 
 def _found(callback: Any) -> dict[str, Any]:
-    noise_scale = callback.noise_scale
+    noise_scale = callback.meter
     return {
         "source": noise_scale.probe.source,
         "estimate": noise_scale.estimate(),
@@ -90,7 +90,6 @@ if __name__ == "__main__":
         "huggingface, refused": refused,
         "lightning": lightning,
         "lightning, split": partial(lightning, source="split"),
-        "lightning, communication_hook": partial(lightning, source="communication_hook"),
     }
     ranks = [context.Process(target=_rank, args=(Path(sys.argv[1]), rank, cases)) for rank in range(RANKS)]
     for process in ranks:

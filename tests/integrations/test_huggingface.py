@@ -120,7 +120,7 @@ def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, Nois
     trained, callback, witness = run
     assert all(entry.get("grad_norm", 1.0) > 2 * trained.args.max_grad_norm for entry in trained.state.log_history)
     signal, noise = mean_moments(language_model(), witness.steps(2), loss)
-    estimate = callback.noise_scale.estimate()
+    estimate = callback.meter.estimate()
     assert estimate.steps == STEPS
     assert estimate.examples == 8 * STEPS
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
@@ -140,7 +140,7 @@ def test_every_training_log_has_the_noise_scale(run: tuple[Any, NoiseScaleCallba
     trained, callback, _ = run
     logs = [entry for entry in trained.state.log_history if "loss" in entry]
     assert [entry["step"] for entry in logs] == [STEPS // 2, STEPS]
-    estimate = callback.noise_scale.estimate()
+    estimate = callback.meter.estimate()
     assert logs[-1]["noise_scale/simple"] == estimate.value
     assert (logs[-1]["noise_scale/low"], logs[-1]["noise_scale/high"]) == estimate.interval
     assert all("noise_scale/simple" not in entry for entry in trained.state.log_history if "loss" not in entry)
@@ -163,8 +163,8 @@ def test_one_process_needs_no_source_and_no_accumulation(tmp_path: Path) -> None
         for weights, (batch,) in witness.steps(1)
     ]
     signal, noise = mean_moments(language_model(), halves, loss)
-    estimate = callback.noise_scale.estimate()
-    assert callback.noise_scale.probe.source == "split"
+    estimate = callback.meter.estimate()
+    assert callback.meter.probe.source == "split"
     assert estimate.examples == 4 * 5
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
@@ -188,7 +188,7 @@ def test_after_training_that_raised_the_model_is_left_on_request_or_with_the_cal
         if leave == "on request":
             callback = trained.pop_callback(NoiseScaleCallback)
             callback.detach()
-            assert callback.noise_scale.estimate().steps == 1
+            assert callback.meter.estimate().steps == 1
         del trained
         gc.collect()
         assert not watched(model), leave
@@ -206,8 +206,8 @@ def test_what_hides_the_model_is_refused(tmp_path: Path) -> None:
 def test_a_step_of_one_micro_batch_at_the_end_of_an_epoch_is_left_out(tmp_path: Path) -> None:
     callback = NoiseScaleCallback(source="accumulation")
     trainer(tmp_path, [callback], examples=20, max_steps=-1, num_train_epochs=1).train()
-    assert callback.noise_scale.estimate().steps == 2
-    assert callback.noise_scale.skipped == 1
+    assert callback.meter.estimate().steps == 2
+    assert callback.meter.skipped == 1
 
 
 def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
         if scale is not None:
             trained.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         trained.train()
-        estimates.append(callback.noise_scale.estimate())
+        estimates.append(callback.meter.estimate())
     assert estimates[1].steps == 3
     assert estimates[1].signal == pytest.approx(estimates[0].signal, rel=ROUNDING)
     assert estimates[1].noise == pytest.approx(estimates[0].noise, rel=ROUNDING)
@@ -237,7 +237,7 @@ def test_a_resumed_run_goes_on_with_its_averages(
     )
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
     callback = again.pop_callback(NoiseScaleCallback)
-    resumed, whole = callback.noise_scale.estimate(), run[1].noise_scale.estimate()
+    resumed, whole = callback.meter.estimate(), run[1].meter.estimate()
     assert resumed.steps == STEPS
     assert resumed.signal == pytest.approx(whole.signal, rel=ROUNDING)
     assert resumed.noise == pytest.approx(whole.noise, rel=ROUNDING)

@@ -149,7 +149,7 @@ def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, Nois
     module, callback, _ = run
     assert min(module.norms) > 0.02
     signal, noise = mean_moments(regression(), steps_of(module), loss)
-    estimate = callback.noise_scale.estimate()
+    estimate = callback.meter.estimate()
     assert estimate.steps == STEPS
     assert estimate.examples == 8 * STEPS
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
@@ -167,7 +167,7 @@ def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(run: tuple[Any, N
     _, callback, memory = run
     logs = [(step, metrics) for step, metrics in memory.logged if "noise_scale/simple" in metrics]
     assert [step for step, _ in logs] == [STEPS // 2 - 1, STEPS - 1]
-    estimate = callback.noise_scale.estimate()
+    estimate = callback.meter.estimate()
     found = [logs[-1][1][f"noise_scale/{name}"] for name in ("simple", "low", "high")]
     assert found == pytest.approx([estimate.value, estimate.low, estimate.high], rel=1e-6)  # Lightning logs float32
 
@@ -181,15 +181,15 @@ def test_one_process_needs_no_source_and_no_accumulation() -> None:
         for weights, (inputs, targets) in zip(module.weights, module.batches, strict=True)
     ]
     signal, noise = mean_moments(regression(), halves, loss)
-    estimate = callback.noise_scale.estimate()
-    assert callback.noise_scale.probe.source == "split"
+    estimate = callback.meter.estimate()
+    assert callback.meter.probe.source == "split"
     assert estimate.steps == len(halves)
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
 
 
 def test_parts_go_by_the_names_of_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
-    assert list(run[1].noise_scale.estimate("layer")) == ["network.0", "network.2"]
+    assert list(run[1].meter.estimate("layer")) == ["network.0", "network.2"]
 
 
 def test_nothing_is_left_on_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
@@ -208,14 +208,14 @@ def test_nothing_is_left_on_the_module_when_training_raises() -> None:
         fit(module, [callback, Raises()], accumulate_grad_batches=1)
     assert during == [True]
     assert not watched(module)
-    assert callback.noise_scale.estimate().steps == 1
+    assert callback.meter.estimate().steps == 1
 
 
 def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
     """The Trainer unscales before the hook. A power of two scales without rounding."""
     callback = NoiseScaleCallback(source="accumulation")
     fit(regression(), [callback], plugins=[Scaled("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))])
-    found, plain = callback.noise_scale.estimate(), run[1].noise_scale.estimate()
+    found, plain = callback.meter.estimate(), run[1].meter.estimate()
     assert found.steps == STEPS
     assert found.signal == pytest.approx(plain.signal, rel=1e-6)  # the scaler's inverse is a float32
     assert found.noise == pytest.approx(plain.noise, rel=1e-6)
@@ -226,7 +226,7 @@ def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
     fit(first, [NoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(tmp_path / "run.ckpt")
     fit(second, [callback], max_epochs=2, max_steps=STEPS, ckpt_path=tmp_path / "run.ckpt")
     signal, noise = mean_moments(regression(), steps_of(first) + steps_of(second), loss)
-    estimate = callback.noise_scale.estimate()
+    estimate = callback.meter.estimate()
     assert (len(first.weights), len(second.weights), estimate.steps) == (30, STEPS - 30, STEPS)
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
@@ -235,14 +235,14 @@ def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
 def test_a_batch_without_a_loss_is_left_out() -> None:
     callback = NoiseScaleCallback(source="split")
     fit(regression(skip=1), [callback], steps=2, accumulate_grad_batches=1)
-    assert callback.noise_scale.estimate().steps == 3
+    assert callback.meter.estimate().steps == 3
 
 
 def test_callback_for_the_other_namespace(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
     other = pytest.importorskip("pytorch_lightning")
     callback = NoiseScaleCallback(source="accumulation")
     fit(regression(other.LightningModule), [callback], other)
-    assert callback.noise_scale.estimate() == run[1].noise_scale.estimate()
+    assert callback.meter.estimate() == run[1].meter.estimate()
 
 
 def test_manual_optimization_is_refused() -> None:

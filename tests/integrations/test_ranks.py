@@ -45,7 +45,6 @@ def halves(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
 GROUPS = {
     "replicas": lambda own: own,
     "split": lambda own: [half for batch in own for half in halves(batch)],
-    "communication_hook": lambda own: [tuple(torch.cat(parts) for parts in zip(*own, strict=True))],
 }
 """What a source compares, from the micro-batches of a rank."""
 
@@ -56,7 +55,6 @@ GROUPS = {
         ("huggingface", "replicas", 1e-4),
         ("lightning", "replicas", 1e-10),
         ("lightning, split", "split", 1e-10),
-        ("lightning, communication_hook", "communication_hook", 1e-10),
     ],
 )
 def test_estimates_are_those_of_all_ranks(ranks: list[dict[str, Any]], case: str, source: str, rounding: float) -> None:

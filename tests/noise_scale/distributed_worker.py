@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
 from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
-from cbs.noise_scale.noise_scale import NoiseScale
 from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
 
@@ -137,9 +136,7 @@ def watch(model: nn.Module, source: str, run: Callable[[], None], geometries: Se
     watcher = SOURCES[source](model, parameters, geometries)
     watcher.attach()
     run()
-    small = watcher.collect()
-    if source == "accumulation":
-        small = combine(small, data_parallel_groups(model))
+    small = combine(watcher.collect(), watcher.ranks or data_parallel_groups(model))
     gradients = {i: torch.zeros_like(p) if p.grad is None else p.grad for i, p in enumerate(parameters)}
     result = {
         "small": vars(small),
@@ -218,7 +215,7 @@ def transposed() -> dict:
         (watched(inputs) - targets).square().mean().backward()
 
     watched = DistributedDataParallel(model())
-    return {**watch(watched, "communication_hook", step, (L2(), Squares())), "model": model()}
+    return {**watch(watched, "replicas", step, (L2(), Squares())), "model": model()}
 
 
 def some_ranks() -> dict | None:
@@ -227,40 +224,16 @@ def some_ranks() -> dict | None:
     group = dist.new_group(members)
     if dist.get_rank() not in members:
         return None
-    options = {"process_group": group}
-    found = {source: ddp(2, source, **options) for source in ("communication_hook", "replicas")}
+    found = ddp(2, "replicas", process_group=group)
     dist.destroy_process_group(group)
     return found
-
-
-def attached_again() -> dict:
-    """Gradients and what two sources see while one watches, none, both, and the other."""
-    plain, model = (DistributedDataParallel(network(), find_unused_parameters=True) for _ in range(2))
-    build = SOURCES["communication_hook"]
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    first, second = (build(model, parameters, (L2(),)) for _ in range(2))
-    result: dict[str, Any] = {"seen": [], "equal": []}
-    for begins, ends in ([first], []), ([], [first]), ([first, second], []), ([], [first]):
-        for source in begins:
-            source.attach()
-        for source in ends:
-            source.detach()
-        for each in plain, model:
-            each.zero_grad()
-            backward(each, 1, 4, branch=True)
-        result["seen"].append([None if small is None else vars(small) for small in (first.collect(), second.collect())])
-        expected = [p for p in plain.parameters() if p.requires_grad]
-        result["equal"].append(all(torch.equal(p.grad, e.grad) for p, e in zip(parameters, expected, strict=True)))
-    second.detach()
-    result["hooks"] = _module_hooks(plain), _module_hooks(model), sum(len(p._backward_hooks or ()) for p in parameters)
-    return {**result, "copied": type(copy.deepcopy(model)).__name__, "saved": len(pickle.dumps(model)) > 0}
 
 
 def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -> dict:
     """A training loop with the drop-in: what it says at the end, and where the weights went."""
     model = wrap(small_network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with NoiseScale(model, optimizer, source=source) as noise_scale:
+    with NoiseScaleMeter(model, optimizer, source=source) as noise_scale:
         for step in range(STEPS):
             optimizer.zero_grad()
             backward(model, micros, 4, first=step * micros)
@@ -274,14 +247,14 @@ def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -
     }
 
 
-def steps_of_a_probe(source: str) -> list[dict]:
+def steps_of_a_probe() -> list[dict]:
     """Three steps with an optimizer in between, as a training loop makes them."""
     model = network()
     model.branch.requires_grad_(False)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = []
-    with Probe(model, source=source) as probe:
+    with Probe(model, source="replicas") as probe:
         for _ in range(STEPS):
             optimizer.zero_grad()
             backward(model, 1, 4)
@@ -334,10 +307,6 @@ def refusals() -> dict[str, str]:
     evaluated = shard()
     with torch.no_grad():
         evaluated(batch(0, 0, 2)[0])
-    hooked, compressed = (DistributedDataParallel(network()) for _ in range(2))
-    hooked.register_comm_hook(None, allreduce_hook)
-    compressed._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
-    alone = DistributedDataParallel(network(), process_group=dist.new_subgroups(1)[0])
     inside = network()
     wrapper = DistributedDataParallel(inside)
     hidden = Probe(inside, source="accumulation")
@@ -346,11 +315,6 @@ def refusals() -> dict[str, str]:
         "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
         "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
         "whole": lambda: watch(evaluated, "replicas", int),
-        "hook": lambda: watch(hooked, "communication_hook", int),
-        "built-in hook": lambda: watch(compressed, "communication_hook", int),
-        "no ddp": lambda: watch(network(), "communication_hook", int),
-        "one rank": lambda: watch(alone, "communication_hook", int),
-        "synchronised twice": lambda: ddp(2, "communication_hook", synchronize=True),
         "big": lambda: whole_statistics(Squares(), dict(enumerate(shard().parameters()))),
     }
     said = {}
@@ -374,19 +338,13 @@ CASES: dict[str, Callable[[], Any]] = {
     "ddp, accumulation": lambda: ddp(1, "accumulation"),
     "ddp, accumulation, two micro-batches": lambda: ddp(2, "accumulation"),
     "ddp, communication hook": with_communication_hook,
-    "hook": lambda: ddp(1, "communication_hook"),
-    "hook, two micro-batches": lambda: ddp(2, "communication_hook"),
-    "hook, bucket views": lambda: ddp(2, "communication_hook", gradient_as_bucket_view=True),
-    "hook, static graph": lambda: ddp(1, "communication_hook", static_graph=True),
-    "hook, unequal ranks": lambda: ddp(2, "communication_hook", sizes=SIZES),
-    "hook, unused parameters": lambda: ddp(1, "communication_hook", find_unused_parameters=True),
-    "hook, transposed": transposed,
-    "hook, attached again": attached_again,
-    "some ranks": some_ranks,
-    "probe": lambda: {source: steps_of_a_probe(source) for source in ("replicas", "communication_hook")},
+    "ddp, static graph": lambda: ddp(1, "replicas", static_graph=True),
+    "ddp, transposed": transposed,
+    "ddp, some ranks": some_ranks,
+    "probe": steps_of_a_probe,
     **{
         f"training, {source}, {micros}": partial(training, source, micros, DistributedDataParallel)
-        for source in ("communication_hook", "replicas", "accumulation", "split")
+        for source in ("replicas", "accumulation", "split")
         for micros in (1, 2)
     },
     **{f"training, fsdp, {source}": partial(training, source, 2, shard_small) for source in ("auto", "replicas")},

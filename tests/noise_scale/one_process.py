@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.noise_scale import NoiseScale
+from cbs.noise_scale.meter import NoiseScaleMeter
 from tests.noise_scale.distributed_worker import STEPS, batch, loss, network, small_network
 
 EXACT = {"rtol": 1e-9, "atol": 1e-15}
@@ -61,16 +61,11 @@ def means(gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack([gradient[i] for gradient in gradients]).mean(0) for i in range(len(gradients[0]))]
 
 
-def groups_of_ranks(gradients: list[list[Tensor]], micros: int) -> list[list[Tensor]]:
-    """Mean gradient of every rank, from those of its micro-batches."""
-    return [means(gradients[start : start + micros]) for start in range(0, len(gradients), micros)]
-
-
-def training(world: int, micros: int, source: str) -> tuple[NoiseScale, nn.Module]:
+def training(world: int, micros: int, source: str) -> tuple[NoiseScaleMeter, nn.Module]:
     """The training loop of all ranks in one process, every group of a source a micro-batch of its own."""
     model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with NoiseScale(model, optimizer, source="accumulation") as noise_scale:
+    with NoiseScaleMeter(model, optimizer, source="accumulation") as noise_scale:
         for step in range(STEPS):
             optimizer.zero_grad()
             groups = [
@@ -87,9 +82,6 @@ def training(world: int, micros: int, source: str) -> tuple[NoiseScale, nn.Modul
 
 def _groups(rank: int, numbers: Sequence[int], source: str) -> list[tuple[Tensor, Tensor]]:
     micro_batches = [batch(rank, number, 4) for number in numbers]
-    if source == "communication_hook":
-        inputs, targets = zip(*micro_batches, strict=True)
-        return [(torch.cat(inputs), torch.cat(targets))]
     if source == "split":
         return [(inputs[half], targets[half]) for inputs, targets in micro_batches for half in (slice(2), slice(2, 4))]
     return micro_batches

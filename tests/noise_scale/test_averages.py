@@ -93,7 +93,7 @@ def test_memory_does_not_grow() -> None:
         averages.add(8, signal, noise)
         if index in (1000, 6000):
             sizes.append(len(pickle.dumps(averages.state_dict())))
-    assert len(averages.state_dict()["block_steps"]) <= MOST_BLOCKS
+    assert len(averages.state_dict()["blocks"]) <= MOST_BLOCKS
     assert sizes[1] < 2 * sizes[0]
     assert averages.steps == averages.estimate().steps == 6000
 

@@ -11,11 +11,10 @@ from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
 pytestmark = pytest.mark.parametrize("world", [2, 4])
 
 
-@pytest.mark.parametrize("source", ["replicas", "communication_hook"])
-def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int, source: str) -> None:
+def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int) -> None:
     for rank in range(world):
-        assert len(ranks[world][rank]["probe"][source]) == STEPS
-        for step in ranks[world][rank]["probe"][source]:
+        assert len(ranks[world][rank]["probe"]) == STEPS
+        for step in ranks[world][rank]["probe"]:
             model = network()
             model.load_state_dict(step["weights"])
             gradients = group_gradients(world, 1, EVEN, model=model)
@@ -32,7 +31,7 @@ def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int, sou
     [
         *[
             (f"training, {source}, {micros}", source, micros)
-            for source in ("communication_hook", "replicas", "accumulation", "split")
+            for source in ("replicas", "accumulation", "split")
             for micros in (1, 2)
         ],
         *[(f"training, fsdp, {source}", "replicas", 2) for source in ("auto", "replicas")],

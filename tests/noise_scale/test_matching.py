@@ -10,7 +10,8 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.matching import leaves, matched
-from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer
+from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer, optimizer
+from cbs.optimizers.geometry import geometry_of
 
 
 def model() -> nn.Module:
@@ -82,6 +83,45 @@ def test_third_parties_are_known_by_name(name: str, geometry: str) -> None:
 def test_a_subclass_is_what_it_derives_from() -> None:
     assert matched(third_party("MyVeryOwn", torch.optim.SGD)) == "l2"
     assert matched(third_party("Lioness", torch.optim.SGD)) == "l1"
+
+
+def test_an_optimizer_that_is_registered_needs_to_say_it_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Directional(torch.optim.SGD):
+        """Its name says nothing, and its base class something else."""
+
+    class Derived(Directional):
+        pass
+
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
+    optimizers = [Directional(parameters, lr=0.1), Derived(parameters, lr=0.1), third_party("FusedOurs")]
+    assert [geometry_of(type(entry)) for entry in optimizers] == ["l2", "l2", None]
+
+    def build(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """One."""
+        return Directional(model.parameters(), lr=lr)
+
+    monkeypatch.setattr(OPTIMIZERS, "_entries", dict(OPTIMIZERS._entries))
+    declare = optimizer("ou_rs", lr_grid=(0.1, 0.2), family="sign", geometry={Directional: "l1"}, paper="none")
+    assert declare(build) is build
+    assert (OPTIMIZERS["ou_rs"].geometry, OPTIMIZERS["ou_rs"].known_as) == ("l1", ("ours",))
+    assert [matched(entry) for entry in optimizers] == ["l1", "l1", "l1"]
+
+
+def test_what_several_entries_speak_for_is_spectral_first_and_adam_last() -> None:
+    assert matched(third_party("LionMuon")) == "nuclear"
+    assert matched(third_party("AdamSGD")) == "l2"
+    assert matched(third_party("ScheduleFreeSGD")) == "l2"
+
+
+def test_a_composite_of_the_registry_is_what_it_is_registered_as() -> None:
+    built = build_optimizer(Choice(name="gauss_newton"), model(), 0.1)
+    assert type(leaves(built)[0]).__name__ == "Muon"
+    assert matched(built) == "l2"
+
+
+def test_a_class_of_a_library_is_what_the_catalogue_says() -> None:
+    assert matched(third_party("Yogi")) == OPTIMIZERS["yogi"].geometry == "l1"
+    assert matched(third_party("DASH")) == "nuclear"
 
 
 def test_a_class_may_say_so_itself() -> None:

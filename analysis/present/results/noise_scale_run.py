@@ -29,6 +29,7 @@ def _(found: MeasuredRun) -> Presentation:
     table = scales(run)
     by_phase = pivot(table.rows, Column("", "label", "geometry"), Column("last_examples", "value", interval=_interval))
     loss = ", ".join(f"{number(phase['train_loss'], 4)} up to {phase['last_examples']:,}" for phase in phases)
+    tokens = [f"a {unit} is {run['tokens_per_example']:,} tokens"] if run["tokens_per_example"] else []
     layers = [({"layer": name}, entry) for name, entry in phases[-1]["layers"].items()]
     columns = (
         Column("layer", heading="layer", name=True),
@@ -38,7 +39,7 @@ def _(found: MeasuredRun) -> Presentation:
     )
     return Presentation(
         shown=[
-            replace(by_phase, title=title, lines=[f"mean training loss: {loss}", *_notes(run)]),
+            replace(by_phase, title=title, lines=[f"mean training loss: {loss}", *tokens, *_notes(run)]),
             Table(columns=columns, rows=layers, title=f"By layer, last phase, {said}", asked="wide"),
         ],
         tables={"noise_scale": table},
@@ -63,7 +64,7 @@ def scales(run: dict[str, Any]) -> Table:
     ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
 
     Args:
-        run: :meth:`cbs.noise_scale.run.NoiseScaleRun.to_json`.
+        run: :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):

@@ -35,14 +35,17 @@ class Geometry(Protocol):
     norms_suffice: bool
 
     def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
-        """Take notice of the parameter tensors that are measured and of the optimizer that moves them.
+        """Take notice of the parameter tensors that are measured and of the optimizer that moves them; by default of
+        neither.
 
         Raises:
             ConfigError: if this geometry needs an optimizer, or another one.
         """
+        return
 
     def covers(self, index: int) -> bool:
-        """Whether parameter tensor ``index`` counts; sources skip those that do not."""
+        """Whether parameter tensor ``index`` counts, as all do by default; sources skip those that do not."""
+        return True
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         """Sum of T over the gradients of several groups, in float32 or better.

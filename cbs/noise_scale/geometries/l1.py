@@ -3,18 +3,17 @@ r"""The geometry of sign methods: :math:`B_{\ell_1} = (\|\sigma\|_1/\|G\|_1)^2` 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Statistics
+from cbs.noise_scale.geometries.base import Geometry, Statistics
 from cbs.noise_scale.moments import Sizes
 
 
 @GEOMETRIES.register("l1")
-class L1:
+class L1(Geometry):
     r"""The noise scale of signSGD, Signum, Lion and, by kinship, the Adam family.
 
     Noise is :math:`\|\sigma\|_1`, with :math:`\sigma_i` the standard deviation of coordinate i of a single example's
@@ -35,12 +34,6 @@ class L1:
     symbol = r"B_{\ell_1}"
     exponent = 2
     norms_suffice = False
-
-    def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
-        pass
-
-    def covers(self, index: int) -> bool:
-        return True
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         squares = gradients.to(torch.promote_types(gradients.dtype, torch.float32)).square()

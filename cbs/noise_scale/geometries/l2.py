@@ -2,18 +2,16 @@ r"""The Euclidean geometry: :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Statistics, vector
+from cbs.noise_scale.geometries.base import Geometry, Statistics, vector
 from cbs.noise_scale.moments import Sizes, solve_moments
 
 
 @GEOMETRIES.register("l2")
-class L2:
+class L2(Geometry):
     r"""The simple noise scale, the one for plain and momentum SGD.
 
     Signal and noise are the two-batch solution of :math:`T(g) = |g|^2` and unbiased for :math:`|G|^2` and
@@ -25,12 +23,6 @@ class L2:
     symbol = r"B_{\mathrm{simple}}"
     exponent = 1
     norms_suffice = True
-
-    def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
-        pass
-
-    def covers(self, index: int) -> bool:
-        return True
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         dtype = torch.promote_types(gradients.dtype, torch.float32)

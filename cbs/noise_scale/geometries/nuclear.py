@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.geometries.base import Statistics
-from cbs.noise_scale.matching import geometry_of, leaves
+from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
+from cbs.optimizers.geometry import geometry_of
 
 
 @GEOMETRIES.register("nuclear")
@@ -85,7 +86,7 @@ def _root_traces(matrices: Tensor) -> Tensor:
 
 def _spectral(optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
     for part in leaves(optimizer) if optimizer is not None else []:
-        if geometry_of(part) == "nuclear":
+        if geometry_of(type(part)) == "nuclear":
             for group in part.param_groups:
                 for parameter in group["params"]:
                     # Muons that run Adam too mark, in the group or in the state, which tensors are whose.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from cbs.noise_scale.distributed import initialized
 from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.plan import plan
 from cbs.noise_scale.layers.recorder import Recorder
-from cbs.noise_scale.layers.separation import FirstOutput
+from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
-from cbs.noise_scale.sources.base import Small
+from cbs.noise_scale.small_batch import Small
+
+CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Measured steps in which it is checked that examples do not mix, and every multiple of the last: what they do to each
+other may depend on the batch and on what the model has learnt."""
 
 
 class InsideBackward:
@@ -29,7 +34,7 @@ class InsideBackward:
     """
 
     micro_batches = 1
-    over_ranks = False
+    ranks: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -48,6 +53,9 @@ class InsideBackward:
         self._geometries = geometries
         self._groups = groups
         self.active = True
+        self.sample = GradientSample(parameters)
+        self._separation = Separation(model, self._passes, self._due)
+        self._measured = 0
         self._layers: list[Layer] = []
         self._handles: list[RemovableHandle] = []
 
@@ -56,20 +64,19 @@ class InsideBackward:
 
     def attach(self) -> None:
         watched = [index for index in range(len(self._parameters)) if self.watched(index)]
-        self._recorder = Recorder(self._passes, self._parameters, self._names, watched, self._geometries, self._groups)
+        self._recorder = Recorder(
+            self._passes, self._separation, self._parameters, self._names, watched, self._geometries, self._groups
+        )
         self._layers = plan(self._model, {id(self._parameters[index]): index for index in watched}, self._recorder)
         for layer in self._layers:
             layer.install(lambda: self.active)
-        # Where ranks communicate, gradients are wanted one by one, as early as possible.
-        if not initialized():
-            copied = {index for layer in self._layers if layer.copied for index in layer.watched.values()}
-            self._recorder.copied = sorted(copied)
         self._passes.attach()
-        self._handles = [self._parameters[index].register_hook(self._check(index)) for index in watched]
-        self._handles.append(FirstOutput(self._model, self._recorder, [self._parameters[i] for i in watched]).handle)
+        self._separation.attach()
+        self._handles = [self._parameters[index].register_hook(self._look(index)) for index in watched]
 
     def detach(self) -> None:
         self._passes.detach()
+        self._separation.detach()
         for layer in self._layers:
             layer.remove()
         for handle in self._handles:
@@ -77,11 +84,24 @@ class InsideBackward:
         self._layers, self._handles = [], []
 
     def collect(self) -> Small | None:
-        return self._recorder.collect()
+        found = self._recorder.collect()
+        self._measured += found is not None
+        return found
 
-    def _check(self, index: int) -> Callable[[Tensor], None]:
-        def check(gradient: Tensor | None) -> None:
-            if self.active and gradient is not None and not self._recorder.checking:
-                self._recorder.completeness.check(index, gradient)
+    @property
+    def caveat(self) -> str:
+        why_not = self._separation.why_not
+        return f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
 
-        return check
+    def _due(self) -> bool:
+        """Whether to check in this step that examples do not mix, see :data:`CHECKED`."""
+        coming = self._measured + 1
+        return self.active and (coming in CHECKED or coming % CHECKED[-1] == 0)
+
+    def _look(self, index: int) -> Callable[[Tensor], None]:
+        def look(gradient: Tensor | None) -> None:
+            if self.active and gradient is not None:
+                self.sample.add(index, gradient)
+                self._recorder.found(index, gradient)
+
+        return look

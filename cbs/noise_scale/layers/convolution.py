@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import pad, unfold
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
+
+UNFOLDED_POSITIONS = 32
+"""Positions of an output up to which unfolded activations are multiplied."""
 
 
 class ConvolutionWeight(Contribution):
@@ -40,24 +43,43 @@ class ConvolutionWeight(Contribution):
 
     def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
         size = self._inputs.shape[0] // self.groups
-        return torch.stack([self._gradient(slice(group * size, (group + 1) * size)) for group in range(start, stop)])
+        if size == 1:
+            return self._of_examples(slice(start, stop))
+        return torch.stack([self._of(slice(group * size, (group + 1) * size)) for group in range(start, stop)])
 
     def total(self) -> Tensor:
-        return self._gradient(slice(None))
+        return self._of(slice(None))
 
-    def _gradient(self, part: slice) -> Tensor:
+    def _of(self, part: slice) -> Tensor:
+        """The gradient of some examples together."""
+        return self._gradient(self._gradients[part], self._inputs[part], self._weight, self._module.groups)
+
+    def _of_examples(self, part: slice) -> Tensor:
+        """The gradients of single examples: a product with unfolded activations where these are few, else one
+        convolution with the channels of all examples side by side."""
+        module, weight = self._module, self._weight
+        gradients, inputs = self._gradients[part], self._inputs[part]
+        examples, positions = len(gradients), gradients[0, 0].numel()
+        if weight.ndim == 4 and module.groups == 1 and positions <= UNFOLDED_POSITIONS:
+            columns = unfold(inputs, module.kernel_size, module.dilation, self._padding, module.stride)
+            return torch.bmm(gradients.flatten(2), columns.mT).view(examples, *weight.shape)
+        joined = weight.new_empty(examples * len(weight), *weight.shape[1:])  # of the size alone something is made
+        gradients, inputs = (tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in (gradients, inputs))
+        return self._gradient(gradients, inputs, joined, examples * module.groups).view(examples, *weight.shape)
+
+    def _gradient(self, gradients: Tensor, inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
         module = self._module
         return torch.ops.aten.convolution_backward(
-            self._gradients[part],
-            self._inputs[part],
-            self._weight,
+            gradients,
+            inputs,
+            weight,
             None,
             module.stride,
             self._padding,
             module.dilation,
             False,
             [0] * len(module.stride),
-            module.groups,
+            groups,
             [False, True, False],
         )[1]
 

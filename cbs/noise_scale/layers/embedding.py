@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
@@ -11,6 +13,7 @@ from cbs.noise_scale.layers.contribution import Contribution, Products, accumula
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.scratch import Scratch
+from cbs.noise_scale.layers.shared import are_places, with_shared_parameters
 
 DENSE_ADVANTAGE = 4
 """Rows of tables that may be written per row looked up, before sorting the lookups is the cheaper way."""
@@ -90,6 +93,10 @@ class Embedding(Layer):
     types = (nn.Embedding,)
     names = ("weight",)
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._places: dict[torch.Size, bool] = {}
+
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:
         if module.scale_grad_by_freq:
@@ -104,16 +111,14 @@ class Embedding(Layer):
         output = embedding(input, weight, module.padding_idx, module.max_norm, module.norm_type)  # type: ignore[arg-type]
         return output, (input,)
 
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        return module.padding_idx is None and module.max_norm is None
-
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        tables = copies["weight"]
-        groups, entries, width = tables.shape
-        offsets = torch.arange(0, groups * entries, entries, device=input.device)
-        ids = input.reshape(groups, -1) + offsets[:, None]
-        return embedding(ids, tables.reshape(-1, width)).view(*input.shape, width)
+    def watch(self, input: Tensor) -> Tensor:
+        current = self.recorder.enter(self.name)
+        if current is not None:
+            if input.shape not in self._places:
+                self._places[input.shape] = are_places(input, current.examples)
+            if self._places[input.shape]:
+                return with_shared_parameters(self, input)  # type: ignore[no-any-return]
+        return super().watch(input)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
-from cbs.noise_scale.layers.forward_pass import refuse_second_derivatives
-from cbs.noise_scale.layers.separation import check_separation
-
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.forward_pass import Pass
-    from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.shared import Shared, with_shared_parameters
 
 
 class Layer:
@@ -35,14 +32,16 @@ class Layer:
         recorder: where contributions go.
 
     Attributes:
-        types: module types of this kind; subclasses of them that keep their ``forward`` included.
+        types: module types of this kind, or their qualified names where a package need not be installed; subclasses of
+            them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
+        alone: whether modules without parameters to watch are watched, too.
         whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
-        copied: whether to use copies of the parameters where there are some, see :mod:`cbs.noise_scale.layers.copies`.
     """
 
-    types: ClassVar[tuple[type[nn.Module], ...]] = ()
+    types: ClassVar[tuple[type[nn.Module] | str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
@@ -50,10 +49,13 @@ class Layer:
         self.name = name
         self.watched = watched
         self.recorder = recorder
-        own = [parameter for parameter in module._parameters.values() if parameter is not None]
-        self.copied = len(watched) == len(own) and self.takes_copies(module)
         self.original = module.forward
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
+
+    @classmethod
+    def names_of(cls, module: nn.Module) -> tuple[str, ...]:
+        """Attribute names of the parameters this kind knows of a module; none if it does not know the module."""
+        return cls.names
 
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:
@@ -62,20 +64,6 @@ class Layer:
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
-        raise NotImplementedError
-
-    @classmethod
-    def takes_copies(cls, module: nn.Module) -> bool:
-        """Whether :meth:`by_group` is known for a module with all its parameters watched."""
-        return cls.by_group is not Layer.by_group
-
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        """The output, from one copy of the parameters per group, differentiated by autograd alone.
-
-        Args:
-            input: a first dimension that the groups divide.
-            copies: by attribute name, shape ``[groups, *parameter.shape]``.
-        """
         raise NotImplementedError
 
     def contributions(
@@ -119,46 +107,39 @@ class Layer:
             del self.module.forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self.active() and torch.is_grad_enabled()) or self.recorder.paused:
-            return self.original(*args, **kwargs)
+        recorder = self.recorder
         if torch.compiler.is_compiling():
             return _outside_compiler(self, *args, **kwargs)
+        if recorder.separation.looking:
+            recorder.separation.look(self.name, self.examples_first(args), kwargs)
+        if not (self.active() and torch.is_grad_enabled()) or recorder.paused:
+            return self.unwatched(*args, **kwargs)
         return self.watch(*args, **kwargs)
+
+    def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Positional arguments, the first dimension of the first of them that of the examples."""
+        return args
+
+    def unwatched(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass that will not be differentiated."""
+        return self.original(*args, **kwargs)
 
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
+        if isinstance(input, Shared):
+            return with_shared_parameters(self, input)  # type: ignore[no-any-return]
         own = self.module._parameters
         for attribute, parameter in zip(self.watched, self.parameters, strict=True):
             if own.get(attribute) is not parameter:
                 return self.original(input)
-        current = self.recorder.enter(self)
-        if current.copies and self.copied:
-            copies = current.copies_for(self, input)
-            if copies is not None:
-                return self._with_copies(input, current, copies)
+        current = self.recorder.enter(self.name)
+        if current is None:
+            return self.original(input)
         current.count(self.watched.values())
         if self.whole:
             return _tap(input, None, self, current, *self.parameters)
         output, saved = self.run(input)
         return _tap(output, saved, self, current, *self.parameters)
-
-    def _with_copies(self, input: Tensor, current: Pass, copies: dict[str, Tensor]) -> Tensor:
-        if input.shape[0] != 1 or current.examples == 1:
-            output = self.by_group(input, copies)
-        else:
-            run = current.runs[0]
-            output = self.by_group(input.expand(run.groups, *input.shape[1:]), copies)
-            output = output.unsqueeze(1).expand(run.groups, run.size, *output.shape[1:]).flatten(0, 1)
-        if not self.recorder.checked:
-            output.register_hook(self._check(current.examples))
-        return output
-
-    def _check(self, examples: int) -> Callable[[Tensor], None]:
-        def check(gradient: Tensor) -> None:
-            if self.recorder.checking:
-                check_separation(self.name, gradient, examples)
-
-        return check
 
     def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Record the contributions of all groups.
@@ -171,14 +152,20 @@ class Layer:
         Returns:
             Gradient of the input where the kind computes it (of the output where not), gradients of the parameters.
         """
+        recorder = self.recorder
         rows = gradient.shape[0] if gradient.ndim else 0
         if rows != current.examples:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
-                raise self.mixed_up(rows, current.examples)
-        if self.recorder.checking:
-            check_separation(self.name, gradient, current.examples)
+                recorder.fail(self.mixed_up(rows, current.examples))
         repeated = rows > 1 and saved[0].shape[0] == 1
+        if recorder.failure is not None:
+            summed = gradient.sum(0, keepdim=True) if repeated else gradient
+            whole, inputs = self.contributions(1, saved, summed)
+            gradients = [
+                whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
+            ]
+            return (summed if inputs is None else inputs), None, None, None, *gradients
         if repeated or len(current.runs) > 1:
             found, inputs = self._by_run(current, saved, gradient, repeated)
         else:
@@ -186,11 +173,8 @@ class Layer:
             found = [first]
         if inputs is None:
             inputs = gradient.sum(0, keepdim=True) if repeated else gradient
-        if self.recorder.checking:
-            return inputs, None, None, None, *[None] * len(self.watched)
-        take = self.recorder.take
         gradients = [
-            take(current, index, [contributions[attribute] for contributions in found])
+            recorder.take(current, index, [contributions[attribute] for contributions in found])
             for attribute, index in self.watched.items()
         ]
         return inputs, None, None, None, *gradients
@@ -228,8 +212,10 @@ class Layer:
 
 @torch.compiler.disable
 def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-    layer.recorder.compiled = True
-    return layer.watch(*args, **kwargs)
+    layer.recorder.fail(
+        ConfigError(f"layer {layer.name!r} is called from compiled code; use the source 'accumulation'")
+    )
+    return layer.original(*args, **kwargs)
 
 
 class Tap(torch.autograd.Function):
@@ -254,7 +240,7 @@ class Tap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer = ctx.layer
         refuse_second_derivatives(f"layer {layer.name!r}")
-        if torch._C._is_any_autocast_enabled():
+        if torch.is_autocast_enabled(gradient.device.type):
             with torch.autocast(gradient.device.type, enabled=False):
                 return layer.backward(ctx.current, ctx.saved_tensors, gradient)
         return layer.backward(ctx.current, ctx.saved_tensors, gradient)

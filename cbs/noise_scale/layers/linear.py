@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -18,7 +20,7 @@ from cbs.noise_scale.layers.contribution import (
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
 
-GRAM_ADVANTAGE = 16
+GRAM_ADVANTAGE = 32
 """Multiplications a group may spend on Gram matrices, per entry of the weight whose gradient need not be written."""
 
 
@@ -72,21 +74,12 @@ class LinearWeight(Contribution):
 class Linear(Layer):
     """Watches an ``nn.Linear``."""
 
-    types = (nn.Linear,)
+    types: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.Linear,)
     names = ("weight", "bias")
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
         return output, (cast(input, output.dtype),)
-
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        weights = copies["weight"]
-        rows = input.reshape(len(weights), -1, input.shape[-1])
-        if "bias" in copies:
-            output = torch.baddbmm(copies["bias"].unsqueeze(1), rows, weights.mT)
-        else:
-            output = torch.bmm(rows, weights.mT)
-        return output.view(*input.shape[:-1], -1)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
@@ -97,4 +90,24 @@ class Linear(Layer):
             found["weight"] = LinearWeight(saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients)
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
+        return found, None
+
+
+@LAYERS.register("conv1d_of_transformers")
+class TransposedLinear(Linear):
+    """Watches the linear layer of GPT-2 in transformers, whose weight is ``[in, out]``."""
+
+    types = ("transformers.pytorch_utils.Conv1D",)
+
+    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output = linear(input, self.value("weight").t(), self.value("bias"))  # type: ignore[union-attr, arg-type]
+        return output, (cast(input, output.dtype),)
+
+    def contributions(
+        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
+    ) -> tuple[dict[str, Contribution], None]:
+        found, _ = super().contributions(groups, saved, gradient)
+        weight = found.get("weight")
+        if isinstance(weight, LinearWeight):
+            found["weight"] = LinearWeight(weight.gradients, weight.inputs)
         return found, None

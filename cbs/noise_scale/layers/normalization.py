@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, layer_norm, rms_norm
+from torch.nn.functional import rms_norm
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
@@ -18,17 +17,6 @@ FUSED_NUMEL = 2**15
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 """Looked up once: on small models that takes as long as the call."""
-
-
-def one_by_one(norm: Callable[..., Tensor], module: Any, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-    """The output of a normalisation over the last dimensions, by one call per group with its copies."""
-    parts = zip(input.chunk(len(copies["weight"])), *(copy.unbind() for copy in copies.values()), strict=True)
-    return torch.cat(
-        [
-            norm(part, module.normalized_shape, **dict(zip(copies, own, strict=True)), eps=module.eps)
-            for part, *own in parts
-        ]
-    )
 
 
 @LAYERS.register("layer_norm")
@@ -70,9 +58,6 @@ class LayerNorm(Layer):
                 found[name] = Dense(torch.stack([*part, last]), total)
         return found, inputs
 
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        return one_by_one(layer_norm, self.module, input, copies)
-
     def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         inputs, mean, rstd = saved
         found = {}
@@ -103,9 +88,6 @@ class RMSNorm(Layer):
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
 
-    def by_group(self, input: Tensor, copies: dict[str, Tensor]) -> Tensor:
-        return one_by_one(rms_norm, self.module, input, copies)
-
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[dict[str, Contribution], None]:
@@ -120,20 +102,36 @@ class GroupNorm(Layer):
 
     types = (nn.GroupNorm,)
     names = ("weight", "bias")
+    whole = True
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        module = self.module
-        return group_norm(input, module.num_groups, self.value("weight"), self.value("bias"), module.eps), (input,)
+        module, input = self.module, input.contiguous()
+        output, mean, rstd = torch.native_group_norm(
+            input, self.value("weight"), self.value("bias"), *_sizes(input), module.num_groups, module.eps
+        )
+        return output, (cast(input, output.dtype), mean, rstd)
 
     def contributions(
         self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
-        inputs = saved[0]
+    ) -> tuple[dict[str, Contribution], Tensor]:
+        values, mean, rstd = saved
+        gradient, parts = gradient.contiguous(), self.module.num_groups
+        inputs = torch.ops.aten.native_group_norm_backward(
+            gradient, values, mean, rstd, self.value("weight"), *_sizes(values), parts, [True, False, False]
+        )[0]
+        examples, channels, _ = _sizes(values)
+        flat = gradient.view(examples, channels, -1)
+        bias = flat.sum(2, dtype=accumulator(gradient.dtype))
         found = {}
         if "weight" in self.watched:
-            values = inputs.to(accumulator(inputs.dtype))
-            found["weight"] = group_norm(values, self.module.num_groups, eps=self.module.eps) * gradient
+            weight = torch.linalg.vecdot(flat.to(bias.dtype), values.view_as(flat).to(bias.dtype))
+            weight = weight.view(examples, parts, -1) - bias.view(examples, parts, -1) * mean.unsqueeze(2)
+            found["weight"] = weight * rstd.unsqueeze(2)
         if "bias" in self.watched:
-            found["bias"] = gradient.to(accumulator(gradient.dtype))
-        shape = (groups, -1, gradient.shape[1], gradient[0, 0].numel())
-        return {name: Dense(value.reshape(shape).sum((1, 3))) for name, value in found.items()}, None
+            found["bias"] = bias
+        return {name: Dense(value.reshape(groups, -1, channels).sum(1)) for name, value in found.items()}, inputs
+
+
+def _sizes(values: Tensor) -> tuple[int, int, int]:
+    """Examples, channels and positions."""
+    return values.shape[0], values.shape[1], values[0, 0].numel()

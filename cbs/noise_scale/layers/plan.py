@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cbs.errors import ConfigError
@@ -25,9 +24,6 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     Raises:
         ConfigError: if a module cannot be watched.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise _refusal(name, module, "mixes the examples of a batch, so that a group has no gradient of its own")
     layers: list[Layer] = []
     seen: set[int] = set()
 
@@ -36,15 +32,15 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
             return
         seen.add(id(module))
         watched = {attribute: indices[key] for attribute, key in _owned(module) if key in indices}
-        if watched and _is_called(module):
+        kind = _kind(module, watched)
+        if (watched or kind.alone) and _is_called(module):
             if isinstance(vars(module).get("forward"), Layer):
                 raise ConfigError(f"layer {name!r} is watched already; detach the other probe first")
-            kind = _kind(module, watched)
             why = kind.refuse(module)
             if why is not None:
                 raise _refusal(name, module, why)
             layers.append(kind(module, name, watched, recorder))
-        if not isinstance(module, _WITH_DESCENDANTS):
+        if not _uses_descendants(module):
             for child_name, child in module.named_children():
                 visit(f"{name}.{child_name}" if name else child_name, child)
 
@@ -52,8 +48,17 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     return layers
 
 
-_WITH_DESCENDANTS = (nn.MultiheadAttention, ParametrizationList)
-"""Modules that use the parameters of their descendants instead of calling them."""
+_WITH_DESCENDANTS = (
+    nn.MultiheadAttention,
+    ParametrizationList,
+    "transformers.models.mamba.modeling_mamba.MambaMixer",
+    "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
+)
+"""Modules that use the parameters of their descendants instead of calling them, or as well."""
+
+
+def _uses_descendants(module: nn.Module) -> bool:
+    return any(_is(module, type_) for type_ in _WITH_DESCENDANTS)
 
 
 def _is_called(module: nn.Module) -> bool:
@@ -67,7 +72,7 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
         if parameter is not None:
             yield name, id(parameter)
     for child_name, child in module.named_children():
-        if isinstance(module, _WITH_DESCENDANTS) or not _is_called(child):
+        if _uses_descendants(module) or not _is_called(child):
             for name, key in _owned(child):
                 yield f"{child_name}.{name}", key
 
@@ -75,10 +80,19 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
 def _kind(module: nn.Module, watched: dict[str, int]) -> type[Layer]:
     """The kind that knows the ``forward`` of a module and all its parameters; the fallback where there is none."""
     for kind in (LAYERS[name] for name in LAYERS):
-        known = any(type(module).forward is type_.forward for type_ in kind.types)
-        if known and "forward" not in vars(module) and {*watched} <= {*kind.names} <= module._parameters.keys():
+        known = "forward" not in vars(module) and any(_is(module, type_) for type_ in kind.types)
+        names = {*kind.names_of(module)} if known else set()
+        if known and {*watched} <= names <= {*module._parameters, *dict(module.named_parameters())}:
             return kind
     return LAYERS["fallback"]
+
+
+def _is(module: nn.Module, type_: type[nn.Module] | str) -> bool:
+    """Whether a module is of a type, given itself or by its qualified name, and has kept its ``forward``."""
+    for base in type(module).__mro__:
+        if type_ in (base, f"{base.__module__}.{base.__qualname__}"):
+            return type(module).forward is getattr(base, "forward", None)
+    return False
 
 
 def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:

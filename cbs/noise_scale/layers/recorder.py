@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +11,13 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
 from cbs.noise_scale.layers.completeness import Completeness
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, sum_of_groups
-from cbs.noise_scale.layers.copies import copies, few_copies
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.groups import Run, split_examples
 from cbs.noise_scale.layers.scratch import Scratch
+from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import ForwardPasses
-from cbs.noise_scale.sources.base import Small, gathered
-
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.layer import Layer
+from cbs.noise_scale.small_batch import Small, gathered
 
 BLOCK_BYTES = 2**22
 """Contributions written out at a time where their norm and their sum are all that is read."""
@@ -36,8 +32,12 @@ HELD_BYTES = 2**26
 class Recorder:
     """The statistics of one step.
 
+    What goes wrong inside a pass of somebody else's training loop is kept, and raised by :meth:`collect`; the loop has
+    the gradients it would have had.
+
     Args:
         passes: counts forward passes and their examples.
+        separation: of the rows of examples.
         parameters: the parameter tensors, by index.
         names: theirs.
         watched: indices of those that layers contribute to.
@@ -46,10 +46,7 @@ class Recorder:
 
     Attributes:
         paused: whether watched layers should behave as if they were not.
-        checking: whether a backward pass from one example is under way, see :mod:`cbs.noise_scale.layers.separation`.
-        checked: whether it is over.
-        compiled: whether a layer was called from compiled code.
-        copied: indices of the parameter tensors that some layer takes copies of.
+        failure: why this step cannot be measured; ``None`` if it can.
         completeness: of what layers contribute.
         scratch: memory for intermediate results.
     """
@@ -57,6 +54,7 @@ class Recorder:
     def __init__(
         self,
         passes: ForwardPasses,
+        separation: Separation,
         parameters: Sequence[nn.Parameter],
         names: Sequence[str],
         watched: Sequence[int],
@@ -64,17 +62,14 @@ class Recorder:
         groups: int | None,
     ) -> None:
         self.paused = False
-        self.checking = False
-        self.checked = False
-        self.compiled = False
-        self.copied: list[int] = []
+        self.failure: ConfigError | None = None
+        self.separation = separation
         self.completeness = Completeness(names)
         self._passes = passes
         self._parameters = parameters
         self._names = names
         self._geometries = geometries
         self._groups = groups
-        self._current = Pass(0, 0, ())
         places = range(len(geometries))
         self._by_norm = [
             any(geometries[place].norms_suffice and geometries[place].covers(index) for place in places)
@@ -89,49 +84,48 @@ class Recorder:
         self._norms = NormSums(len(parameters), parameters[0].device)
         self.forget()
 
-    @property
-    def examples(self) -> int:
-        """Examples of the latest forward pass; 0 if no layer was watched in it."""
-        return self._current.examples if self._current.number == self._passes.number else 0
-
     def forget(self) -> None:
         """Start a new step."""
+        self.failure = None
+        self._current = Pass(0, 0, ())
         self._differentiated: dict[int, Pass] = {}
+        self._open: dict[int, int] = {}
         self._values: list[dict[int, Tensor]] = [{} for _ in self._geometries]
         self._norms.forget()
         self.completeness.forget()
 
-    def enter(self, layer: Layer) -> Pass:
-        """The current forward pass, in which a layer is called."""
+    def fail(self, error: ConfigError) -> None:
+        """Give up this step; :meth:`collect` raises the first error."""
+        self.failure = self.failure or error
+
+    def enter(self, layer: str) -> Pass | None:
+        """The current forward pass, in which a layer is called; ``None`` if it cannot be measured."""
         current = self._current
-        if current.number != self._passes.number:
-            if torch._C._are_functorch_transforms_active():
-                raise ConfigError(
-                    f"layer {layer.name!r} of a measured model is called under a transform of torch.func (vmap, grad, "
-                    "jvp), which cannot be measured; apply the transform to a copy of the model"
+        if current.number == self._passes.number > 0:
+            return current
+        if torch._C._are_functorch_transforms_active():
+            self.fail(
+                ConfigError(
+                    f"layer {layer!r} of a measured model is called under a transform of torch.func (vmap, grad, jvp), "
+                    "which cannot be measured; apply the transform to a copy of the model"
                 )
-            examples = self._passes.examples
-            runs = split_examples(examples, examples if self._groups is None else self._groups)
-            current = self._current = Pass(self._passes.number, examples, runs)
-            if len(runs) == 1:
-                self._copy(current)
-        if current.number == 0:
-            raise ConfigError(
-                f"layer {layer.name!r} is called outside the model's forward pass; "
-                "give the probe the module that the training loop calls"
             )
-        return current
-
-    def _copy(self, current: Pass) -> None:
-        """Make copies of parameters for a forward pass, where that is worth while."""
-        parameters = [self._parameters[index] for index in self.copied]
-        groups = current.runs[0].groups
-        if few_copies(groups, parameters):
-
-            def sum(place: int, values: Tensor) -> Tensor | None:
-                return None if self.checking else self.take(current, self.copied[place], [Dense(values)])
-
-            current.copies = dict(zip(self.copied, copies(groups, parameters, sum), strict=True))
+            return None
+        if self._passes.number == 0:
+            self.fail(
+                ConfigError(
+                    f"layer {layer!r} is called outside the model's forward pass; "
+                    "give the noise scale the module that the training loop calls"
+                )
+            )
+            return None
+        if self._passes.shared and current.number and current.number not in self._differentiated:
+            current.number = self._passes.number
+            return current
+        examples = self._passes.examples
+        runs = split_examples(examples, examples if self._groups is None else self._groups)
+        self._current = Pass(self._passes.number, examples, runs)
+        return self._current
 
     def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
@@ -145,14 +139,24 @@ class Recorder:
             Their sum, the gradient.
         """
         self._differentiated[current.number] = current
+        if self._open.setdefault(index, current.number) != current.number:
+            self.fail(
+                ConfigError(
+                    "two forward passes under one backward pass: the noise scale cannot tell whether they hold the "
+                    "same examples; make them one, or say with count= how many examples both together have"
+                )
+            )
         uses = current.uses.get(index, 1)
         seen = current.seen[index] = current.seen.get(index, 0) + 1
         if seen > uses:
-            raise ConfigError(
-                f"two backward passes through {self._names[index]!r} after one forward pass: the noise scale cannot "
-                "tell them apart; run the model once for each, or add the losses"
+            self.fail(
+                ConfigError(
+                    f"two backward passes through {self._names[index]!r} after one forward pass: the noise scale "
+                    "cannot tell them apart; run the model once for each, or add the losses"
+                )
             )
-        if uses > 1 and (self._by_norm[index] or self._by_value[index]):
+            totals = [part.total() for part in parts]
+        elif uses > 1 and (self._by_norm[index] or self._by_value[index]):
             parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
             totals = [part.total() for part in parts]
@@ -168,10 +172,32 @@ class Recorder:
         self.completeness.returned(index, total)
         return total
 
+    def found(self, index: int, gradient: Tensor) -> None:
+        """Compare the gradient that a backward pass found for a parameter tensor with what its layers contributed."""
+        self._open.pop(index, None)
+        if self.failure is None:
+            try:
+                self.completeness.check(index, gradient)
+            except ConfigError as error:
+                self.fail(error)
+
     def collect(self) -> Small | None:
-        """Everything since the last call, which is forgotten; ``None`` if there was no backward pass."""
+        """Everything since the last call, which is forgotten; ``None`` if there was no backward pass.
+
+        Raises:
+            ConfigError: if something went wrong inside a pass, or examples mix.
+        """
+        if self.failure is not None:
+            error = self.failure
+            self.forget()
+            raise error
         if not self._differentiated:
             return None
+        try:
+            self.separation.verify()
+        except ConfigError:
+            self.forget()
+            raise
         runs = [run for current in self._differentiated.values() for run in current.runs]
         for current in self._differentiated.values():
             for index in list(current.held):

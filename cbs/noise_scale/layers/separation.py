@@ -1,88 +1,255 @@
-"""Whether the rows that a layer sees belong to single examples, found out by a backward pass from a single example."""
+"""Whether the rows that a layer sees belong to the examples they are taken for, found out by a forward pass in which
+other examples are replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.passes import ForwardPasses
 
-if TYPE_CHECKING:
-    from cbs.noise_scale.layers.recorder import Recorder
+OUTPUT = ""
+"""Stands for the model's output where names of layers stand."""
 
 
-class FirstOutput:
-    """Forward hook that differentiates the last example of a model's first output and looks which rows it reaches.
+class Separation:
+    """Runs a forward pass twice more, each time with half of the examples replaced by others of the batch, and looks
+    whether anything changes for those that stayed: a layer that sees them must not know.
 
-    The last one, because under causal attention the first rows of a sequence reach no others. Without effect where the
-    output has no tensor with examples first, or layers are called from compiled code, which cannot be differentiated
-    twice.
+    What is compared is a projection of every example's rows in the first argument of every watched layer, and in the
+    first output. The passes begin with the same random state and buffers, and leave both as they were.
 
     Args:
         model: called in the training loop.
-        recorder: of its layers.
-        parameters: the watched parameter tensors.
+        passes: its forward passes.
+        due: whether the passes of the coming step are to be checked; the last one of a step is.
 
-    Raises:
-        ConfigError: if a row of another example is reached.
+    Attributes:
+        alike: names of layers that take care of what is the same for all examples.
+        looking: whether layers are to show their arguments.
+        why_not: why the latest pass to be checked was not; empty if it was.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder, parameters: Sequence[Tensor]) -> None:
-        self._recorder = recorder
-        self._parameters = parameters
-        self.handle = model.register_forward_hook(self)
+    def __init__(self, model: nn.Module, passes: ForwardPasses, due: Callable[[], bool]) -> None:
+        self.alike: set[str] = set()
+        self.looking = False
+        self.why_not = ""
+        self._model = model
+        self._passes = passes
+        self._due = due
+        self._handles: list[RemovableHandle] = []
+        self._checks = 0
+        self._replay: _Replay | None = None
+        self._seen: list[_Seen] = []
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if not (torch.is_grad_enabled() and self._recorder.examples):
-            return
-        self.handle.remove()
-        self._recorder.checked = True
-        examples = self._recorder.examples
-        leaves = tree_leaves(list(output.values()) if isinstance(output, Mapping) else output)
-        found = [
-            leaf
-            for leaf in leaves
-            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.ndim and leaf.shape[0] % examples == 0
+    def attach(self) -> None:
+        """Look on from the next forward pass."""
+        self._handles = [
+            self._model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            self._model.register_forward_hook(self._end),
         ]
-        if not found or self._recorder.compiled or examples == 1:
-            return
-        last = found[0][-(found[0].shape[0] // examples) :]
-        # Equal weights would miss whatever is normalised.
-        weights = torch.arange(1, last.numel() + 1, device=last.device).cos().view(last.shape).to(last.dtype)
-        self._recorder.checking = True
-        try:
-            torch.autograd.grad(last, self._parameters, weights, retain_graph=True, allow_unused=True)
-        finally:
-            self._recorder.checking = False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Nothing:
-        return Nothing()
+    def detach(self) -> None:
+        """Stop looking on."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._replay, self.looking = [], None, False
+
+    def look(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Take notice of what a layer is called with."""
+        first = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
+        if first is not None and first.layout is torch.strided:
+            self._seen.append(_Seen(name, first.shape, _projections(first, self._passes.examples)))
+
+    def verify(self) -> None:
+        """Check the latest forward pass, if that is due.
+
+        Raises:
+            ConfigError: if what a layer sees of one example depends on others.
+        """
+        replay, self._replay = self._replay, None
+        if replay is None:
+            return
+        seen, examples = self._seen, self._passes.examples
+        self.why_not = "" if seen else "no layer runs within the forward pass of the model that was given"
+        rows = replay.rows(examples)
+        if not rows:
+            self.why_not = "the first tensor in the model's arguments does not have examples first"
+        if self.why_not:
+            return
+        self._checks += 1
+        order = torch.randperm(examples, generator=torch.Generator().manual_seed(self._checks))
+        stay = torch.zeros(examples, dtype=torch.bool).index_fill_(0, order[: examples // 2], True)
+        touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
+        for kept in (stay, ~stay):
+            self._seen, self.looking = [], True
+            try:
+                self._look_at(replay.run(kept, rows // examples))
+            except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
+                self.why_not = f"the model does not run on other examples: {reason(error)}"
+                return
+            finally:
+                self.looking = False
+            if [(entry.name, entry.shape) for entry in self._seen] != [(entry.name, entry.shape) for entry in seen]:
+                raise ConfigError(
+                    "which layers are called, and with how many rows, depends on all examples of a batch, as where "
+                    "examples are sent to experts; use the source 'accumulation'"
+                )
+            for change, before, after in zip(touched, seen, self._seen, strict=True):
+                changed = _changed(before.values, after.values)
+                if bool((changed & kept if len(changed) > 1 else changed).any()):
+                    raise ConfigError(_mixing(before.name))
+                change |= changed
+        for change, entry in zip(touched, seen, strict=True):
+            values, cared = entry.values, entry.name in ("", *self.alike)
+            if not cared and len(values) > 1 and not change.any() and bool(_changed(values[:1], values[1:]).any()):
+                raise ConfigError(
+                    f"what layer {entry.name!r} sees does not depend on the examples, though it has as many rows "
+                    "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"
+                )
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._replay, self._seen = None, []
+        if torch.is_grad_enabled() and self._passes.examples > 1 and self._due():
+            self._replay = _Replay(module, args, kwargs)
+            self.looking = True
+
+    def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if self.looking:
+            self._look_at(output)
+            self.looking = False
+
+    def _look_at(self, output: Any) -> None:
+        leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.ndim]
+        if leaves and self._seen and leaves[0].shape[0] % self._passes.examples == 0:
+            self.look(OUTPUT, leaves[:1], {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Separation:
+        """A copy of the model is not looked at."""
+        return Separation(nn.Module(), ForwardPasses(nn.Module()), bool)
 
     def __reduce__(self) -> Any:
-        return Nothing, ()
+        return Separation, (nn.Module(), ForwardPasses(nn.Module()), bool)
 
 
-class Nothing:
-    """What becomes of the hook in a copy of the model, which is not watched."""
+class _Seen(NamedTuple):
+    """What a layer was called with: the shape of its first tensor, and :func:`_projections` of that."""
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        pass
+    name: str
+    shape: torch.Size
+    values: Tensor
 
 
-def check_separation(layer: str, gradient: Tensor, examples: int) -> None:
-    """Look at the gradient of a layer's output in a backward pass from the last example.
+class _Replay:
+    """All that a forward pass depends on.
 
-    Raises:
-        ConfigError: if it reaches rows of other examples.
+    Args:
+        module: that is called.
+        args: its arguments.
+        kwargs: likewise.
     """
-    others = gradient[: gradient.shape[0] - gradient.shape[0] // examples]
-    if bool((others.abs() > 0).any()):
-        raise ConfigError(
-            f"the output for one example depends on what layer {layer!r} computes for others: the model mixes examples "
-            "or they do not come first in this layer; put them first (batch_first=True), or use the source "
-            "'accumulation'"
+
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._module = module.module if isinstance(module, DistributedDataParallel) else module
+        self._arguments = tree_map(
+            lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs)
         )
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        self._first = next((tensor for tensor in tensors if tensor.ndim), None)
+        self._buffers = self._copies()
+        self._device = next(module.parameters()).device
+        self._random = _random_state(self._device)
+        kind = self._device.type
+        self._autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+
+    def rows(self, examples: int) -> int:
+        """First dimension of what holds the examples; 0 if they do not divide it."""
+        rows = 0 if self._first is None else self._first.shape[0]
+        return 0 if rows % examples else rows
+
+    def run(self, kept: Tensor, rows: int) -> Any:
+        """The output with all examples but those kept replaced by their neighbours.
+
+        Args:
+            kept: shape ``[examples]``.
+            rows: of an example in an argument.
+        """
+        stay = kept.repeat_interleave(rows)
+
+        def replace(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != len(stay):
+                return leaf
+            mask = stay.to(leaf.device).view(-1, *[1] * (leaf.ndim - 1))
+            return torch.where(mask, leaf, leaf.roll(rows, 0))
+
+        args, kwargs = tree_map(replace, self._arguments)
+        now, state = self._copies(), _random_state(self._device)
+        try:
+            self._restore(self._buffers)
+            _set_random_state(self._device, self._random)
+            with self._autocast, torch.enable_grad():
+                return self._module.forward(*args, **kwargs)
+        finally:
+            self._restore(now)
+            _set_random_state(self._device, state)
+
+    def _copies(self) -> list[tuple[Tensor, Tensor]]:
+        return [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
+
+    @torch.no_grad()
+    def _restore(self, copies: list[tuple[Tensor, Tensor]]) -> None:
+        for buffer, value in copies:
+            buffer.copy_(value)
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _random_state(device: torch.device) -> tuple[Any, ...]:
+    on_device = torch.get_device_module(device).get_rng_state(device) if device.type != "cpu" else None
+    return random.getstate(), torch.get_rng_state(), on_device
+
+
+def _set_random_state(device: torch.device, state: tuple[Any, ...]) -> None:
+    random.setstate(state[0])
+    torch.set_rng_state(state[1])
+    if state[2] is not None:
+        torch.get_device_module(device).set_rng_state(state[2], device)
+
+
+def _projections(tensor: Tensor, examples: int) -> Tensor:
+    """Two numbers for every example, shape ``[examples, 2]``: a weighted sum of its rows and their norm; ``[1, 2]``
+    where the rows are not a multiple of the examples."""
+    values = tensor.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    values = values if values.dtype is torch.float64 else values.float()
+    divisible = values.ndim > 0 and values.shape[0] > 0 and values.shape[0] % examples == 0
+    flat = values.reshape(examples if divisible else 1, -1)
+    # Equal weights would miss whatever is normalised.
+    weights = torch.arange(1, flat.shape[1] + 1, device=flat.device, dtype=flat.dtype).cos_()
+    rounding = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else torch.finfo(flat.dtype).eps
+    norms = torch.linalg.vector_norm(flat, dim=1)
+    return torch.stack(((flat * weights).sum(1), norms * rounding**0.5), dim=1).cpu()
+
+
+def _changed(before: Tensor, after: Tensor) -> Tensor:
+    """Which projections differ by more than rounding."""
+    difference = (before[:, 0] - after[:, 0]).abs()
+    return difference > torch.maximum(before[:, 1], after[:, 1])
+
+
+def _mixing(name: str) -> str:
+    what = f"what layer {name!r} sees of one example" if name else "the model's output for one example"
+    return (
+        f"{what} depends on others: the model mixes examples, or they do not come first in a layer; put them first "
+        "(batch_first=True), or use the source 'accumulation'"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,11 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
+from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.norms import NormSums
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
+from cbs.noise_scale.small_batch import Small, gathered
 from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Small, gathered
 
 
 @SOURCES.register("accumulation")
@@ -32,7 +34,7 @@ class Accumulation:
         count: number of examples of a forward pass.
     """
 
-    over_ranks = False
+    ranks: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -47,9 +49,12 @@ class Accumulation:
         self.active = True
         self._parameters = parameters
         self._geometries = geometries
+        self.sample = GradientSample(parameters)
+        self.caveat = ""
         self._passes = ForwardPasses(model, count)
         self._handles: list[RemovableHandle] = []
         self._norms = NormSums(len(parameters), parameters[0].device)
+        self._latest = 0
         self._forget()
 
     def watched(self, index: int) -> bool:
@@ -66,7 +71,16 @@ class Accumulation:
         self._handles = []
 
     def collect(self) -> Small | None:
-        if not self._sizes:
+        failure, self._latest = self._failure, self._passes.number
+        if failure is None and self._sizes:
+            try:
+                self._passes.require_examples()
+            except ConfigError as error:
+                failure = error
+        if failure is not None or not self._sizes:
+            self._forget()
+            if failure is not None:
+                raise failure
             return None
         examples = sum(self._sizes.values())
         small = Small(
@@ -83,6 +97,7 @@ class Accumulation:
         return small
 
     def _forget(self) -> None:
+        self._failure: ConfigError | None = None
         self._sizes: dict[int, int] = {}
         self._statistics: list[dict[int, Tensor]] = [{} for _ in self._geometries]
         self._seen: dict[int, int] = {}
@@ -96,12 +111,25 @@ class Accumulation:
         def take(gradient: Tensor) -> None:
             if not self.active:
                 return
+            if gradient.layout is not torch.strided:
+                self._failure = ConfigError(
+                    "a gradient is sparse, and cannot be measured; build the module with sparse=False"
+                )
+                return
+            self.sample.add(index, gradient)
             number, examples = self._passes.number, self._passes.examples
             if self._seen.get(index) == number:
-                raise ConfigError(
+                self._failure = ConfigError(
                     "two backward passes after one forward pass: the noise scale cannot tell them apart; "
                     "run the model once for each, or add the losses"
                 )
+            if number > self._latest + 1 and not self._passes.shared:
+                self._failure = ConfigError(
+                    "two forward passes before one backward pass: the noise scale cannot tell whether they hold the "
+                    "same examples; make them one, or say with count= how many examples the backward pass has; "
+                    "evaluate under torch.no_grad()"
+                )
+            self._latest = number
             self._seen[index] = number
             self._sizes[number] = examples
             if by_norm:

@@ -1,57 +1,19 @@
-r"""Where the small-batch side comes from.
-
-The examples of a step fall into groups; a source sees the gradient of every group during the backward passes, without
-keeping it. All sources follow one convention: the contributions :math:`c_j` of the groups **add up** to the gradient of
-the step's mean loss, which is what an optimizer finds in ``.grad`` (so a loss that is divided by the number of
-micro-batches, as usual under accumulation, is right). The mean gradient of a group of :math:`b_j` out of B examples is
-then :math:`g_j = c_j B / b_j`.
-"""
+"""Where the small-batch side comes from: a source sees the gradient of every group of examples during the backward
+passes, without keeping it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from cbs.noise_scale.geometries.base import Geometry, Statistics
+from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.gradient_sample import GradientSample
+from cbs.noise_scale.small_batch import Small
 
-
-@dataclass(kw_only=True)
-class Small:
-    r"""The small-batch side of one step.
-
-    A group of :math:`b_j` out of B examples has the weight :math:`w_j = b_j/B` that it has in the step's mean gradient,
-    so that the weighted mean of :math:`T(g_j)` exceeds :math:`T(g)` by a variance, which is never negative.
-
-    Attributes:
-        statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor: the
-            weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
-            zeros where no group reached the parameter tensor.
-        groups: number of groups.
-        size: effective size of the groups in examples, :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
-        examples: of the step, or their effective number over ranks of unequal batches.
-    """
-
-    statistics: list[Statistics]
-    groups: int
-    size: float
-    examples: float
-
-
-def gathered(
-    geometry: Geometry, table: Mapping[int, Tensor], parameters: Sequence[nn.Parameter], indices: Iterable[int]
-) -> list[Tensor]:
-    """The statistic of every covered tensor among ``indices``, that of a zero gradient where ``table`` has none."""
-    return [
-        table[index]
-        if index in table
-        else geometry.statistic(index, torch.zeros_like(parameters[index].detach())[None])
-        for index in indices
-        if geometry.covers(index)
-    ]
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Source(Protocol):
@@ -64,12 +26,18 @@ class Source(Protocol):
         micro_batches: micro-batches a training loop should at least make of a step.
         active: whether the passes of this step are watched; while it is off, the model runs as if nothing was attached.
             Changed between steps only.
-        over_ranks: whether :meth:`collect` speaks for all data-parallel ranks, not for this process alone.
+        sample: entries of the gradients that its backward passes found.
+        caveat: what could not be checked; empty if nothing.
+        ranks: process groups whose ranks average their gradients, where the source knows better than the model shows.
     """
 
     micro_batches: int
-    over_ranks: bool
+    ranks: Sequence[ProcessGroup]
     active: bool
+    sample: GradientSample
+
+    @property
+    def caveat(self) -> str: ...
 
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2
@@ -89,4 +57,8 @@ class Source(Protocol):
         """Stop watching and leave the model as it was."""
 
     def collect(self) -> Small | None:
-        """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass."""
+        """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass.
+
+        Raises:
+            ConfigError: if the passes of the step cannot be measured. Their gradients are those of the unwatched model.
+        """

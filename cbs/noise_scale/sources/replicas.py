@@ -10,12 +10,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.distributed import combine, data_parallel_groups, initialized, is_sharded, require_norms
+from cbs.noise_scale.distributed import data_parallel_groups, initialized, is_sharded, require_norms
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.accumulation import Accumulation
-from cbs.noise_scale.sources.base import Small
 
 
 @SOURCES.register("replicas")
@@ -23,7 +22,7 @@ class Replicas(Accumulation):
     """Every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
 
     A tensor hook sees a rank's own gradient before ranks are averaged, so nothing is added to DDP's or FSDP2's
-    communication but one small sum over ranks per step, in :meth:`collect`, which every rank must call. Works with or
+    communication but one small sum over ranks per step. Works with or
     without ``no_sync()`` or ``set_requires_gradient_sync(False)``, with communication hooks and with mixed precision.
     A model that is neither DDP nor FSDP2 is taken to be averaged over all ranks by the training loop.
 
@@ -41,8 +40,6 @@ class Replicas(Accumulation):
         ConfigError: if this process is not a rank, or the model is sharded in another way.
     """
 
-    over_ranks = True
-
     def __init__(
         self,
         model: nn.Module,
@@ -59,8 +56,8 @@ class Replicas(Accumulation):
                 "source 'replicas' needs torch.distributed: start with torchrun and call init_process_group, "
                 "or use source 'split'"
             )
-        self._ranks = data_parallel_groups(model) or [everyone]
-        self.micro_batches = 1 if any(dist.get_world_size(group) > 1 for group in self._ranks) else 2
+        self.ranks = data_parallel_groups(model) or [everyone]
+        self.micro_batches = 1 if any(dist.get_world_size(group) > 1 for group in self.ranks) else 2
         self._model = model
         self._unsharded: dict[int, tuple[nn.Parameter, RemovableHandle]] = {}
 
@@ -94,10 +91,6 @@ class Replicas(Accumulation):
         for _, handle in self._unsharded.values():
             handle.remove()
         self._unsharded = {}
-
-    def collect(self) -> Small | None:
-        small = super().collect()
-        return None if small is None else combine(small, self._ranks)
 
     def _follow(self, places: Sequence[tuple[nn.Module, str, int]]) -> Callable[[nn.Module, Any], None]:
         """A hook that runs after FSDP2's own, when its module's parameters are whole, and watches those."""

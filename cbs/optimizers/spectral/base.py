@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -125,8 +125,6 @@ class SpectralOptimizer(MomentumOptimizer):
     Raises:
         ValueError: if a value is outside its domain, or a parameter does not have two dimensions.
     """
-
-    geometry: ClassVar[str] = "nuclear"
 
     @classmethod
     def check(cls, group: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ def test_the_table_says_everything() -> None:
     for word in ("sequences", "adamw", "l2 (plain)", "l1 (matched)", "41.2", "[36, 48.1]", "[70, ∞]", "not positive"):
         assert word in shown, word
     assert "3 up to 2,048" in shown
+    assert "a sequence is 32 tokens" in shown
     assert "blocks.0[x]" in printed(layers=True)
     assert "blocks.0[x]" not in shown
 

@@ -186,6 +186,7 @@ def test_what_is_not_finite_stays_in_its_tensor(name: str, bad: float) -> None:
 def test_one_group_says_nothing(name: str) -> None:
     setting = Setting(name)
     with Probe(setting.model, setting.optimizer, source="accumulation", geometries=[name]) as probe:
+        setting.model.zero_grad()
         setting.model(torch.randn(5, 107, dtype=torch.float64)).mean().backward()
         moments = probe.step()
     assert moments is not None

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.layers import fallback
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact
 
@@ -39,6 +38,16 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x)[0]
+
+
+class TimeFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(4, 3, num_layers=2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, last = self.inner(x.transpose(0, 1))
+        return output.transpose(0, 1) + last.sum(0)[:, None].repeat(1, 1, 2)
 
 
 class Attending(nn.Module):
@@ -84,6 +93,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "own parameters": Scaled,
     "keyword arguments": Keywords,
     "lstm": Recurrent,
+    "gru": TimeFirst,
     "attention": Attending,
     "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
     "prelu": lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()),
@@ -95,10 +105,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("few_groups", [0, 8])
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_other_types(name: str, few_groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback, "FEW_GROUPS", few_groups)
+def test_modules_of_other_types(name: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(EXAMPLES, 5, 4).double()
     model = MODULES[name]().double()
@@ -165,25 +173,60 @@ class Noisy(Centred):
 
 
 @pytest.mark.parametrize("source", ["split", "per_example"])
-@pytest.mark.parametrize("kind", [Centred, Noisy])
-def test_modules_that_mix_examples_or_draw_random_numbers_are_an_error(kind: type[nn.Module], source: str) -> None:
+def test_a_module_that_mixes_examples_is_an_error(source: str) -> None:
     torch.manual_seed(0)
-    model = kind()
-    with (
-        Probe(model, source=source),
-        pytest.raises(ConfigError, match=r"'gain'.*mixes examples or draws.*accumulation"),
-    ):
+    model = Centred()
+    with Probe(model, source=source) as probe:
         model(torch.randn(12, 3)).square().sum().backward()
+        with pytest.raises(ConfigError, match=r"depends on others.*accumulation"):
+            probe.step()
 
 
-@pytest.mark.parametrize(
-    ("time", "error"), [(5, "5 rows for 4 examples"), (4, "mixes examples"), (8, "mixes examples")]
-)
-def test_examples_that_do_not_come_first_are_an_error(time: int, error: str) -> None:
-    model = nn.GRU(4, 3)
-    x = torch.randn(time, 4, 4)
-    with (
-        Probe(model, source="split", count=lambda args, kwargs: args[0].shape[1]),
-        pytest.raises(ConfigError, match=rf"{error}.*accumulation"),
-    ):
-        model(x)[0].sum().backward()
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_random_numbers_are_those_of_an_unwatched_model(source: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(12, 3).double()
+
+    def losses(model: nn.Module) -> Tensor:
+        torch.manual_seed(1)
+        return model(x).square().sum(1)
+
+    assert_exact(Noisy().double(), losses, source=source, rtol=RTOL)
+
+
+class Multiplied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ self.weight, 0)
+
+
+def test_a_function_that_mixes_examples_where_it_meets_a_parameter_is_an_error() -> None:
+    class Mixed(Multiplied):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.addmm(x, x @ x.T, x @ self.weight)  # the softmax of another model
+
+    torch.manual_seed(0)
+    for model in (Multiplied(), Mixed()):
+        with Probe(model, source="split") as probe:
+            model(torch.randn(6, 3)).square().sum().backward()
+            with pytest.raises(ConfigError, match="accumulation"):
+                probe.step()
+        assert model.weight.grad is not None
+
+
+def test_a_parameter_that_meets_no_examples_is_an_error_and_has_its_gradient() -> None:
+    class Penalised(Multiplied):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ self.weight).square().mean() + self.weight.square().sum()
+
+    torch.manual_seed(0)
+    model, x = Penalised(), torch.randn(6, 3)
+    wanted = torch.autograd.grad(model(x), model.weight)[0]
+    with Probe(model, source="split") as probe:
+        model(x).backward()
+        with pytest.raises(ConfigError, match=r"no dimension of examples.*accumulation"):
+            probe.step()
+    torch.testing.assert_close(model.weight.grad, wanted)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.layers.linear import LinearWeight
+from cbs.noise_scale.layers.linear import LinearWeight, TransposedLinear
 from cbs.noise_scale.probe import Probe
-from tests.references.per_example import Elementwise, Euclidean, assert_exact
+from tests.references.per_example import Elementwise, Euclidean, assert_exact, watch
 
 # Double precision leaves rounding of sums of some thousand products.
 RTOL = 1e-12
@@ -95,5 +95,43 @@ class Apart(nn.Module):
 def test_rows_that_cannot_belong_to_examples_are_an_error(rearrange: Callable[[Tensor], Tensor], rows: int) -> None:
     model = Apart(rearrange)
     error = rf"layer 'inner'.*{rows} rows for 6 examples.*batch_first.*accumulation"
-    with Probe(model, source="split"), pytest.raises(ConfigError, match=error):
+    with Probe(model, source="split") as probe:
         model(torch.randn(6, 12, 5)).sum().backward()
+        with pytest.raises(ConfigError, match=error):
+            probe.step()
+
+
+def conv1d() -> type[nn.Module]:
+    """The linear layer of GPT-2 by its name alone."""
+
+    class Conv1D(nn.Module):
+        def __init__(self, nf: int, nx: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(nx, nf))
+            self.bias = nn.Parameter(torch.zeros(nf))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+    Conv1D.__module__, Conv1D.__qualname__ = "transformers.pytorch_utils", "Conv1D"
+    return Conv1D
+
+
+@pytest.mark.parametrize("geometry", [Euclidean(), Elementwise()], ids=["norms", "values"])
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_transposed_weights_of_transformers(source: str, geometry: Euclidean) -> None:
+    torch.manual_seed(0)
+    kind = conv1d()
+    model = nn.Sequential(kind(7, 5), nn.Tanh(), kind(2, 7)).double()
+    x = torch.randn(6, 3, 5).double()
+    assert all(type(layer) is TransposedLinear for layer in watch(model)._layers)
+    model = nn.Sequential(kind(7, 5), nn.Tanh(), kind(2, 7)).double()
+    assert_exact(model, lambda model: model(x).square().sum((1, 2)), source=source, rtol=RTOL, geometries=(geometry,))
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_another_kind() -> None:
+    class Doubled(conv1d()):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    assert type(watch(Doubled(7, 5))._layers[0]) is not TransposedLinear

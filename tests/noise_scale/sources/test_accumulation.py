@@ -119,12 +119,13 @@ def test_evaluation_in_between_is_not_counted() -> None:
     probe = Probe(model, source="accumulation")
     examples = torch.randn(6, 4, generator=seeding.generator(2, "test"))
     first = observe(probe, model, examples, [3, 3])
+    model.zero_grad()
     for part in examples.split(3):
         (model(part).sum() / 6).backward()
         with torch.no_grad():
             model(torch.ones(100, 4))
-    model.zero_grad()
     probe.step()
+    model.zero_grad()
     again = observe(probe, model, examples, [3, 3])
     assert again.sizes == first.sizes
     assert torch.equal(again.noise, first.noise)
@@ -132,11 +133,12 @@ def test_evaluation_in_between_is_not_counted() -> None:
 
 def test_two_backward_passes_of_one_forward_pass_are_refused() -> None:
     model = Linear(4)
-    Probe(model, source="accumulation")
+    probe = Probe(model, source="accumulation")
     loss = model(torch.ones(3, 4)).sum()
     loss.backward(retain_graph=True)
+    loss.backward()
     with pytest.raises(ConfigError, match="two backward passes"):
-        loss.backward()
+        probe.step()
 
 
 def test_detaching_leaves_the_model_as_it_was() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.sources import SOURCES
-from tests.noise_scale.distributed_worker import SIZES
+from tests.noise_scale.distributed_worker import SIZES, batch
 from tests.noise_scale.one_process import EVEN, check, group_gradients, means
 
 DDP = {
@@ -17,6 +17,7 @@ DDP = {
     "ddp, two micro-batches": (2, EVEN),
     "ddp, two micro-batches, synchronised twice": (2, EVEN),
     "ddp, bucket views": (2, EVEN),
+    "ddp, static graph": (1, EVEN),
     "ddp, unequal ranks": (2, SIZES),
     "ddp, accumulation": (1, EVEN),
     "ddp, accumulation, two micro-batches": (2, EVEN),
@@ -48,6 +49,27 @@ def test_a_parameter_that_some_ranks_do_not_use_has_zero_gradient_there(
     gradients = group_gradients(world, 1, EVEN, branches={0})
     for rank in range(world):
         check(ranks[world][rank]["ddp, unused parameters"], gradients, 1, [4] * world)
+
+
+def test_entries_of_a_weight_in_another_memory_order_stay_in_place(ranks: dict[int, list[dict]], world: int) -> None:
+    found = ranks[world][0]["ddp, transposed"]
+    model = found["model"]
+    assert not model.weight.is_contiguous()
+    gradients = []
+    for rank in range(world):
+        inputs, targets = batch(rank, 0, 4)
+        gradients.append(list(torch.autograd.grad((model(inputs) - targets).square().mean(), model.parameters())))
+    check(found, gradients, 1, [4] * world)
+
+
+def test_a_process_group_of_some_ranks(ranks: dict[int, list[dict]], world: int) -> None:
+    members = min(3, world)
+    gradients = group_gradients(members, 2, EVEN)
+    for rank in range(members):
+        found = ranks[world][rank]["ddp, some ranks"]
+        check(found, gradients, 2, [4] * members)
+        torch.testing.assert_close(found["gradients"], found["plain"], rtol=0, atol=0)
+    assert all(ranks[world][rank]["ddp, some ranks"] is None for rank in range(members, world))
 
 
 def test_mixed_precision_of_fsdp2(ranks: dict[int, list[dict]], world: int) -> None:

@@ -20,7 +20,7 @@ from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.hessian import SYMBOL, hessian_moments
 from cbs.noise_scale.matching import matched
-from cbs.noise_scale.noise_scale import NoiseScale
+from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.options import ProbeOptions
 from cbs.training import TrainingLoop, even_sizes, pick_device, split_batch
 from cbs.workloads import TrainingStream, Workload, build_workload
@@ -41,8 +41,8 @@ class Phase:
         first_step, last_step: optimizer updates, both included.
         first_examples, last_examples: examples seen before the first and after the last of them.
         train_loss: mean over the steps.
-        estimates: noise scale by geometry, in examples; beside a geometry of norms stands the same corrected for the
-            batch size, as in ``l1_corrected``; ``hessian`` is taken at the end of the phase.
+        noise_scales: by geometry, in examples; beside a geometry of norms stands the same corrected for the batch size,
+            as in ``l1_corrected``; ``hessian`` is taken at the end of the phase.
         layers: noise scale by layer, in the first geometry.
     """
 
@@ -51,19 +51,8 @@ class Phase:
     first_examples: int
     last_examples: int
     train_loss: float
-    estimates: dict[str, Estimate]
+    noise_scales: dict[str, Estimate]
     layers: dict[str, Estimate]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("first_step", "last_step", "first_examples", "last_examples", "train_loss")
-        }
-        return plain | {
-            "noise_scales": {name: estimate.to_json() for name, estimate in self.estimates.items()},
-            "layers": {name: estimate.to_json() for name, estimate in self.layers.items()},
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +79,8 @@ class NoiseScaleRun:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "config": self.config.to_dict(),
-            "source": self.source,
-            "matched": self.matched,
-            "symbols": self.symbols,
-            "example_unit": self.example_unit,
-            "tokens_per_example": self.tokens_per_example,
-            "phases": [phase.to_json() for phase in self.phases],
-        }
+        plain = dataclasses.asdict(self)
+        return plain | {"config": self.config.to_dict(), "phases": list(plain["phases"])}
 
 
 def phase_ends(steps: int, phases: int) -> list[int]:
@@ -149,7 +131,7 @@ def measure_run(
     loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick_device(config))
     found = []
 
-    noise_scale = NoiseScale(
+    noise_scale = NoiseScaleMeter(
         loop.trained,
         loop.optimizer,
         source=options.source,
@@ -191,7 +173,7 @@ def measure_run(
                     first_examples=(first - 1) * config.batch_size,
                     last_examples=end * config.batch_size,
                     train_loss=float(losses.mean()),
-                    estimates=estimates,
+                    noise_scales=estimates,
                     layers=noise_scale.estimate("layer", confidence=confidence),
                 )
             )

@@ -12,7 +12,7 @@ import torch
 from cbs import seeding
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError
-from cbs.noise_scale.run import measure_run, phase_ends
+from cbs.noise_scale_run import measure_run, phase_ends
 from cbs.target import Target
 from cbs.workloads import build_workload
 
@@ -52,7 +52,7 @@ def test_standing_still_every_phase_reads_the_true_noise_scale(source: str) -> N
     assert [(phase.first_step, phase.last_step) for phase in run.phases] == [(1, 60), (61, 120), (121, 240)]
     assert [phase.last_examples for phase in run.phases] == [960, 1920, 3840]
     for phase in run.phases:
-        estimate = phase.estimates["l2"]
+        estimate = phase.noise_scales["l2"]
         assert estimate.steps == phase.last_step - phase.first_step + 1
         assert estimate.low is not None
         assert estimate.low < noise / signal
@@ -71,7 +71,7 @@ def test_the_hessian_weighted_scale_of_a_quadratic() -> None:
         theta = workload.build_model().theta.detach().double()
     truth = (h * h).sum() / (h * (h * theta).square()).sum()
     for phase in run.phases:
-        estimate = phase.estimates["hessian"]
+        estimate = phase.noise_scales["hessian"]
         assert estimate.low is not None
         assert estimate.low < truth.item()
         assert estimate.high is None or truth.item() < estimate.high
@@ -82,7 +82,7 @@ def test_measuring_does_not_change_the_run() -> None:
     one = measure_run(config_with(lr=0.05), phases=1)
     two = measure_run(config_with(lr=0.05), phases=1, hessian_draws=2)
     assert one.phases[0].train_loss == two.phases[0].train_loss
-    assert one.phases[0].estimates["l2"] == two.phases[0].estimates["l2"]
+    assert one.phases[0].noise_scales["l2"] == two.phases[0].noise_scales["l2"]
 
 
 def test_the_report_is_plain_json() -> None:

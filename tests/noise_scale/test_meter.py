@@ -17,7 +17,7 @@ from torch.nn.functional import mse_loss
 
 from cbs import seeding
 from cbs.errors import ConfigError
-from cbs.noise_scale import Estimate, NoiseScale
+from cbs.noise_scale import Estimate, NoiseScaleMeter
 
 SOURCES = ("split", "accumulation", "per_example")
 
@@ -34,7 +34,7 @@ def batches(steps: int, examples: int = 16, seed: int = 0) -> list[tuple[Tensor,
 
 
 def train(
-    noise_scale: NoiseScale,
+    noise_scale: NoiseScaleMeter,
     model: nn.Module,
     data: list[tuple[Tensor, Tensor]],
     *,
@@ -79,7 +79,7 @@ def truth(model: nn.Module, examples: int = 20_000) -> tuple[float, float]:
 @pytest.mark.parametrize("parts", [2, 4])
 def test_every_source_finds_the_truth(source: str, parts: int) -> None:
     model = small_model()
-    noise_scale = NoiseScale(model, source=source)
+    noise_scale = NoiseScaleMeter(model, source=source)
     train(noise_scale, model, batches(400), parts=parts)
     found = noise_scale.estimate(confidence=0.9999)
     signal, noise = truth(model)
@@ -97,7 +97,7 @@ def test_clipping_after_the_measurement_does_not_matter(source: str) -> None:
     estimates = []
     for clipped in (False, True):
         model = small_model()
-        noise_scale = NoiseScale(model, source=source)
+        noise_scale = NoiseScaleMeter(model, source=source)
         clip = (lambda m=model: nn.utils.clip_grad_norm_(m.parameters(), 1e-3)) if clipped else (lambda: None)
         train(noise_scale, model, batches(5), after_backward=clip)
         estimates.append(noise_scale.estimate())
@@ -108,7 +108,7 @@ def test_clipping_after_the_measurement_does_not_matter(source: str) -> None:
 @pytest.mark.parametrize("unscaled", [False, True])
 def test_scaled_losses(source: str, unscaled: bool) -> None:
     model, scaled_model = small_model(), small_model()
-    plain, scaled = NoiseScale(model, source=source), NoiseScale(scaled_model, source=source)
+    plain, scaled = NoiseScaleMeter(model, source=source), NoiseScaleMeter(scaled_model, source=source)
     train(plain, model, batches(5))
 
     def unscale() -> None:
@@ -126,7 +126,7 @@ def test_scaled_losses(source: str, unscaled: bool) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_step_that_overflowed_is_left_out(source: str) -> None:
     model = small_model()
-    noise_scale = NoiseScale(model, source=source)
+    noise_scale = NoiseScaleMeter(model, source=source)
     data = batches(6)
     train(noise_scale, model, data[:3])
     train(noise_scale, model, data[3:4], scale=1e38, loss_scale=1e38)
@@ -142,8 +142,8 @@ def test_the_scaler_of_torch() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     plain_model = small_model()
-    plain = NoiseScale(plain_model, source="accumulation")
-    noise_scale = NoiseScale(model, source="accumulation")
+    plain = NoiseScaleMeter(plain_model, source="accumulation")
+    noise_scale = NoiseScaleMeter(model, source="accumulation")
     train(plain, plain_model, batches(4))
     for inputs, targets in batches(4):
         for x, y in zip(inputs.chunk(4), targets.chunk(4), strict=True):
@@ -157,37 +157,44 @@ def test_the_scaler_of_torch() -> None:
     close(noise_scale.estimate(), plain.estimate(), rel=1e-6)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["accumulation", "auto"])
 def test_compiled_models(source: str) -> None:
     model, other = small_model(), small_model()
-    eager = NoiseScale(model, source=source)
+    eager = NoiseScaleMeter(model, source="accumulation")
     train(eager, model, batches(3))
     compiled = torch.compile(other, backend="aot_eager")
-    noise_scale = NoiseScale(compiled, source=source)
+    noise_scale = NoiseScaleMeter(compiled, source=source)
     train(noise_scale, compiled, batches(3))
     close(noise_scale.estimate(), eager.estimate())
     assert set(noise_scale.estimate("layer")) == {"0", "2"}
+    assert ("compiled" in noise_scale.estimate().note) == (source == "auto")
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_layers_of_compiled_models_are_refused(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"compiled model cannot be watched; use the source 'accumulation'"):
+        NoiseScaleMeter(torch.compile(small_model(), backend="eager"), source=source)
 
 
 def test_restart_from_a_state_dict() -> None:
     data = batches(60)
     whole_model, model = small_model(), small_model()
-    whole, first, second = (NoiseScale(m, source="accumulation") for m in (whole_model, model, small_model()))
+    whole, first, second = (NoiseScaleMeter(m, source="accumulation") for m in (whole_model, model, small_model()))
     train(whole, whole_model, data)
     train(first, model, data[:25])
     buffer = io.BytesIO()
     torch.save(first.state_dict(), buffer)
     buffer.seek(0)
     first.detach()
-    second = NoiseScale(model, source="accumulation")
+    second = NoiseScaleMeter(model, source="accumulation")
     second.load_state_dict(torch.load(buffer, weights_only=False))
     train(second, model, data[25:])
     assert second.estimate() == whole.estimate()
 
 
 def test_a_state_dict_of_other_geometries_is_refused() -> None:
-    one = NoiseScale(small_model())
-    two = NoiseScale(small_model(), geometry="l1")
+    one = NoiseScaleMeter(small_model())
+    two = NoiseScaleMeter(small_model(), geometry="l1")
     with pytest.raises(ConfigError, match="l1"):
         two.load_state_dict(one.state_dict())
 
@@ -197,7 +204,7 @@ def test_parts_add_up() -> None:
     optimizer = torch.optim.SGD(
         [{"params": model[0].parameters(), "lr": 0.1}, {"params": [model[2].weight], "lr": 0.2, "name": "head"}]
     )
-    noise_scale = NoiseScale(model, optimizer)
+    noise_scale = NoiseScaleMeter(model, optimizer)
     train(noise_scale, model, batches(20))
     total = noise_scale.estimate()
     expected = {
@@ -215,26 +222,26 @@ def test_parts_add_up() -> None:
 def test_several_geometries_at_once() -> None:
     model = small_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    noise_scale = NoiseScale(model, optimizer, geometry=["l2", "matched"])
+    noise_scale = NoiseScaleMeter(model, optimizer, geometry=["l2", "matched"])
     train(noise_scale, model, batches(20))
     assert noise_scale.geometries == ("l2", "l1")
     l1 = noise_scale.estimate(geometry="l1")
     assert l1.value == pytest.approx((l1.noise / l1.signal) ** 2)
-    assert "nuclear" in NoiseScale(small_model(), geometry="all").geometries
+    assert "nuclear" in NoiseScaleMeter(small_model(), geometry="all").geometries
     with pytest.raises(ConfigError, match="not measured"):
         noise_scale.estimate(geometry="nuclear")
 
 
 def test_a_window_forgets() -> None:
     model = small_model()
-    noise_scale = NoiseScale(model, source="accumulation", window=320)
+    noise_scale = NoiseScaleMeter(model, source="accumulation", window=320)
     train(noise_scale, model, batches(100))
     assert 20 <= noise_scale.estimate().steps <= 25
 
 
 def test_reset_forgets_everything() -> None:
     model = small_model()
-    noise_scale = NoiseScale(model, source="accumulation")
+    noise_scale = NoiseScaleMeter(model, source="accumulation")
     train(noise_scale, model, batches(3))
     noise_scale.reset()
     assert noise_scale.estimate().steps == 0
@@ -246,7 +253,7 @@ def test_reset_forgets_everything() -> None:
 def test_detached_models_are_as_before(source: str) -> None:
     model = small_model()
     before = copy.deepcopy(model)
-    with NoiseScale(model, source=source) as noise_scale:
+    with NoiseScaleMeter(model, source=source) as noise_scale:
         train(noise_scale, model, batches(1))
     for module, other in zip(model.modules(), before.modules(), strict=True):
         assert set(vars(module)) == set(vars(other))
@@ -274,26 +281,26 @@ def test_detached_models_are_as_before(source: str) -> None:
 def test_misuse_is_one_line(arguments: dict[str, Any], word: str) -> None:
     model = small_model()
     with pytest.raises(ConfigError) as caught:
-        NoiseScale(model, **arguments)
+        NoiseScaleMeter(model, **arguments)
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_a_step_without_a_backward_pass_is_an_error() -> None:
-    noise_scale = NoiseScale(small_model())
+    noise_scale = NoiseScaleMeter(small_model())
     with pytest.raises(ConfigError, match="no backward pass"):
         noise_scale.step()
 
 
 def test_nothing_to_train() -> None:
     with pytest.raises(ConfigError, match="no trainable parameter"):
-        NoiseScale(small_model().requires_grad_(False))
+        NoiseScaleMeter(small_model().requires_grad_(False))
 
 
 def test_one_group_per_step_is_said() -> None:
     model = small_model()
-    noise_scale = NoiseScale(model, source="accumulation")
+    noise_scale = NoiseScaleMeter(model, source="accumulation")
     train(noise_scale, model, batches(3), parts=1)
     estimate = noise_scale.estimate()
     assert estimate.value is None
@@ -304,8 +311,8 @@ def test_one_group_per_step_is_said() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_one_step_in_three(source: str) -> None:
     model, other = small_model(), small_model()
-    often = NoiseScale(model, source=source, geometry=["l2", "l1"])
-    rarely = NoiseScale(other, source=source, geometry=["l2", "l1"], every=3)
+    often = NoiseScaleMeter(model, source=source, geometry=["l2", "l1"])
+    rarely = NoiseScaleMeter(other, source=source, geometry=["l2", "l1"], every=3)
     data = batches(9)
     train(rarely, other, data)
     train(often, model, data)
@@ -320,7 +327,7 @@ def test_one_step_in_three(source: str) -> None:
 def test_a_tracker_says_that_it_is_one() -> None:
     with seeding.seeded(0, "init"):
         model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1))
-    noise_scale = NoiseScale(model, source="norm_layers")
+    noise_scale = NoiseScaleMeter(model, source="norm_layers")
     train(noise_scale, model, batches(30))
     assert "tracker" in str(noise_scale.estimate())
     assert "2 of 6" in noise_scale.estimate().note
@@ -329,6 +336,6 @@ def test_a_tracker_says_that_it_is_one() -> None:
 
 def test_the_drop_in_needs_torch_and_numpy_alone() -> None:
     heavy = ["pyarrow", "pandas", "scipy", "ray", "matplotlib", "typer", "transformers", "lightning"]
-    code = f"import sys; from cbs.noise_scale import NoiseScale; print([n for n in {heavy} if n in sys.modules])"
+    code = f"import sys; from cbs.noise_scale import NoiseScaleMeter; print([n for n in {heavy} if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
+from cbs.noise_scale.check import Check, LossOfBatch, check
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -23,18 +24,18 @@ _FLUSH = 64
 """Steps whose moments stay on the device before they are moved to the host in one go."""
 
 
-class NoiseScale:
+class NoiseScaleMeter:
     r"""The gradient noise scale of a training run, in examples.
 
     ::
 
-        noise_scale = NoiseScale(model)  # attach
+        meter = NoiseScaleMeter(model)  # attach
         for batch in batches:
             loss(model, batch).backward()
-            noise_scale.step()  # measure: before unscaling, clipping and the optimizer
+            meter.step()  # measure: before unscaling, clipping and the optimizer
             optimizer.step()
             optimizer.zero_grad()
-        print(noise_scale.estimate())  # read: 41.2 [36.0, 48.1] examples
+        print(meter.estimate())  # read: 41.2 [36.0, 48.1] examples
 
     In the Euclidean geometry this is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9): the
     trace of the per-example gradient covariance over the squared norm of the true gradient. Both moments are estimated
@@ -108,7 +109,7 @@ class NoiseScale:
         moments = self.probe.step(loss_scale=float(loss_scale), gradients_unscaled=gradients_unscaled)
         if moments is None:
             raise ConfigError(
-                "the noise scale saw no backward pass in this step; build NoiseScale before the forward pass, "
+                "the noise scale saw no backward pass in this step; build NoiseScaleMeter before the forward pass, "
                 "on the module that is called in the training loop"
             )
         if moments:
@@ -150,7 +151,9 @@ class NoiseScale:
         self._flush()
         name = geometry or self.geometries[0]
         if name not in self._averages:
-            raise ConfigError(f"geometry {name!r} is not measured; this NoiseScale has {', '.join(self.geometries)}")
+            raise ConfigError(
+                f"geometry {name!r} is not measured; this NoiseScaleMeter has {', '.join(self.geometries)}"
+            )
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)
         averages = self._averages[name]
         if by is None:
@@ -161,6 +164,19 @@ class NoiseScale:
             part: averages.estimate(select, exponent=exponent, confidence=confidence)
             for part, select in self._parts(by, name).items()
         }
+
+    @staticmethod
+    def check(
+        model: nn.Module,
+        loss: LossOfBatch,
+        batch: Any,
+        *,
+        source: str = AUTO,
+        groups: int = 2,
+        count: CountExamples = first_dimension,
+    ) -> Check:
+        """One batch of a model and its loss against a loop over its examples: :func:`cbs.noise_scale.check.check`."""
+        return check(model, loss, batch, source=source, groups=groups, count=count)
 
     @property
     def skipped(self) -> int:
@@ -197,7 +213,7 @@ class NoiseScale:
         """Stop measuring and leave the model as it was; what was measured can still be read."""
         self.probe.detach()
 
-    def __enter__(self) -> NoiseScale:
+    def __enter__(self) -> NoiseScaleMeter:
         return self
 
     def __exit__(
@@ -234,7 +250,7 @@ class NoiseScale:
         if by != "parameter_group":
             raise ConfigError(f"estimates come by 'layer', 'parameter' or 'parameter_group', not by {by!r}")
         if self._optimizer is None:
-            raise ConfigError("estimates by parameter group need the optimizer: NoiseScale(model, optimizer)")
+            raise ConfigError("estimates by parameter group need the optimizer: NoiseScaleMeter(model, optimizer)")
         for number, group in enumerate(self._optimizer.param_groups):
             if any(parameter is self.probe.parameters[index] for parameter in group["params"]):
                 return str(group.get("name", number))

@@ -1,0 +1,200 @@
+"""Models and loops that are easily taken for simpler ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import prune
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from benchmarks.model_zoo import (
+    CLASSES,
+    TOKENS,
+    WIDTH,
+    WORDS,
+    Batch,
+    Entry,
+    classify,
+    classify_terms,
+    features,
+    words,
+)
+from benchmarks.zoo_layers import NanoGPT, mlp
+from benchmarks.zoo_loops import OwnLoss
+
+
+class Centred(nn.Module):
+    """Normalises its inner features over the batch, without a module that would say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.first(x).tanh()
+        return self.second(inner - inner.mean(0))
+
+
+class Functional(nn.Module):
+    """The embedding's weight is used once more without its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.mix = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(self.mix(self.words(x)).tanh(), self.words.weight)
+
+
+class Scaled(nn.Module):
+    """Parameters of the model itself beside those of its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+        self.scale, self.shift = nn.Parameter(torch.ones(12)), nn.Parameter(torch.zeros(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * self.scale) + self.shift
+
+
+class Skipping(nn.Module):
+    """Leaves out layers at random, for the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if torch.rand(()) < 0.6:
+                x = x + layer(x).tanh()
+        return self.head(x)
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths, packed, which puts time first; the last state is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.lstm, self.head = nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x != 0).sum(1)
+        _, (state, _) = self.lstm(pack_padded_sequence(self.words(x), lengths, batch_first=True, enforce_sorted=False))
+        return self.head(state[0])
+
+
+class Adaptive(nn.Module):
+    """A softmax in clusters: rows are picked by their target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(WIDTH, WORDS, cutoffs=[5, 11])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.softmax(self.words(x).tanh().flatten(0, 1), y.flatten()).loss
+
+
+class TableFirst(nn.Module):
+    """Its first argument is the same for all examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, table: Tensor, x: Tensor) -> Tensor:
+        return self.head(self.words(x).tanh() + table)
+
+
+def pruned() -> nn.Module:
+    model = mlp()
+    prune.l1_unstructured(model[0], "weight", 0.3)
+    return model
+
+
+def in_place() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(inplace=True),
+        nn.Flatten(), nn.Linear(32, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, CLASSES),
+    )  # fmt: skip
+
+
+def embedded(**options: Any) -> nn.Module:
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH, **options), nn.Tanh(), nn.Linear(WIDTH, WORDS))
+
+
+def shortened(examples: int, generator: torch.Generator) -> Batch:
+    batch = words()(examples, generator)
+    lengths = torch.randint(2, TOKENS + 1, (examples, 1), generator=generator)
+    x = (1 + batch["x"] % (WORDS - 1)).masked_fill(torch.arange(TOKENS) >= lengths, 0)
+    return {"x": x, "y": batch["y"][:, 0] % CLASSES}
+
+
+def repeated(examples: int, generator: torch.Generator) -> Batch:
+    """Few words, so that several examples have the same."""
+    return words(TOKENS, 5)(examples, generator)
+
+
+def with_penalty(model: nn.Module, batch: Batch) -> Tensor:
+    """The squared weights are in the loss, not in the optimizer."""
+    return classify(model, batch) + 0.01 * sum(parameter.square().sum() for parameter in model.parameters())
+
+
+def with_gradient_penalty(model: nn.Module, batch: Batch) -> Tensor:
+    """The gradient with respect to the input is in the loss."""
+    x = batch["x"].clone().requires_grad_()
+    logits = model(x)
+    (slope,) = torch.autograd.grad(logits.logsumexp(-1).sum(), x, create_graph=True)
+    return functional.cross_entropy(logits, batch["y"]) + 0.1 * slope.square().sum(-1).mean()
+
+
+def with_a_look(model: nn.Module, batch: Batch) -> Tensor:
+    """Another forward pass, of a single example, that nobody differentiates."""
+    loss = classify(model, batch)
+    model(batch["x"][:1])
+    return loss
+
+
+def with_target(model: nn.Module, batch: Batch) -> Tensor:
+    """Self-distillation: what is aimed at comes from a forward pass without gradients."""
+    with torch.no_grad():
+        target = model(batch["x"].flip(-1)).float().softmax(-1)
+    return functional.cross_entropy(model(batch["x"]).flatten(0, -2), target.flatten(0, -2))
+
+
+def with_table(model: nn.Module, batch: Batch) -> Tensor:
+    table = torch.linspace(-1, 1, TOKENS)[:, None].to(next(model.parameters()).dtype)
+    return functional.cross_entropy(model(table, batch["x"]).flatten(0, 1), batch["y"].flatten())
+
+
+PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
+LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
+
+CORNERS = {
+    "centred over the batch": Entry(build=Centred, **PLAIN),
+    "centred over the batch, returns its loss": Entry(build=lambda: OwnLoss(Centred()), batch=features(12)),
+    "weight used outside its layer": Entry(build=Functional, **LANGUAGE),
+    "parameters of its own": Entry(build=Scaled, **PLAIN),
+    "layers left out at random": Entry(build=Skipping, **PLAIN, terms=classify_terms),
+    "packed sequences": Entry(build=Packed, batch=shortened, loss=classify),
+    "adaptive softmax, returns its loss": Entry(build=Adaptive, batch=words()),
+    "first argument without examples": Entry(build=TableFirst, batch=words(), loss=with_table),
+    "pruned": Entry(build=pruned, **PLAIN),
+    "activations in place": Entry(build=in_place, batch=features(3, 6, 6), loss=classify),
+    "embedding, gradients by frequency": Entry(
+        build=lambda: embedded(scale_grad_by_freq=True), batch=repeated, loss=classify
+    ),
+    "embedding, sparse gradients": Entry(build=lambda: embedded(sparse=True), **LANGUAGE),
+    "embedding with padding": Entry(build=lambda: embedded(padding_idx=0), **LANGUAGE),
+    "penalty on the weights": Entry(build=mlp, batch=features(12), loss=with_penalty),
+    "penalty on the input's gradient": Entry(build=mlp, batch=features(12), loss=with_gradient_penalty),
+    "a forward pass more": Entry(build=mlp, batch=features(12), loss=with_a_look),
+    "a target without gradients": Entry(build=lambda: NanoGPT(0), batch=words(), loss=with_target),
+}

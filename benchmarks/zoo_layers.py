@@ -1,0 +1,252 @@
+"""Models of torch's own layers, trained in the plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from benchmarks.model_zoo import CLASSES, TOKENS, WIDTH, WORDS, Entry, classify, classify_terms, features, words
+
+
+class Called(nn.Module):
+    """A model whose forward pass is a function of its modules."""
+
+    def __init__(self, run: Callable[[Any, Tensor], Tensor], **modules: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+class Norm(nn.GroupNorm):
+    def __init__(self, channels: int) -> None:
+        super().__init__(2, channels)
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.first_norm = norm(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = norm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.first_norm(self.first(x)).relu()
+        return (x + self.second_norm(self.second(inner))).relu()
+
+
+class ResNet(nn.Module):
+    """Two residual blocks; ``frozen`` keeps the statistics of batch normalisation as they are."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], *, frozen: bool = False) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = norm(8)
+        self.blocks = nn.Sequential(Residual(8, norm), nn.MaxPool2d(2), Residual(8, norm))
+        self.head = nn.Linear(8, CLASSES)
+        self.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.norm(self.stem(x)).relu()).mean((2, 3)))
+
+    def train(self, mode: bool = True) -> ResNet:
+        super().train(mode)
+        if self.frozen:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.eval()
+        return self
+
+
+class Recurrent(nn.Module):
+    """Words through a recurrent layer; ``time_first`` inside alone."""
+
+    def __init__(self, layer: type[nn.RNNBase], *, time_first: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.time_first = time_first
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.recurrent = layer(WIDTH, WIDTH, batch_first=not time_first, **options)
+        self.head = nn.Linear(WIDTH * (1 + bool(options.get("bidirectional"))), WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = self.embedding(x)
+        if self.time_first:
+            inputs = inputs.transpose(0, 1)
+        hidden = self.recurrent(inputs)[0]
+        return self.head(hidden.transpose(0, 1) if self.time_first else hidden)
+
+
+class Block(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.second_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        examples, length, width = x.shape
+        parts = self.attention(self.norm(x)).view(examples, length, 3, 2, width // 2).transpose(1, 3)
+        query, key, value = parts.unbind(2)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.dropout(self.projection(mixed.transpose(1, 2).reshape(examples, length, width)))
+        return x + self.dropout(self.down(functional.gelu(self.up(self.second_norm(x)))))
+
+
+class NanoGPT(nn.Module):
+    """Positions are looked up once for all examples, not at all for length 0; the output may share the embedding."""
+
+    def __init__(self, length: int, *, dropout: float = 0.0, tied: bool = True) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.positions = nn.Embedding(length, WIDTH) if length else None
+        self.blocks = nn.Sequential(Block(dropout), Block(dropout))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = self.words(x)
+        if self.positions is not None:
+            inputs = inputs + self.positions(torch.arange(x.shape[1]))
+        return self.head(self.norm(self.blocks(inputs)))
+
+
+class Seq2Seq(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.transformer = nn.Transformer(WIDTH, 2, 1, 1, 2 * WIDTH, dropout, batch_first=True)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = self.words(x)
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.head(self.transformer(inputs, inputs.flip(1), tgt_mask=mask, tgt_is_causal=True))
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, dropout, batch_first=True)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = self.words(x)
+        return self.head(inputs + self.attention(inputs, inputs, inputs, need_weights=False)[0])
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer beside a trained one of low rank, whose second factor has left zero."""
+
+    def __init__(self, width: int, rank: int = 2) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(rank, width) / width), nn.Parameter(torch.randn(width, rank) / width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + x @ self.a.t() @ self.b.t()
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 24), nn.GELU(), nn.Linear(24, CLASSES))
+
+
+def frozen_mlp() -> nn.Module:
+    model = mlp()
+    model[0].requires_grad_(False)
+    model[4].bias.requires_grad_(False)
+    return model
+
+
+def encoder(dropout: float) -> nn.Module:
+    return Called(
+        lambda self, x: self.head(self.layer(self.words(x))),
+        words=nn.Embedding(WORDS, WIDTH),
+        layer=nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True),
+        head=nn.Linear(WIDTH, WORDS),
+    )
+
+
+def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return nn.Sequential(norm(nn.Linear(12, 16)), nn.Tanh(), norm(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def pooled(convolution: nn.Module, channels: int) -> nn.Module:
+    return Called(
+        lambda self, x: self.head(self.convolution(x).relu().flatten(2).square().mean(2)),
+        convolution=convolution,
+        head=nn.Linear(channels, CLASSES),
+    )
+
+
+PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
+IMAGES: dict[str, Any] = {"batch": features(3, 6, 6), "loss": classify}
+LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
+RANDOM: dict[str, Any] = {"terms": classify_terms}
+CHAIN, NANO = ("blocks.0", "blocks.1"), {"blocks": ("blocks.0", "blocks.1"), "also": ("reentrant",)}
+
+LAYERS = {
+    "MLP": Entry(build=mlp, **PLAIN, blocks=("0", "2"), also=("inductor",)),
+    "MLP, some parameters frozen": Entry(build=frozen_mlp, **PLAIN, blocks=("2",)),
+    "MLP with dropout": Entry(
+        build=lambda: nn.Sequential(mlp(), nn.Dropout(0.3), nn.Linear(CLASSES, CLASSES)), **PLAIN, **RANDOM
+    ),
+    "adapter of low rank": Entry(
+        build=lambda: nn.Sequential(Adapted(12), nn.Tanh(), Adapted(12), nn.Linear(12, CLASSES)), **PLAIN
+    ),
+    "spectral norm": Entry(build=lambda: normed(parametrizations.spectral_norm), **PLAIN),
+    "weight norm": Entry(build=lambda: normed(parametrizations.weight_norm), **PLAIN),
+    "weight norm, old hooks": Entry(build=lambda: normed(nn.utils.weight_norm), **PLAIN),
+    "ResNet, GroupNorm": Entry(build=lambda: ResNet(Norm), **IMAGES, blocks=("blocks.0", "blocks.2")),
+    "ResNet, BatchNorm": Entry(build=lambda: ResNet(nn.BatchNorm2d), **IMAGES),
+    "ResNet, BatchNorm in eval": Entry(build=lambda: ResNet(nn.BatchNorm2d, frozen=True), **IMAGES),
+    "ResNet, InstanceNorm": Entry(build=lambda: ResNet(lambda c: nn.InstanceNorm2d(c, affine=True)), **IMAGES),
+    "1-d convolution": Entry(build=lambda: pooled(nn.Conv1d(3, 8, 3), 8), batch=features(3, 9), loss=classify),
+    "3-d convolution": Entry(build=lambda: pooled(nn.Conv3d(3, 8, 2), 8), batch=features(3, 4, 4, 4), loss=classify),
+    "transposed convolution": Entry(build=lambda: pooled(nn.ConvTranspose2d(3, 8, 3), 8), **IMAGES),
+    "EmbeddingBag": Entry(
+        build=lambda: nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH), nn.Linear(WIDTH, CLASSES)),
+        batch=lambda n, g: {"x": words()(n, g)["x"], "y": words(1, CLASSES)(n, g)["x"][:, 0]},
+        loss=classify,
+    ),
+    "bilinear": Entry(
+        build=lambda: Called(lambda self, x: self.pair(x, x.tanh()), pair=nn.Bilinear(12, 12, CLASSES)), **PLAIN
+    ),
+    "PReLU": Entry(build=lambda: nn.Sequential(nn.Linear(12, 16), nn.PReLU(16), nn.Linear(16, CLASSES)), **PLAIN),
+    "LSTM": Entry(build=lambda: Recurrent(nn.LSTM), **LANGUAGE),
+    "LSTM, 2 layers, both directions": Entry(
+        build=lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), **LANGUAGE
+    ),
+    "LSTM, 2 layers with dropout": Entry(
+        build=lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.3), **LANGUAGE, **RANDOM
+    ),
+    "GRU": Entry(build=lambda: Recurrent(nn.GRU), **LANGUAGE),
+    "GRU, time first inside": Entry(build=lambda: Recurrent(nn.GRU, time_first=True), **LANGUAGE),
+    "MultiheadAttention": Entry(build=lambda: Attention(0.0), **LANGUAGE),
+    "MultiheadAttention with dropout": Entry(build=lambda: Attention(0.3), **LANGUAGE, **RANDOM),
+    "TransformerEncoderLayer": Entry(build=lambda: encoder(0.0), **LANGUAGE, blocks=("layer",)),
+    "TransformerEncoderLayer with dropout": Entry(
+        build=lambda: encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",), own_masks=True
+    ),
+    "nn.Transformer": Entry(build=lambda: Seq2Seq(0.0), **LANGUAGE),
+    "nn.Transformer with dropout": Entry(build=lambda: Seq2Seq(0.3), **LANGUAGE, **RANDOM, own_masks=True),
+    "nanoGPT": Entry(build=lambda: NanoGPT(TOKENS), **LANGUAGE, **NANO),
+    "nanoGPT with dropout": Entry(build=lambda: NanoGPT(TOKENS, dropout=0.3), **LANGUAGE, **RANDOM, **NANO),
+    "nanoGPT, twice as many words as examples": Entry(
+        build=lambda: NanoGPT(8), batch=words(8), loss=classify, blocks=CHAIN
+    ),
+    "nanoGPT, as many words as examples": Entry(build=lambda: NanoGPT(4), batch=words(4), loss=classify, blocks=CHAIN),
+}

@@ -1,0 +1,202 @@
+"""Models that return their loss, and loops that call a model in other ways than once a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.model_zoo import CLASSES, FIRST, TOKENS, WIDTH, WORDS, Batch, Entry, classify, features, words
+from benchmarks.zoo_layers import NanoGPT, mlp
+
+
+class OwnLoss(nn.Module):
+    """Wraps a model so that nothing but its loss can be seen."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(self.model(x).flatten(0, -2), y.flatten())
+
+
+class Pair(nn.Module):
+    """Both inputs of an example go through the encoder in one call, one half of the rows after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(12, WIDTH), nn.Linear(2 * WIDTH, CLASSES)
+
+    def forward(self, a: Tensor, b: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(self.head(torch.cat(self.encoder(torch.cat([a, b])).relu().chunk(2), 1)), y)
+
+
+class TimeMajor(nn.Module):
+    """Rows of the linear layer are ordered by time, then by example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = self.words(x).transpose(0, 1).flatten(0, 1)
+        return functional.cross_entropy(self.head(rows.tanh()), y.t().flatten())
+
+
+class Experts(nn.Module):
+    """Every position goes to the expert that its first features choose; an expert sees its rows alone."""
+
+    def __init__(self, count: int = 4) -> None:
+        super().__init__()
+        self.count = count
+        self.experts = nn.ModuleList(nn.Linear(12, WIDTH) for _ in range(count))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[..., : self.count].argmax(-1)
+        mixed = x.new_zeros(*x.shape[:-1], WIDTH)
+        for number, expert in enumerate(self.experts):
+            rows = chosen == number
+            if rows.any():
+                mixed = mixed.masked_scatter(rows[..., None], expert(x[rows]).tanh().to(mixed.dtype))
+        return self.head(mixed.flatten(1, -2).mean(1) if x.ndim > 2 else mixed)
+
+
+class TimeMajorGRU(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.gru = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.gru(self.words(x))[0])
+
+
+def whole_sequences(examples: int, generator: torch.Generator) -> Batch:
+    """Every example sends its four positions to one expert, another one each."""
+    return routed(features(4, 12)(examples, generator), even=0)
+
+
+def even_at_first(examples: int, generator: torch.Generator) -> Batch:
+    """The first step sends one position of every example to every expert, which nobody could tell from no routing."""
+    first = generator.initial_seed() == FIRST
+    return routed(features(4, 12)(examples, generator), even=examples if first else 0)
+
+
+def routed(batch: Batch, even: int) -> Batch:
+    """Experts by position in the first examples, by example in the others."""
+    choice = torch.arange(4).repeat(len(batch["x"]), 1)
+    choice[even:] = torch.arange(len(choice))[even:, None] % 4
+    batch["x"][..., :4] = batch["x"][..., :4] / 9 + 9 * functional.one_hot(choice, 4)
+    return batch
+
+
+def pairs(examples: int, generator: torch.Generator) -> Batch:
+    first, second = features(12)(examples, generator), features(12)(examples, generator)
+    return {"a": first["x"], "b": second["x"], "y": first["y"]}
+
+
+def time_first(examples: int, generator: torch.Generator) -> Batch:
+    return {name: tensor.t().contiguous() for name, tensor in words()(examples, generator).items()}
+
+
+def padded(examples: int, generator: torch.Generator) -> Batch:
+    batch = words()(examples, generator)
+    lengths = torch.randint(2, TOKENS + 1, (examples, 1), generator=generator)
+    return batch | {"y": batch["y"].masked_fill(torch.arange(TOKENS) >= lengths, -100)}
+
+
+def valid_share(batch: Batch) -> Tensor:
+    """The share of every example in the mean over the words that are not ignored."""
+    valid = (batch["y"] != -100).sum(1).float()
+    return valid / valid.sum()
+
+
+def two_batches(model: nn.Module, batch: Batch) -> Tensor:
+    """The examples in two forward passes, one backward pass."""
+    examples = len(batch["x"])
+    if examples == 1:
+        return classify(model, batch)
+    half = (examples + 1) // 2
+    parts = [{name: tensor[part] for name, tensor in batch.items()} for part in (slice(half), slice(half, None))]
+    return sum(classify(model, part) * (len(part["x"]) / examples) for part in parts)  # type: ignore[return-value]
+
+
+def both_passes(model: nn.Module, batch: Batch) -> Tensor:
+    """Every example in two forward passes."""
+    return functional.cross_entropy(model(batch["a"]) + model(batch["b"]), batch["y"])
+
+
+def preference(better: Tensor, worse: Tensor) -> Tensor:
+    return -functional.logsigmoid(better - worse).mean()
+
+
+def likelihood(logits: Tensor, words: Tensor) -> Tensor:
+    return logits.float().log_softmax(-1).gather(-1, words[..., None]).squeeze(-1).sum(-1)
+
+
+def answers(examples: int, generator: torch.Generator) -> Batch:
+    better, worse = words()(examples, generator), words()(examples, generator)
+    return {"x": better["x"], "y": better["y"], "worse_x": worse["x"], "worse_y": worse["y"]}
+
+
+def dpo_two_passes(model: nn.Module, batch: Batch) -> Tensor:
+    better, worse = model(batch["x"]), model(batch["worse_x"])
+    return preference(likelihood(better, batch["y"]), likelihood(worse, batch["worse_y"]))
+
+
+def dpo_one_pass(model: nn.Module, batch: Batch) -> Tensor:
+    logits = model(torch.cat([batch["x"], batch["worse_x"]]))
+    return preference(*likelihood(logits, torch.cat([batch["y"], batch["worse_y"]])).chunk(2))
+
+
+def contrastive(model: nn.Module, batch: Batch) -> Tensor:
+    """Every example is told apart from the others of its batch."""
+    both = functional.normalize(model(torch.stack([batch["a"], batch["b"]], 1)), dim=-1).float()
+    return functional.cross_entropy(both[:, 0] @ both[:, 1].t() / 0.5, torch.arange(len(both)))
+
+
+def second_dimension(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Examples of an input whose first dimension is time."""
+    (x,) = (*args, *kwargs.values())
+    return int(x.shape[1])
+
+
+def half(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Pairs of an input that has all better answers first."""
+    (x,) = (*args, *kwargs.values())
+    return len(x) // 2
+
+
+LOOPS = {
+    "returns its loss": Entry(build=lambda: OwnLoss(mlp()), batch=features(12)),
+    "nanoGPT that returns its loss": Entry(
+        build=lambda: OwnLoss(NanoGPT(TOKENS)), batch=words(), blocks=("model.blocks.0", "model.blocks.1")
+    ),
+    "two inputs in one call, returns its loss": Entry(build=Pair, batch=pairs),
+    "time-major rows, returns its loss": Entry(build=TimeMajor, batch=words(4)),
+    "GRU, time first": Entry(
+        build=TimeMajorGRU, batch=time_first, loss=classify, dimension=1, options={"count": second_dimension},
+        shares=lambda batch: torch.full((batch["x"].shape[1],), 1.0 / batch["x"].shape[1]),
+    ),
+    "experts, position by position": Entry(build=Experts, batch=features(4, 12), loss=classify),
+    "experts, example by example": Entry(build=Experts, batch=features(12), loss=classify),
+    "experts, whole sequences": Entry(build=Experts, batch=whole_sequences, loss=classify),
+    "experts, evenly at first": Entry(build=Experts, batch=even_at_first, loss=classify),
+    "padding, mean over words": Entry(
+        build=lambda: NanoGPT(0, tied=False), batch=padded, loss=classify, shares=valid_share
+    ),
+    "two passes of half the examples": Entry(build=mlp, batch=features(12), loss=two_batches, passes=2),
+    "two passes of all examples": Entry(build=mlp, batch=pairs, loss=both_passes),
+    "preferences, two passes": Entry(build=lambda: NanoGPT(0), batch=answers, loss=dpo_two_passes),
+    "preferences, one pass": Entry(
+        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, counted=2, only_check=True
+    ),
+    "preferences, one pass, count= given": Entry(
+        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, options={"count": half}, only_check=True
+    ),
+    "contrastive loss": Entry(build=mlp, batch=pairs, loss=contrastive, only_check=True),
+}  # fmt: skip

@@ -1,0 +1,276 @@
+"""One batch of a model and its loss against a loop over its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.layers.groups import split_examples
+from cbs.noise_scale.moments import Sizes
+from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.probe import FALLBACK, Probe
+
+AGREE = 0.01
+"""Relative difference that roundings explain; mixing and coupling make ten times that and more."""
+
+LossOfBatch = Callable[[nn.Module, Any], Tensor]
+"""The mean loss of a batch, ``loss(model, batch)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCheck:
+    """One layer of a check, all relative to the loop.
+
+    Attributes:
+        layer: its name in the model.
+        coupling: norm of what the examples' own gradients leave over of the batch's gradient.
+        noise: noise measured over that of the loop; ``None`` where nothing was measured.
+    """
+
+    layer: str
+    coupling: float
+    noise: float | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether only roundings differ."""
+        return self.coupling <= AGREE and (self.noise is None or abs(self.noise - 1) <= AGREE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What :func:`check` found; its text says it in words.
+
+    Attributes:
+        examples: of the batch.
+        source: what measured.
+        refusal: why another source than the one that was asked for, or none; empty if it is the one.
+        weights: of the examples in the batch's loss, relative to equal ones.
+        layers: one entry for every module that holds parameters.
+    """
+
+    examples: int
+    source: str
+    refusal: str
+    weights: tuple[float, ...]
+    layers: tuple[LayerCheck, ...]
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the loss of an example depends on other examples."""
+        return any(layer.coupling > AGREE for layer in self.layers)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the noise scale is that of single examples, as the loop finds it."""
+        return not self.refusal and all(layer.agrees for layer in self.layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self) | {"ok": self.ok, "coupled": self.coupled, "text": str(self)}
+
+    def __str__(self) -> str:
+        lines = []
+        if self.refusal:
+            lines.append(f"nothing to compare with a loop over examples: {self.refusal}")
+        if self.coupled:
+            worst = max(self.layers, key=lambda layer: layer.coupling)
+            lines.append(
+                "the loss couples examples: their own gradients leave over "
+                f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}, so no example has a gradient "
+                f"of its own; use the source {FALLBACK!r} with micro-batches like those you train with"
+            )
+        else:
+            wrong = [layer for layer in self.layers if not layer.agrees]
+            if wrong:
+                named = ", ".join(f"{layer.layer!r} ({layer.noise:.3g} times)" for layer in wrong[:5])
+                lines.append(
+                    f"the noise that source {self.source!r} measures is not that of a loop over examples in "
+                    f"{len(wrong)} of {len(self.layers)} layers: {named}; use the source {FALLBACK!r}"
+                )
+            elif not self.refusal:
+                lines.append(
+                    f"source {self.source!r} agrees with a loop over {self.examples} examples in every layer "
+                    f"({len(self.layers)})"
+                )
+            if max(self.weights) - min(self.weights) > AGREE:
+                lines.append(
+                    f"examples weigh {min(self.weights):.2g} to {max(self.weights):.2g} times the mean in the loss, as "
+                    "where tokens are ignored"
+                )
+        return "\n".join(lines)
+
+
+def check(
+    model: nn.Module,
+    loss: LossOfBatch,
+    batch: Any,
+    *,
+    source: str = "auto",
+    groups: int = 2,
+    count: CountExamples = first_dimension,
+) -> Check:
+    r"""Measure one batch and compare it with a loop over its examples, layer by layer.
+
+    The loop runs the model on every example alone, for its own loss :math:`\ell_i`. A batch's loss that does not couple
+    examples is :math:`\sum_i w_i \ell_i`; the weights are fitted to the batch's gradient, and what they leave over is
+    coupling. The moments are then compared with those of the groups of :math:`w_i \nabla\ell_i`.
+
+    Runs in evaluation mode, so that dropout draws nothing, and leaves the model and its gradients as they were. Keeps
+    the gradients of all examples: 4 to 8 examples are enough.
+
+    Args:
+        model: what is called in the training loop.
+        loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
+        batch: tensors with examples first, in any nesting.
+        source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that looks into the backward pass.
+        groups: as for NoiseScaleMeter.
+        count: as for NoiseScaleMeter.
+
+    Raises:
+        ConfigError: if the batch has fewer than two examples, or the source is refused for another reason than the
+            model.
+    """
+    first = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
+    examples = count((batch,), {})
+    if first is None or examples < 2 or first.shape[0] % examples:
+        raise ConfigError(f"a check needs a batch of two examples or more, first in its tensors; got {examples}")
+    rows = first.shape[0] // examples
+
+    def example(place: int) -> Any:
+        def cut(leaf: Any) -> Any:
+            whole = isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == rows * examples
+            return leaf[place * rows : (place + 1) * rows] if whole else leaf
+
+        return tree_map(cut, batch)
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with _evaluation(model, parameters):
+        loss(model, batch).backward()
+        gradient = _gradients(parameters)
+    probe = Probe(model, source=source, groups=groups, count=count)
+    if probe.source == FALLBACK and source == FALLBACK:
+        probe.detach()
+        raise ConfigError(f"the groups of {FALLBACK!r} are whole micro-batches; there is nothing to check")
+    refusal, measured = probe.why, None
+    with _evaluation(model, parameters):
+        loss(model, batch).backward()
+        if not refusal:
+            try:
+                moments = probe.step()
+                refusal = probe.why or probe.caveat
+                measured = (moments or {}).get("l2")
+            except ConfigError as error:
+                refusal = str(error)
+        probe.detach()
+        own = []
+        for place in range(examples):
+            model.zero_grad()
+            try:
+                loss(model, example(place)).backward()
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ConfigError(f"the loss does not run on one example alone: {reason(error)}") from error
+            own.append(_gradients(parameters))
+    weights = _weights(own, gradient)
+    shares = [[weight * part for part in parts] for weight, parts in zip(weights.tolist(), own, strict=True)]
+    left_over = [total - torch.stack(parts).sum(0) for total, *parts in zip(gradient, *shares, strict=True)]
+    noise: list[tuple[float, float]] | None = None
+    if measured is not None:
+        per_example = probe.source != "split"
+        slow = _loop_noise(shares, gradient, examples if per_example else groups, examples)
+        noise = list(zip(measured.noise.tolist(), slow, strict=True))
+    places: dict[str, list[int]] = {}
+    for index, name in enumerate(probe.names):
+        places.setdefault(name.rpartition(".")[0] or name, []).append(index)
+    return Check(
+        examples=examples,
+        source=probe.source,
+        refusal=refusal,
+        weights=tuple((weights * examples).tolist()),
+        layers=tuple(
+            LayerCheck(
+                layer=name,
+                coupling=_relative(
+                    [left_over[index] for index in own_places], [gradient[index] for index in own_places]
+                ),
+                noise=_ratio([noise[index] for index in own_places]) if noise else None,
+            )
+            for name, own_places in places.items()
+        ),
+    )
+
+
+def _loop_noise(
+    shares: Sequence[Sequence[Tensor]], gradient: Sequence[Tensor], groups: int, examples: int
+) -> list[float]:
+    """Noise of every parameter tensor from the examples' shares of the batch's gradient."""
+    bounds = [
+        (run.start + group * run.size, run.size)
+        for run in split_examples(examples, groups)
+        for group in range(run.groups)
+    ]
+    small = [
+        sum(
+            torch.stack([share[index] for share in shares[start : start + size]]).sum(0).square().sum()
+            * examples
+            / size
+            for start, size in bounds
+        )
+        for index in range(len(gradient))
+    ]
+    whole = torch.stack([part.square().sum() for part in gradient])
+    sizes = Sizes(small=examples / len(bounds), big=examples, groups=len(bounds))
+    return L2().read(torch.stack(small), whole, sizes)[1].tolist()  # type: ignore[arg-type]
+
+
+def _weights(own: Sequence[Sequence[Tensor]], gradient: Sequence[Tensor]) -> Tensor:
+    """Least-squares weights of the examples' gradients in that of the batch."""
+
+    def dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        return torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(left, right, strict=True)]).sum()
+
+    gram = torch.stack([torch.stack([dot(left, right) for right in own]) for left in own])
+    return torch.linalg.lstsq(gram, torch.stack([dot(left, gradient) for left in own]), driver="gelsd").solution
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [
+        (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu()
+        for tensor in parameters
+    ]
+
+
+def _relative(parts: Sequence[Tensor], whole: Sequence[Tensor]) -> float:
+    size = sum(float(part.square().sum()) for part in whole)
+    return (sum(float(part.square().sum()) for part in parts) / size) ** 0.5 if size else 0.0
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
+    measured, slow = (sum(values) for values in zip(*pairs, strict=True))
+    return measured / slow if slow else None
+
+
+@contextmanager
+def _evaluation(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Evaluation mode and empty gradients inside the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    kept = [parameter.grad for parameter in parameters]
+    model.eval()
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward pass in that mode
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient

@@ -1,0 +1,300 @@
+"""Tensors that are the same for all examples, as one copy per group.
+
+Where such a tensor meets the examples, in whatever function of torch, the function runs on every group with its copy,
+and autograd finds the gradient of every group. What else a model computes is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.layers.contribution import Dense
+from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.groups import Run
+from cbs.noise_scale.layers.recorder import Recorder
+
+FEW_GROUPS = 8
+"""Groups up to which one call per group is faster than ``vmap``."""
+
+ROUNDINGS = 2**10
+"""Rounding errors of the largest entry by which a function may differ from itself, run group by group."""
+
+REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave")
+"""Functions that give every example a row of what they share."""
+
+
+_warn_of_slow_functions = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+
+
+class Owner(Protocol):
+    """Whose parameters are shared: a layer."""
+
+    name: str
+    module: nn.Module
+    watched: dict[str, int]
+    recorder: Recorder
+    parameters: list[nn.Parameter]
+    original: Callable[..., Any]
+
+
+class Copies(torch.autograd.Function):
+    """A parameter tensor repeated along a new first dimension, one copy per group, without a copy in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, layer: Owner, current: Pass, index: int) -> Tensor:  # type: ignore[override]
+        ctx.layer, ctx.current, ctx.index = layer, current, index
+        groups = sum(run.groups for run in current.runs)
+        return parameter.detach().expand(groups, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        refuse_second_derivatives(f"layer {ctx.layer.name!r}")
+        if ctx.layer.recorder.failure is not None:
+            return gradients.sum(0), None, None, None
+        parts = gradients.split([run.groups for run in ctx.current.runs])
+        return ctx.layer.recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
+
+
+class Unseen(torch.autograd.Function):
+    """Identity for uses of a parameter tensor whose groups cannot be told apart."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, layer: Owner) -> Tensor:  # type: ignore[override]
+        ctx.layer = layer
+        return parameter.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        ctx.layer.recorder.fail(_refusal(ctx.layer, "is used where it cannot be told what belongs to which example"))
+        return gradient, None
+
+
+class Shared(Tensor):
+    """What is the same for all examples; behaves as the tensor itself, differentiable where groups are not told apart.
+
+    Attributes:
+        copies: one per group, shape ``[groups, *shape]``.
+        layer: whose parameter it is made of.
+        current: the forward pass.
+    """
+
+    copies: Tensor
+    layer: Owner
+    current: Pass
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        leaves, structure = tree_flatten((args, kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            name = getattr(func, "__name__", "")
+
+            def call(values: Sequence[Any]) -> Any:
+                args, kwargs = tree_unflatten(list(values), structure)
+                result = func(*args, **kwargs)
+                return args[0] if name == "__setitem__" else result
+
+            return _call(call, name, leaves)
+
+
+def share(parameter: Tensor, layer: Owner, current: Pass, index: int) -> Shared:
+    """A parameter tensor as one copy per group."""
+    copies = Copies.apply(parameter, layer, current, index)
+    return _shared(Unseen.apply(parameter, layer), copies, layer, current)  # type: ignore[no-untyped-call]
+
+
+def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
+    """The output of a layer's module while its parameters are shared tensors."""
+    places = []
+    for name in layer.watched:
+        path, _, key = name.rpartition(".")
+        places.append((layer.module.get_submodule(path)._parameters, key))
+    own = zip(places, layer.parameters, strict=True)
+    current = layer.recorder.enter(layer.name)
+    if current is None or any(holder.get(key) is not mine for (holder, key), mine in own):
+        return layer.original(*args, **kwargs)
+    current.count(layer.watched.values())
+    layer.recorder.separation.alike.add(layer.name)
+    try:
+        for (holder, key), mine, index in zip(places, layer.parameters, layer.watched.values(), strict=True):
+            holder[key] = share(mine, layer, current, index)  # type: ignore[assignment]
+        return layer.original(*args, **kwargs)
+    finally:
+        for (holder, key), mine in zip(places, layer.parameters, strict=True):
+            holder[key] = mine
+
+
+def are_places(ids: Tensor, examples: int) -> bool:
+    """Whether indices are of places in a sequence or of pairs of them, rather than of examples: told by their number,
+    where that cannot be by their values, which are one more at the next place or depend on the distance alone."""
+    if ids.is_floating_point() or not 0 < ids.ndim <= 2 or len(ids) == 1:
+        return False
+    if len(ids) % examples and examples not in ids.shape:
+        return True
+    steps = ids.diff() - 1 if ids.ndim == 1 else ids[1:, 1:] - ids[:-1, :-1]
+    return steps.numel() > 0 and not bool(steps.any()) and bool((ids != ids.flatten()[0]).any())
+
+
+def _shared(value: Tensor, copies: Tensor, layer: Owner, current: Pass) -> Shared:
+    shared = value.as_subclass(Shared)
+    shared.copies, shared.layer, shared.current = copies, layer, current
+    return shared
+
+
+def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) -> Any:
+    """A function of tensors some of which are shared."""
+    first = next(leaf for leaf in leaves if isinstance(leaf, Shared))
+    layer, current = first.layer, first.current
+    values = [leaf.as_subclass(Tensor) if isinstance(leaf, Shared) else leaf for leaf in leaves]
+    others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
+    rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
+    try:
+        if rows is None:
+            return _alone(call, name, leaves, values, layer, current)
+        if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
+            return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
+        found = _by_run(call, leaves, values, current, rows)
+        in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
+        if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
+            with torch.no_grad():
+                whole = call(values)
+            if not all(map(_agree, tree_leaves(found), tree_leaves(whole))):
+                raise ValueError("it mixes examples or draws random numbers")
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        layer.recorder.fail(_refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
+        return call(values)
+    return found
+
+
+def _alone(
+    call: Callable[[Sequence[Any]], Any],
+    name: str,
+    leaves: list[Any],
+    values: list[Any],
+    layer: Owner,
+    current: Pass,
+) -> Any:
+    """A function that meets no examples: it is shared what it makes of what is shared."""
+    whole = call(values)
+    if not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(whole)):
+        return whole
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
+        raise ValueError("it meets something that has no dimension of examples")
+    found = _by_run(call, leaves, values, current, None)
+    own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
+    repeated = name in REPEATING and (current.examples,) not in own
+
+    def share(value: Any, copies: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return value
+        if not repeated or value.shape[:1] != (current.examples,):
+            return _shared(value, copies, layer, current)
+        sizes = [run.size for run in current.runs for _ in range(run.groups)]
+        return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
+
+    return tree_map(share, whole, found)
+
+
+def _repeated(shared: Shared) -> Tensor:
+    """What is shared, with a first dimension of 1, for every example."""
+    sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
+    return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
+
+
+def _by_run(
+    call: Callable[[Sequence[Any]], Any], leaves: list[Any], values: list[Any], current: Pass, rows: int | None
+) -> Any:
+    """The results of all groups: one after the other where there are rows of examples, else along a new dimension."""
+
+    def part(leaf: Any, run: Run, before: int) -> Tensor | None:
+        if isinstance(leaf, Shared):
+            return leaf.copies[before : before + run.groups]
+        if rows is None or not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != rows:
+            return None
+        each = rows // current.examples
+        return leaf[run.start * each : run.stop * each].unflatten(0, (run.groups, run.size * each))
+
+    def joined(*parts: Any) -> Any:
+        if not isinstance(parts[0], Tensor):
+            return parts[0]
+        parts = parts if rows is None else tuple(part.flatten(0, 1) for part in parts)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    found, before = [], 0
+    for run in current.runs:
+        parts = [part(leaf, run, before) for leaf in leaves]
+        found.append(mapped(call, values, parts, run.groups, FEW_GROUPS if rows is None else 0))
+        before += run.groups
+    return tree_map(joined, *found)
+
+
+def mapped(
+    call: Callable[[Sequence[Any]], Any],
+    values: Sequence[Any],
+    parts: Sequence[Tensor | None],
+    groups: int,
+    few: int = 0,
+) -> Any:
+    """A function of the arguments of every group, its results along a new first dimension.
+
+    Args:
+        call: the function, of flat arguments.
+        values: its arguments.
+        parts: what to give each group instead, along the first dimension; ``None`` for the same to all.
+        groups: number of groups.
+        few: groups up to which one call after the other is tried first, not one under ``vmap``.
+    """
+    places = [place for place, part in enumerate(parts) if part is not None]
+    own = [part for part in parts if part is not None]
+
+    def one(*own: Tensor) -> Any:
+        merged = list(values)
+        for place, part in zip(places, own, strict=True):
+            merged[place] = part
+        return call(merged)
+
+    if groups > few:
+        _warn_of_slow_functions(False)
+        try:
+            return vmap(one, randomness="different")(*own)
+        except (RuntimeError, ValueError, NotImplementedError):
+            pass  # vmap does not know every function; what is wrong with the function itself shows below.
+        finally:
+            _warn_of_slow_functions(True)
+    found = [one(*part) for part in zip(*(part.unbind() for part in own), strict=True)]
+    return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
+
+
+def _refusal(layer: Owner, why: str) -> ConfigError:
+    """The error for a parameter whose groups cannot be told apart."""
+    names = ", ".join(map(repr, layer.watched))
+    return ConfigError(
+        f"a parameter of layer {layer.name!r} ({type(layer.module).__name__}: {names}) {why}; "
+        "use the source 'accumulation'"
+    )
+
+
+def _rows(others: Sequence[Tensor], layer: Owner, examples: int) -> int | None:
+    """First dimension of the arguments that have examples there."""
+    for other in others:
+        if other.ndim and other.shape[0] and other.shape[0] % examples == 0 and not are_places(other, examples):
+            at = other.untyped_storage().data_ptr()
+            if all(at != buffer.untyped_storage().data_ptr() for buffer in layer.module.buffers(recurse=False)):
+                return other.shape[0]
+    return None
+
+
+def _agree(output: Tensor, whole: Tensor) -> bool:
+    """Whether a function run group by group gives what it gives for all examples, up to rounding."""
+    if output.shape != whole.shape:
+        return False
+    difference = (output.detach() - whole).abs().max() if output.numel() else torch.zeros(())
+    return not difference > ROUNDINGS * torch.finfo(whole.dtype).eps * whole.abs().max()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale.layers import by_group
+from cbs.noise_scale.probe import Probe
+from tests.references.per_example import assert_exact, assert_near, watch
+
+# Double precision leaves rounding of sums of some thousand products.
+RTOL = 1e-11
+EXAMPLES = 6
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True)
+
+
+def recurrent() -> nn.Module:
+    return nn.GRU(8, 8, num_layers=2, dropout=0.3, batch_first=True)
+
+
+class Alone(nn.Module):
+    """Draws every group's random numbers in the module that is asked, as the watched one does."""
+
+    def __init__(self, inner: nn.Module, groups: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [self.inner(part) for part in x.chunk(self.groups)]
+        return torch.cat([output[0] if isinstance(output, tuple) else output for output in outputs])
+
+
+def test_random_numbers_of_recurrent_layers() -> None:
+    torch.manual_seed(0)
+    x, inner = torch.randn(EXAMPLES, 5, 8).double(), recurrent().double()
+    watched, plain = Alone(inner, 1), Alone(inner, 2)
+
+    def losses(model: nn.Module) -> Tensor:
+        torch.manual_seed(1)
+        return (plain if model is not watched else watched)(x).square().sum((1, 2))
+
+    wanted = [
+        torch.autograd.grad(losses(plain)[part].sum(), list(inner.parameters())) for part in (slice(3), slice(3, 6))
+    ]
+    watcher = watch(watched)
+    losses(watched).sum().backward()
+    found = watcher.collect().statistics[0]
+    watcher.detach()
+    for value, *columns in zip(found, *wanted, strict=True):
+        assert_near(value, sum(2 * gradient.square().sum() for gradient in columns), RTOL)
+
+
+@pytest.mark.parametrize("build", [encoder, recurrent])
+def test_random_numbers_agree_in_the_passes_that_are_compared(build: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = Alone(build(), 1)
+    model = nn.Sequential(model, nn.Linear(8, 2))
+    with Probe(model, source="split") as probe:
+        model(torch.randn(EXAMPLES, 5, 8)).square().sum().backward()
+        assert probe.step()["l2"].sizes.groups == 2
+
+
+@pytest.mark.parametrize("few", [0, 8])
+@pytest.mark.parametrize("first", [True, False])
+def test_attention_with_masks(first: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_group, "FEW_GROUPS", few)
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(8, 2, batch_first=first, add_bias_kv=True)
+
+        def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
+            mask = torch.zeros(EXAMPLES, EXAMPLES, dtype=torch.bool).triu(1)  # as many places as examples
+            x = x if first else x.transpose(0, 1)
+            output, weights = self.inner(x, x, x, key_padding_mask=hidden, attn_mask=mask)
+            return (output if first else output.transpose(0, 1)).sum(2) + weights.sin().sum(2)
+
+    torch.manual_seed(0)
+    x, hidden = torch.randn(EXAMPLES, EXAMPLES, 8).double(), torch.zeros(EXAMPLES, EXAMPLES, dtype=torch.bool)
+    hidden[2, 4:] = True
+    for source in ("split", "per_example"):
+        assert_exact(
+            Attending().double(), lambda model: model(x, hidden).square().sum(1), source=source, groups=4, rtol=RTOL
+        )

@@ -1,0 +1,141 @@
+"""One batch against a loop over examples, in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScaleMeter
+
+EXAMPLES = 5
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 6)
+        self.inner = nn.Linear(6, 6)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6, 7)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.drop(self.inner(self.table(ids)).tanh()))
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Tokens()
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return torch.randint(7, (EXAMPLES, 4), generator=torch.Generator().manual_seed(1))
+
+
+def mean_loss(model: nn.Module, ids: Tensor) -> Tensor:
+    return cross_entropy(model(ids).mT, ids)
+
+
+def of_seen_tokens(model: nn.Module, ids: Tensor) -> Tensor:
+    return cross_entropy(model(ids).mT, torch.where(ids < 3, -100, ids))
+
+
+def contrastive(model: nn.Module, ids: Tensor) -> Tensor:
+    features = model(ids).mean(1)
+    return cross_entropy(features @ features.T, torch.arange(len(ids)))
+
+
+def balanced(model: nn.Module, ids: Tensor) -> Tensor:
+    """A term in the square of a mean over all examples."""
+    return mean_loss(model, ids) + model(ids).softmax(-1).mean((0, 1)).square().sum()
+
+
+@pytest.mark.parametrize("source", ["split", "per_example", "auto"])
+def test_agreement(model: nn.Module, ids: Tensor, source: str) -> None:
+    found = NoiseScaleMeter.check(model, mean_loss, ids, source=source)
+    assert found.ok
+    assert not found.coupled
+    assert found.weights == pytest.approx([1.0] * EXAMPLES, abs=1e-4)
+    assert str(found).endswith(f"agrees with a loop over {EXAMPLES} examples in every layer (3)")
+    assert [layer.layer for layer in found.layers] == ["table", "inner", "head"]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tensor) -> None:
+    ids = torch.cat([torch.tensor([[0, 0, 0, 6]]), ids[1:]])
+    found = NoiseScaleMeter.check(model, of_seen_tokens, ids)
+    seen = (ids >= 3).sum(1).float()
+    assert found.ok
+    assert found.weights == pytest.approx((seen / seen.mean()).tolist(), rel=1e-3)
+    assert "examples weigh" in str(found)
+
+
+@pytest.mark.parametrize("loss", [contrastive, balanced])
+def test_losses_that_couple_examples(model: nn.Module, ids: Tensor, loss: object) -> None:
+    found = NoiseScaleMeter.check(model, loss, ids, count=lambda args, kwargs: EXAMPLES)
+    assert found.coupled
+    assert not found.ok
+    assert "the loss couples examples" in str(found)
+    assert "use the source 'accumulation'" in str(found)
+
+
+def test_a_layer_that_is_measured_wrongly_is_named(
+    model: nn.Module, ids: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cbs.noise_scale.layers.linear import Linear
+
+    right = Linear.contributions
+
+    def wrong(self: Linear, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> object:
+        """Examples in another order than their gradients."""
+        return right(self, groups, (saved[0].flip(0),) if self.name == "inner" else saved, gradient)
+
+    monkeypatch.setattr(Linear, "contributions", wrong)
+    monkeypatch.setattr("cbs.noise_scale.layers.completeness.Completeness.check", lambda *_: None)
+    monkeypatch.setattr("cbs.noise_scale.gradient_sample.GradientSample.compare", lambda *_, **__: None)
+    found = NoiseScaleMeter.check(model, mean_loss, ids, source="per_example")
+    assert not found.ok
+    assert not any(layer.agrees for layer in found.layers if layer.layer == "inner")
+    assert "'inner' (" in str(found)
+
+
+def test_what_cannot_be_watched_is_said_with_its_reason(ids: Tensor) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 6), nn.Flatten(), nn.BatchNorm1d(24), nn.Linear(24, 7))
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return cross_entropy(model(ids), ids[:, 0])
+
+    found = NoiseScaleMeter.check(model, loss, ids)
+    assert not found.ok
+    assert found.source == "accumulation"
+    assert "mixes the examples of a batch" in str(found)
+
+
+def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
+    mean_loss(model, ids).backward()
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    NoiseScaleMeter.check(model, mean_loss, ids)
+    assert model.training
+    assert model.drop.training
+    assert all(torch.equal(parameter.grad, kept) for parameter, kept in zip(model.parameters(), before, strict=True))
+    assert "forward" not in vars(model.inner)
+
+
+@pytest.mark.parametrize(
+    ("batch", "source", "said"),
+    [
+        (torch.zeros(1, 4, dtype=torch.long), "auto", "two examples or more"),
+        (torch.zeros(4, 4, dtype=torch.long), "accumulation", "nothing to check"),
+    ],
+)
+def test_misuse_is_one_line(model: nn.Module, batch: Tensor, source: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        NoiseScaleMeter.check(model, mean_loss, batch, source=source)
+    assert "forward" not in vars(model.inner)

@@ -1,0 +1,146 @@
+"""``.grad`` at the end of a step is what its backward passes found, or somebody is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScaleMeter
+
+SOURCES = ("split", "per_example", "accumulation")
+Touch = Callable[[nn.Module], None]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(18, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def batch(examples: int = 8) -> tuple[Tensor, Tensor]:
+    return torch.randint(9, (examples, 3)), torch.randn(examples, 1)
+
+
+def backward(net: nn.Module, scale: float = 1.0) -> None:
+    for x, y in zip(*(part.chunk(2) for part in batch()), strict=True):
+        (scale * mse_loss(net(x), y) / 2).backward()
+
+
+def clip(net: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+
+def decay(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.grad.add_(parameter.detach(), alpha=0.1)
+
+
+def forget(net: nn.Module) -> None:
+    net.zero_grad()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("touch", "said"),
+    [
+        (clip, r"times what the backward passes found: it was clipped, scaled or averaged"),
+        (decay, r"it was changed since, as by weight decay or noise"),
+        (forget, r"the gradients of the step are gone: measure before optimizer.zero_grad"),
+    ],
+)
+def test_gradients_that_were_changed_before_the_measurement(source: str, touch: Touch, said: str) -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source=source)
+    backward(net)
+    touch(net)
+    with pytest.raises(ConfigError, match=said):
+        noise_scale.step()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_gradients_that_were_not_emptied(source: str) -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source=source)
+    backward(net)
+    noise_scale.step()
+    backward(net)
+    with pytest.raises(ConfigError, match=r"not empty before the first backward pass.*zero_grad"):
+        noise_scale.step()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("steps", [2, 10])
+def test_backward_passes_that_were_thrown_away(source: str, steps: int) -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source=source)
+    for _ in range(steps):
+        net.zero_grad()
+        mse_loss(net(batch()[0]), batch()[1]).backward()
+    with pytest.raises(ConfigError, match=rf"{steps} backward passes since the last measured step.*only the latest"):
+        noise_scale.step()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_what_nobody_changed_is_no_error(source: str, dtype: torch.dtype) -> None:
+    net = model().to(dtype)
+    noise_scale = NoiseScaleMeter(net, source=source)
+    for step in range(30):
+        for x, y in zip(*(part.chunk(4) for part in batch()), strict=True):
+            (mse_loss(net(x), y.to(dtype)) / 4).backward()
+        noise_scale.step()
+        net.zero_grad(set_to_none=step % 2 == 0)
+    assert noise_scale.estimate().steps == 30
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_scaled_and_unscaled_gradients(source: str) -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source=source)
+    backward(net, 1024.0)
+    noise_scale.step(loss_scale=1024.0)
+    net.zero_grad()
+    backward(net, 1000.0)
+    for parameter in net.parameters():
+        parameter.grad.div_(1000.0)
+    noise_scale.step(loss_scale=1000.0, gradients_unscaled=True)
+    net.zero_grad()
+    backward(net, 1000.0)
+    for parameter in net.parameters():
+        parameter.grad.div_(1000.0)
+    with pytest.raises(ConfigError, match=r"is 0.001 times.*gradients_unscaled=True"):
+        noise_scale.step(loss_scale=1000.0)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_gradients_that_overflowed_are_left_out_as_ever(source: str) -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source=source)
+    backward(net, float("inf"))
+    noise_scale.step()
+    assert noise_scale.skipped == 1
+
+
+def test_steps_that_are_not_measured_are_nobody_s_business() -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, every=2)
+    for _ in range(6):
+        backward(net)
+        noise_scale.step()
+        clip(net)
+        net.zero_grad()
+    assert noise_scale.estimate().steps == 3
+
+
+def test_a_hook_behind_ours_is_seen() -> None:
+    net = model()
+    noise_scale = NoiseScaleMeter(net, source="split")
+    for parameter in net.parameters():
+        parameter.register_hook(lambda gradient: 2 * gradient)
+    backward(net)
+    with pytest.raises(ConfigError, match="is 2 times what"):
+        noise_scale.step()
