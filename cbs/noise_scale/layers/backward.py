@@ -29,10 +29,14 @@ class InsideBackward:
         model: what is called in the training loop.
         parameters: trainable parameter tensors.
         geometries: what to measure.
-        groups: groups per forward pass; ``None`` for one per example.
+        groups: groups per forward pass, of sizes that differ by at most one; at most one per example.
         count: number of examples of a forward pass.
+
+    Attributes:
+        single: whether every example is a group, whatever ``groups`` says.
     """
 
+    single = False
     micro_batches = 1
     ranks: Sequence[Any] = ()
 
@@ -42,7 +46,7 @@ class InsideBackward:
         parameters: Sequence[nn.Parameter],
         geometries: Sequence[Geometry],
         *,
-        groups: int | None,
+        groups: int = 2,
         count: CountExamples = first_dimension,
     ) -> None:
         self._parameters = parameters
@@ -51,7 +55,7 @@ class InsideBackward:
         self._names = [names[id(parameter)] for parameter in parameters]
         self._model = model
         self._geometries = geometries
-        self._groups = groups
+        self._groups = None if self.single else groups
         self.active = True
         self.sample = GradientSample(parameters)
         self._separation = Separation(model, self._passes, self._due)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.layers.backward import InsideBackward
-from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES
 
 
@@ -22,27 +21,14 @@ class NormLayers(InsideBackward):
     but its level differs by a factor that depends on the model (0.4 to 0.8 where we compared) and has to be calibrated
     against another source.
 
-    Args:
-        model: what is called in the training loop.
-        parameters: trainable parameter tensors.
-        geometries: what to measure.
-        groups: ignored.
-        count: number of examples of a forward pass.
-
     Raises:
         ConfigError: if no normalisation layer has a trainable parameter.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Sequence[nn.Parameter],
-        geometries: Sequence[Geometry],
-        *,
-        groups: int = 2,
-        count: CountExamples = first_dimension,
-    ) -> None:
-        super().__init__(model, parameters, geometries, groups=None, count=count)
+    single = True
+
+    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> None:
+        super().__init__(model, parameters, *args, **options)
         found = {
             id(parameter)
             for module in model.modules()
