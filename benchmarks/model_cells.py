@@ -38,7 +38,7 @@ ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 8e-2}
 rounding of sums of a thousand products is about 1e-6 of a norm, squared twice that; in bfloat16 each of some twenty
 operations in a row rounds by up to 4e-3, examples run alone or together round differently."""
 
-FLOOR = {torch.float32: 1e-10, torch.bfloat16: 1e-3}
+FLOOR = {torch.float32: 1e-10, torch.bfloat16: 2e-3}
 """The same for a single parameter tensor, relative to the squared norms of all of them: gradients that vanish, as that
 of a bias before a normalisation, consist of rounding."""
 
@@ -77,6 +77,8 @@ def suits(entry: Entry, mode: str) -> bool:
     """Whether a model is run in a mode."""
     if mode in RARE:
         return mode in entry.also
+    if entry.routed and mode in ("autocast", "bfloat16"):
+        return False
     if mode == "compiled":
         return entry.compiled
     return mode != "checkpointed" or entry.blocks != ()

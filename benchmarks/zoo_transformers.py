@@ -138,8 +138,9 @@ TRANSFORMERS = {
     "Qwen3": Entry(build=of("Qwen3ForCausalLM", "Qwen3Config", **GROUPED), **LANGUAGE),
     "Gemma": Entry(build=of("GemmaForCausalLM", "GemmaConfig", **GROUPED), **LANGUAGE),
     "Gemma 2": Entry(build=of("Gemma2ForCausalLM", "Gemma2Config", **GROUPED, sliding_window=4), **LANGUAGE),
-    "Mixtral": Entry(build=moe("Mixtral", num_local_experts=4, num_experts_per_tok=2), **LANGUAGE),
+    "Mixtral": Entry(routed=True, build=moe("Mixtral", num_local_experts=4, num_experts_per_tok=2), **LANGUAGE),
     "Mixtral with balancing loss": Entry(
+        routed=True,
         only_check=True,
         build=moe(
             "Mixtral", num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
@@ -148,6 +149,7 @@ TRANSFORMERS = {
         loss=balanced,
     ),
     "Qwen3-MoE": Entry(
+        routed=True,
         build=moe("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), **LANGUAGE
     ),
     "OPT": Entry(

@@ -13,7 +13,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
-from cbs.noise_scale.layers.shared import Shared, with_shared_parameters
+from cbs.noise_scale.layers.shared import Shared, Sharing, with_shared_parameters
 
 
 class Layer:
@@ -51,6 +51,7 @@ class Layer:
         self.recorder = recorder
         self.original = module.forward
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
+        self.sharing = Sharing()
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
@@ -112,7 +113,7 @@ class Layer:
             return _outside_compiler(self, *args, **kwargs)
         if recorder.separation.looking:
             recorder.separation.look(self.name, self.examples_first(args), kwargs)
-        if not (self.active() and torch.is_grad_enabled()) or recorder.paused:
+        if not (self.active() and torch.is_grad_enabled()) or recorder.paused or recorder.separation.broken:
             return self.unwatched(*args, **kwargs)
         return self.watch(*args, **kwargs)
 

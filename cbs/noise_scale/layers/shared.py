@@ -33,6 +33,22 @@ REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_in
 _warn_of_slow_functions = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 
 
+class Sharing:
+    """What is known of how a layer's parameters are shared.
+
+    Attributes:
+        inside: whether its module runs.
+        whole: whether the module has to run group by group as a whole, because a function in it cannot.
+        why: it cannot.
+        agreed: names of functions that gave, group by group, what they give for all examples.
+    """
+
+    def __init__(self) -> None:
+        self.inside = self.whole = False
+        self.why = ""
+        self.agreed: set[str] = set()
+
+
 class Owner(Protocol):
     """Whose parameters are shared: a layer."""
 
@@ -42,6 +58,11 @@ class Owner(Protocol):
     recorder: Recorder
     parameters: list[nn.Parameter]
     original: Callable[..., Any]
+    sharing: Sharing
+
+
+class Inseparable(Exception):
+    """A function inside a layer's module cannot run group by group."""
 
 
 class Copies(torch.autograd.Function):
@@ -123,13 +144,72 @@ def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
         return layer.original(*args, **kwargs)
     current.count(layer.watched.values())
     layer.recorder.separation.alike.add(layer.name)
+    sharing = layer.sharing
+
+    def run(parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+        sharing.inside = True
+        try:
+            for (holder, key), value in zip(places, parameters, strict=True):
+                holder[key] = value  # type: ignore[assignment]
+            return layer.original(*args, **kwargs)
+        finally:
+            sharing.inside = False
+            for (holder, key), mine in zip(places, layer.parameters, strict=True):
+                holder[key] = mine
+
+    shared = [
+        share(mine, layer, current, index) for mine, index in zip(layer.parameters, layer.watched.values(), strict=True)
+    ]
+    if layer.recorder.failure is not None:
+        return run([_plain(entry) for entry in shared], args, kwargs)
     try:
-        for (holder, key), mine, index in zip(places, layer.parameters, layer.watched.values(), strict=True):
-            holder[key] = share(mine, layer, current, index)  # type: ignore[assignment]
-        return layer.original(*args, **kwargs)
-    finally:
-        for (holder, key), mine in zip(places, layer.parameters, strict=True):
-            holder[key] = mine
+        if not sharing.whole:
+            return run(shared, args, kwargs)
+    except Inseparable as error:
+        if error.args[0] is not layer:
+            raise
+        sharing.whole, sharing.agreed, sharing.why = True, set(), reason(error.__cause__ or error)
+    try:
+        return _whole(run, layer, current, shared, args, kwargs)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        layer.recorder.fail(_refusal(layer, f"cannot be used group by group: {sharing.why}"))
+        return run([_plain(entry) for entry in shared], args, kwargs)
+
+
+def _whole(run: Callable[..., Any], layer: Owner, current: Pass, shared: list[Shared], args: Any, kwargs: Any) -> Any:
+    """The output of a module that runs on every group, with its copies of the parameters."""
+    leaves, structure = tree_flatten((args, kwargs))
+    rows = _rows([leaf for leaf in leaves if isinstance(leaf, Tensor)], layer, current.examples)
+    if rows is None or any(isinstance(leaf, Shared) for leaf in leaves):
+        raise ValueError("it is given nothing that has a dimension of examples")
+
+    def call(values: Sequence[Any]) -> Any:
+        return run(values[len(leaves) :], *tree_unflatten(list(values[: len(leaves)]), structure))
+
+    values = [*leaves, *layer.parameters]
+    before = [(buffer, buffer.clone()) for buffer in layer.module.buffers()]
+    found = _by_run(call, [*leaves, *shared], values, current, rows)
+    if not all(torch.equal(buffer, value) for buffer, value in before):
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+        raise ValueError("it changes its buffers, as a power iteration does")
+    _require_agreement("", found, layer, lambda: call(values))
+    return found
+
+
+def _require_agreement(name: str, found: Any, layer: Owner, whole: Callable[[], Any]) -> None:
+    """Compare results of groups with that for all examples, until they agreed once."""
+    if name in layer.sharing.agreed:
+        return
+    with torch.no_grad():
+        if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
+            raise ValueError("it mixes examples or draws random numbers")
+    layer.sharing.agreed.add(name)
+
+
+def _plain(shared: Shared) -> Tensor:
+    return shared.as_subclass(Tensor)  # type: ignore[no-any-return]
 
 
 def are_places(ids: Tensor, examples: int) -> bool:
@@ -153,7 +233,9 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
     """A function of tensors some of which are shared."""
     first = next(leaf for leaf in leaves if isinstance(leaf, Shared))
     layer, current = first.layer, first.current
-    values = [leaf.as_subclass(Tensor) if isinstance(leaf, Shared) else leaf for leaf in leaves]
+    values = [_plain(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves]
+    if layer.recorder.failure is not None:
+        return call(values)
     others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
     rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
     try:
@@ -161,14 +243,13 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
             return _alone(call, name, leaves, values, layer, current)
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
-        found = _by_run(call, leaves, values, current, rows)
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        if not in_place and vars(layer).setdefault("first_pass", current.number) == current.number:
-            with torch.no_grad():
-                whole = call(values)
-            if not all(map(_agree, tree_leaves(found), tree_leaves(whole))):
-                raise ValueError("it mixes examples or draws random numbers")
+        found = _by_run(call, leaves, values, current, rows, always_vmap=in_place)
+        if not in_place:
+            _require_agreement(name, found, layer, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if layer.sharing.inside:
+            raise Inseparable(layer) from error
         layer.recorder.fail(_refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
         return call(values)
     return found
@@ -210,7 +291,13 @@ def _repeated(shared: Shared) -> Tensor:
 
 
 def _by_run(
-    call: Callable[[Sequence[Any]], Any], leaves: list[Any], values: list[Any], current: Pass, rows: int | None
+    call: Callable[[Sequence[Any]], Any],
+    leaves: list[Any],
+    values: list[Any],
+    current: Pass,
+    rows: int | None,
+    *,
+    always_vmap: bool = False,
 ) -> Any:
     """The results of all groups: one after the other where there are rows of examples, else along a new dimension."""
 
@@ -229,11 +316,19 @@ def _by_run(
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     found, before = [], 0
+    # Under autocast, vmap takes functions apart and rounds in between.
+    few = FEW_GROUPS if rows is None or torch.is_autocast_enabled(_device(values)) else 2
+    few = 0 if always_vmap else few
     for run in current.runs:
         parts = [part(leaf, run, before) for leaf in leaves]
-        found.append(mapped(call, values, parts, run.groups, FEW_GROUPS if rows is None else 0))
+        found.append(mapped(call, values, parts, run.groups, few))
         before += run.groups
     return tree_map(joined, *found)
+
+
+def _device(values: Sequence[Any]) -> str:
+    """Kind of the device of the first tensor."""
+    return next(value.device.type for value in values if isinstance(value, Tensor))
 
 
 def mapped(
@@ -297,4 +392,5 @@ def _agree(output: Tensor, whole: Tensor) -> bool:
     if output.shape != whole.shape:
         return False
     difference = (output.detach() - whole).abs().max() if output.numel() else torch.zeros(())
-    return not difference > ROUNDINGS * torch.finfo(whole.dtype).eps * whole.abs().max()
+    rounding = torch.finfo(whole.dtype).eps
+    return not difference > min(ROUNDINGS * rounding, rounding**0.75) * whole.abs().max()

@@ -1,0 +1,99 @@
+"""Modules in which a function cannot run group by group run so as a whole, or are left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.probe import Probe
+from tests.references.per_example import assert_exact
+
+
+class Experts(nn.Module):
+    """Every row goes to one of two experts, whose rows are multiplied together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(2, 5, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1)
+        out = torch.zeros_like(rows)
+        for expert, chosen in enumerate((rows[:, 0] > 0, rows[:, 0] <= 0)):
+            out[chosen] = (rows[chosen] @ self.weights[expert]).tanh()
+        return out.view_as(x)
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+@pytest.mark.parametrize("examples", [4, 5, 9])
+def test_rows_that_are_sent_to_experts_inside_a_module(source: str, examples: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(examples, 3, 5).double()
+    model = nn.Sequential(nn.Linear(5, 5), Experts(), nn.Linear(5, 2)).double()
+    assert_exact(model, lambda model: model(x).square().sum((1, 2)), source=source, rtol=1e-10)
+
+
+class Iterated(nn.Module):
+    """Changes a buffer whenever it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.register_buffer("direction", torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.direction.copy_(self.weight.detach() @ self.direction / (self.weight.detach() @ self.direction).norm())
+        return x[x[:, 0] > -9] @ self.weight
+
+
+def test_a_module_that_changes_its_buffers_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(5, 5), Iterated()), torch.randn(4, 5)
+    plain = nn.Sequential(nn.Linear(5, 5), Iterated())
+    plain.load_state_dict(model.state_dict())
+    meter = NoiseScaleMeter(model, source="split")
+    for net in (model, plain):
+        net(x).square().sum().backward()
+    torch.testing.assert_close(model[1].direction, plain[1].direction)
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+    meter.detach()
+
+
+class Repeating(nn.Module):
+    """Gives every example its row of a table by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(3, 5)
+        self.head = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shared = self.table(torch.ones(1, 3)).repeat(len(x), 1)
+        return self.head(x * shared)
+
+
+def test_a_model_that_does_not_run_while_it_is_watched_runs_unwatched() -> None:
+    torch.manual_seed(0)
+    model, x = Repeating(), torch.randn(4, 5)
+    wanted = model(x).square().mean()
+    with Probe(model, source="split") as probe:
+        for _ in range(2):
+            model.zero_grad()
+            loss = model(x).square().mean()
+            assert torch.equal(loss, wanted)
+            loss.backward()
+            with pytest.raises(ConfigError, match=r"does not run while its layers are watched.*'accumulation'"):
+                probe.step()
+    meter = NoiseScaleMeter(model)
+    for _ in range(3):
+        model.zero_grad()
+        for part in x.chunk(2):
+            (model(part).square().mean() / 2).backward()
+        meter.step()
+    assert meter.probe.source == "accumulation"
+    assert "does not run while" in meter.estimate().note
