@@ -69,6 +69,31 @@ def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     checkpoint.remove()
 
 
+def test_a_probe_that_fell_back_does_so_no_second_time(tmp_path, monkeypatch):
+    class Mixing(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            logits = self.inner(ids)
+            return logits - 0.1 * logits.mean(0)
+
+    mixing = build_workload(TEXT)
+    build = mixing.build_model
+    monkeypatch.setattr(mixing, "build_model", lambda: Mixing(build()))
+    trial = config("adamw", probe=Choice(name="auto", options={"every": 1}))
+    undisturbed = run_trial(trial, workload=mixing)
+    checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=0.0)
+    with pytest.raises(Killed):
+        run_trial(trial, workload=mixing, checkpoint=checkpoint, monitor=killed_at(7))
+    resumed = run_trial(trial, workload=mixing, checkpoint=checkpoint)
+    measured = np.isfinite(undisturbed.steps["noise_trace"])
+    assert not measured[0]
+    assert measured[1:].all()
+    np.testing.assert_array_equal(resumed.steps["noise_trace"], undisturbed.steps["noise_trace"])
+
+
 def test_it_goes_on_from_the_checkpoint_and_not_from_the_start(tmp_path):
     trial = config("adamw")
     with pytest.raises(Killed):

@@ -149,3 +149,52 @@ def test_detaching_leaves_the_model_as_it_was() -> None:
     assert probe.step() is None
     assert not model._forward_pre_hooks
     assert not model.first._backward_hooks
+
+
+def test_two_forward_passes_before_one_backward_pass() -> None:
+    def step(probe: Probe, model: nn.Module) -> Moments | None:
+        model.zero_grad()
+        for part in torch.ones(8, 4).chunk(2):
+            (sum(model(half).sum() for half in part.chunk(2)) / 8).backward()
+        moments = probe.step()
+        return moments and moments["l2"]
+
+    model = Linear(4)
+    with (
+        Probe(model, source="accumulation") as probe,
+        pytest.raises(ConfigError, match=r"two forward passes before one.*count=.*torch.no_grad"),
+    ):
+        step(probe, model)
+    with Probe(model, source="accumulation", count=lambda args, kwargs: 4) as probe:
+        assert step(probe, model).sizes.big == 8
+
+
+def test_an_output_with_other_rows_than_the_first_argument() -> None:
+    class Second(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 2)
+
+        def forward(self, table: Tensor, x: Tensor) -> Tensor:
+            return self.inner(x + table.sum())
+
+    model = Second()
+    for count, said in (({}, r"has 6 rows, its output 4: say with count="), ({"count": lambda args, kwargs: 4}, "")):
+        with Probe(model, source="accumulation", **count) as probe:
+            model.zero_grad()
+            for _ in range(2):
+                model(torch.ones(6, 1), torch.ones(4, 4)).sum().backward()
+            if said:
+                with pytest.raises(ConfigError, match=said):
+                    probe.step()
+            else:
+                assert probe.step()["l2"].sizes.big == 8
+
+
+def test_sparse_gradients_are_an_error() -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    with Probe(model, source="accumulation") as probe:
+        for _ in range(2):
+            model(torch.arange(4)).sum().backward()
+        with pytest.raises(ConfigError, match="sparse=False"):
+            probe.step()
