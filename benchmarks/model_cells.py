@@ -77,7 +77,7 @@ def suits(entry: Entry, mode: str) -> bool:
     """Whether a model is run in a mode."""
     if mode in RARE:
         return mode in entry.also
-    if entry.routed and mode in ("autocast", "bfloat16"):
+    if mode in entry.skips:
         return False
     if mode == "compiled":
         return entry.compiled

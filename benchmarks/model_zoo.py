@@ -50,7 +50,7 @@ class Entry:
         blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
         options: further arguments of ``NoiseScaleMeter``.
         only_check: whether nothing but ``NoiseScaleMeter.check`` can tell that examples are coupled.
-        routed: whether rounding decides which expert sees a word, which low precision changes.
+        skips: modes in which the model itself does not run, or is another one.
         own_masks: whether groups draw random numbers of their own, so that masks are others than without us.
         compiled: whether it compiles in seconds.
         also: further modes, that few models are run in.
@@ -67,7 +67,7 @@ class Entry:
     blocks: tuple[str, ...] | None = ()
     options: dict[str, Any] = field(default_factory=dict)
     only_check: bool = False
-    routed: bool = False
+    skips: tuple[str, ...] = ()
     own_masks: bool = False
     compiled: bool = True
     also: tuple[str, ...] = ()

@@ -194,7 +194,9 @@ CORNERS = {
     "embedding, sparse gradients": Entry(build=lambda: embedded(sparse=True), **LANGUAGE),
     "embedding with padding": Entry(build=lambda: embedded(padding_idx=0), **LANGUAGE),
     "penalty on the weights": Entry(build=mlp, batch=features(12), loss=with_penalty),
-    "penalty on the input's gradient": Entry(build=mlp, batch=features(12), loss=with_gradient_penalty),
+    "penalty on the input's gradient": Entry(
+        build=mlp, batch=features(12), loss=with_gradient_penalty, skips=("compiled", "trainer")
+    ),
     "a forward pass more": Entry(build=mlp, batch=features(12), loss=with_a_look),
     "a target without gradients": Entry(build=lambda: NanoGPT(0), batch=words(), loss=with_target),
 }
