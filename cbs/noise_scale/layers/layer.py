@@ -113,7 +113,7 @@ class Layer:
             return _outside_compiler(self, *args, **kwargs)
         if recorder.separation.looking:
             recorder.separation.look(self.name, self.examples_first(args), kwargs)
-        if not (self.active() and torch.is_grad_enabled()) or recorder.paused or recorder.separation.broken:
+        if not (self.active() and torch.is_grad_enabled()) or recorder.paused:
             return self.unwatched(*args, **kwargs)
         return self.watch(*args, **kwargs)
 
@@ -136,6 +136,8 @@ class Layer:
         current = self.recorder.enter(self.name)
         if current is None:
             return self.original(input)
+        if input.ndim and input.shape[0] == 1 < current.examples:
+            return with_shared_parameters(self, input)  # type: ignore[no-any-return]
         current.count(self.watched.values())
         if self.whole:
             return _tap(input, None, self, current, *self.parameters)
@@ -147,7 +149,7 @@ class Layer:
 
         Args:
             current: the forward pass.
-            saved: second result of :meth:`run`; first dimension 1 if it is the same for all examples.
+            saved: second result of :meth:`run`.
             gradient: gradient of the output, all examples.
 
         Returns:
@@ -159,21 +161,19 @@ class Layer:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
                 recorder.fail(self.mixed_up(rows, current.examples))
-        repeated = rows > 1 and saved[0].shape[0] == 1
         if recorder.failure is not None:
-            summed = gradient.sum(0, keepdim=True) if repeated else gradient
-            whole, inputs = self.contributions(1, saved, summed)
+            whole, inputs = self.contributions(1, saved, gradient)
             gradients = [
                 whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
             ]
-            return (summed if inputs is None else inputs), None, None, None, *gradients
-        if repeated or len(current.runs) > 1:
-            found, inputs = self._by_run(current, saved, gradient, repeated)
+            return (gradient if inputs is None else inputs), None, None, None, *gradients
+        if len(current.runs) > 1:
+            found, inputs = self._by_run(current, saved, gradient)
         else:
             first, inputs = self.contributions(current.runs[0].groups, saved, gradient)
             found = [first]
         if inputs is None:
-            inputs = gradient.sum(0, keepdim=True) if repeated else gradient
+            inputs = gradient
         gradients = [
             recorder.take(current, index, [contributions[attribute] for contributions in found])
             for attribute, index in self.watched.items()
@@ -181,27 +181,21 @@ class Layer:
         return inputs, None, None, None, *gradients
 
     def _by_run(
-        self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor, repeated: bool
+        self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[list[dict[str, Contribution]], Tensor | None]:
         per_example = gradient.shape[0] // current.examples
         found, inputs = [], []
         for run in current.runs:
             part = slice(run.start * per_example, run.stop * per_example)
             here = gradient[part]
-            if repeated:
-                # What is the same for all examples needs the sum of their gradients alone.
-                here = here.unflatten(0, (run.groups, -1)).sum(1)
-                values = tuple(tensor.expand(run.groups, *tensor.shape[1:]) for tensor in saved)
-            else:
-                values = tuple(tensor[part] for tensor in saved)
+            values = tuple(tensor[part] for tensor in saved)
             contributions, input_gradient = self.contributions(run.groups, values, here)
             found.append(contributions)
             if input_gradient is not None:
                 inputs.append(input_gradient)
         if not inputs:
             return found, None
-        joined = torch.cat(inputs)
-        return found, joined.sum(0, keepdim=True) if repeated else joined
+        return found, torch.cat(inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
@@ -233,8 +227,6 @@ class Tap(torch.autograd.Function):
         else:
             output = value.detach()
         ctx.save_for_backward(*saved)
-        if output.shape[0] == 1 < current.examples:
-            return output.expand(current.examples, *output.shape[1:])
         return output
 
     @staticmethod

@@ -35,16 +35,13 @@ class Separation:
     Attributes:
         alike: names of layers that take care of what is the same for all examples.
         looking: whether layers are to show their arguments.
-        rehearsing: whether this is the pass before the first one, which shows whether a watched model runs.
-        broken: why it does not; empty if it does.
         why_not: why the latest pass to be checked was not; empty if it was.
     """
 
     def __init__(self, model: nn.Module, passes: ForwardPasses, due: Callable[[], bool]) -> None:
         self.alike: set[str] = set()
-        self.looking = self.rehearsing = False
-        self.why_not = self.broken = ""
-        self._rehearsed = False
+        self.looking = False
+        self.why_not = ""
         self._model = model
         self._passes = passes
         self._due = due
@@ -123,18 +120,7 @@ class Separation:
         self._replay, self._seen = None, []
         if torch.is_grad_enabled() and self._passes.examples > 1 and self._due():
             self._replay = _Replay(module, args, kwargs)
-            if not self._rehearsed:
-                self._rehearse(self._replay)
-            self.looking = not self.broken
-
-    def _rehearse(self, replay: _Replay) -> None:
-        self._rehearsed = self.rehearsing = True
-        try:
-            replay.run(torch.ones(1, dtype=torch.bool), 1)
-        except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
-            self.broken = f"the model does not run while its layers are watched: {reason(error)}"
-        finally:
-            self.rehearsing = False
+            self.looking = True
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if self.looking:

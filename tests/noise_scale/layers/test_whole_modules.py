@@ -65,35 +65,28 @@ def test_a_module_that_changes_its_buffers_is_left_alone() -> None:
 
 
 class Repeating(nn.Module):
-    """Gives every example its row of a table by itself."""
+    """Gives every example, or every half of one, its row of a table by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int) -> None:
         super().__init__()
         self.table = nn.Linear(3, 5)
         self.head = nn.Linear(5, 1)
+        self.times = times
 
     def forward(self, x: Tensor) -> Tensor:
-        shared = self.table(torch.ones(1, 3)).repeat(len(x), 1)
-        return self.head(x * shared)
+        shared = self.table(torch.ones(1, 3)).repeat(self.times * len(x), 1)
+        return self.head(x.repeat_interleave(self.times, 0) * shared)
 
 
-def test_a_model_that_does_not_run_while_it_is_watched_runs_unwatched() -> None:
+def test_rows_that_a_model_repeats_by_itself() -> None:
     torch.manual_seed(0)
-    model, x = Repeating(), torch.randn(4, 5)
-    wanted = model(x).square().mean()
+    x = torch.randn(5, 5)
+    assert_exact(Repeating(1), lambda model: model(x).square().sum(1), source="split", rtol=1e-5)
+    model, plain = Repeating(2), Repeating(2)
+    plain.load_state_dict(model.state_dict())
     with Probe(model, source="split") as probe:
-        for _ in range(2):
-            model.zero_grad()
-            loss = model(x).square().mean()
-            assert torch.equal(loss, wanted)
-            loss.backward()
-            with pytest.raises(ConfigError, match=r"does not run while its layers are watched.*'accumulation'"):
-                probe.step()
-    meter = NoiseScaleMeter(model)
-    for _ in range(3):
-        model.zero_grad()
-        for part in x.chunk(2):
-            (model(part).square().mean() / 2).backward()
-        meter.step()
-    assert meter.probe.source == "accumulation"
-    assert "does not run while" in meter.estimate().note
+        for net in (model, plain):
+            net(x).square().mean().backward()
+        torch.testing.assert_close(model.table.weight.grad, plain.table.weight.grad)
+        with pytest.raises(ConfigError, match=r"'table'.*cannot be used group by group.*'accumulation'"):
+            probe.step()
