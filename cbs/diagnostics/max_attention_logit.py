@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from cbs.beside import BESIDE
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
@@ -131,7 +132,7 @@ class MaxAttentionLogit(TorchFunctionMode):
         mixed = _ATTENTION(query, key, value, *args, **kwargs)
         if torch.compiler.is_compiling():
             self._in_compiled_code = True
-        elif torch._C._current_graph_task_id() == -1:  # not inside a backward pass
+        elif torch._C._current_graph_task_id() == -1 and not BESIDE.get():  # not inside a backward pass
             self._observe(query, key, *args, **kwargs)
         return mixed
 

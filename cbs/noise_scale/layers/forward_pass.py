@@ -18,6 +18,8 @@ class Pass:
         number: of the pass.
         examples: of the pass.
         runs: its groups.
+        plain: whether the step was given up before, so that what is shared stays whole; recomputed activations have to
+            be the same, whatever happened since.
 
     Attributes:
         uses: calls of watched layers, by index of the parameter tensor.
@@ -25,7 +27,8 @@ class Pass:
         held: contributions that wait for the others, by index.
     """
 
-    def __init__(self, number: int, examples: int, runs: tuple[Run, ...]) -> None:
+    def __init__(self, number: int, examples: int, runs: tuple[Run, ...], *, plain: bool = False) -> None:
+        self.plain = plain
         self.number = number
         self.examples = examples
         self.runs = runs

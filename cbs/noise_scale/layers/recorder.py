@@ -100,6 +100,8 @@ class Recorder:
 
     def enter(self, layer: str) -> Pass | None:
         """The current forward pass, in which a layer is called; ``None`` if it cannot be measured."""
+        if self.separation.rehearsing:
+            return Pass(0, self._passes.examples, self._runs())
         current = self._current
         if current.number == self._passes.number > 0:
             return current
@@ -122,10 +124,13 @@ class Recorder:
         if self._passes.shared and current.number and current.number not in self._differentiated:
             current.number = self._passes.number
             return current
-        examples = self._passes.examples
-        runs = split_examples(examples, examples if self._groups is None else self._groups)
-        self._current = Pass(self._passes.number, examples, runs)
+        plain = self.failure is not None
+        self._current = Pass(self._passes.number, self._passes.examples, self._runs(), plain=plain)
         return self._current
+
+    def _runs(self) -> tuple[Run, ...]:
+        examples = self._passes.examples
+        return split_examples(examples, examples if self._groups is None else self._groups)
 
     def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
@@ -175,7 +180,7 @@ class Recorder:
     def found(self, index: int, gradient: Tensor) -> None:
         """Compare the gradient that a backward pass found for a parameter tensor with what its layers contributed."""
         self._open.pop(index, None)
-        if self.failure is None:
+        if self.failure is None and not self.separation.broken:
             try:
                 self.completeness.check(index, gradient)
             except ConfigError as error:
@@ -187,6 +192,8 @@ class Recorder:
         Raises:
             ConfigError: if something went wrong inside a pass, or examples mix.
         """
+        if self.separation.broken:
+            self.fail(ConfigError(f"{self.separation.broken}; use the source 'accumulation'"))
         if self.failure is not None:
             error = self.failure
             self.forget()

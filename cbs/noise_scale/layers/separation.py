@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from cbs.beside import BESIDE
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.passes import ForwardPasses
 
@@ -35,13 +36,16 @@ class Separation:
     Attributes:
         alike: names of layers that take care of what is the same for all examples.
         looking: whether layers are to show their arguments.
+        rehearsing: whether this is the pass before the first one, which shows whether and how a watched model runs.
+        broken: why it does not; empty if it does.
         why_not: why the latest pass to be checked was not; empty if it was.
     """
 
     def __init__(self, model: nn.Module, passes: ForwardPasses, due: Callable[[], bool]) -> None:
         self.alike: set[str] = set()
-        self.looking = False
-        self.why_not = ""
+        self.looking = self.rehearsing = False
+        self.why_not = self.broken = ""
+        self._rehearsed = False
         self._model = model
         self._passes = passes
         self._due = due
@@ -120,7 +124,18 @@ class Separation:
         self._replay, self._seen = None, []
         if torch.is_grad_enabled() and self._passes.examples > 1 and self._due():
             self._replay = _Replay(module, args, kwargs)
-            self.looking = True
+            if not (self._rehearsed or torch._C._are_functorch_transforms_active()):
+                self._rehearse(self._replay)
+            self.looking = not self.broken
+
+    def _rehearse(self, replay: _Replay) -> None:
+        self._rehearsed = self.rehearsing = True
+        try:
+            replay.run(torch.ones(1, dtype=torch.bool), 1)
+        except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
+            self.broken = f"the model does not run while its layers are watched: {reason(error)}"
+        finally:
+            self.rehearsing = False
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if self.looking:
@@ -192,12 +207,14 @@ class _Replay:
 
         args, kwargs = tree_map(replace, self._arguments)
         now, state = self._copies(), _random_state(self._device)
+        token = BESIDE.set(True)
         try:
             self._restore(self._buffers)
             _set_random_state(self._device, self._random)
             with self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
+            BESIDE.reset(token)
             self._restore(now)
             _set_random_state(self._device, state)
 

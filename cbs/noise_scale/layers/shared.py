@@ -160,14 +160,16 @@ def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
     shared = [
         share(mine, layer, current, index) for mine, index in zip(layer.parameters, layer.watched.values(), strict=True)
     ]
-    if layer.recorder.failure is not None:
+    if current.plain:
         return run([_plain(entry) for entry in shared], args, kwargs)
+    before = [(buffer, buffer.clone()) for buffer in layer.module.buffers()]
     try:
         if not sharing.whole:
             return run(shared, args, kwargs)
     except Inseparable as error:
         if error.args[0] is not layer:
             raise
+        _restore(before)
         sharing.whole, sharing.agreed, sharing.why = True, set(), reason(error.__cause__ or error)
     try:
         return _whole(run, layer, current, shared, args, kwargs)
@@ -190,9 +192,7 @@ def _whole(run: Callable[..., Any], layer: Owner, current: Pass, shared: list[Sh
     before = [(buffer, buffer.clone()) for buffer in layer.module.buffers()]
     found = _by_run(call, [*leaves, *shared], values, current, rows)
     if not all(torch.equal(buffer, value) for buffer, value in before):
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+        _restore(before)
         raise ValueError("it changes its buffers, as a power iteration does")
     _require_agreement("", found, layer, lambda: call(values))
     return found
@@ -206,6 +206,12 @@ def _require_agreement(name: str, found: Any, layer: Owner, whole: Callable[[], 
         if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
             raise ValueError("it mixes examples or draws random numbers")
     layer.sharing.agreed.add(name)
+
+
+@torch.no_grad()
+def _restore(buffers: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for buffer, value in buffers:
+        buffer.copy_(value)
 
 
 def _plain(shared: Shared) -> Tensor:
@@ -234,7 +240,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
     first = next(leaf for leaf in leaves if isinstance(leaf, Shared))
     layer, current = first.layer, first.current
     values = [_plain(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves]
-    if layer.recorder.failure is not None:
+    if current.plain:
         return call(values)
     others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
     rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
@@ -271,14 +277,18 @@ def _alone(
         raise ValueError("it meets something that has no dimension of examples")
     found = _by_run(call, leaves, values, current, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
-    repeated = name in REPEATING and (current.examples,) not in own
+    repeated = {(current.examples,)} if name in REPEATING else set()
+    if name in ("repeat", "tile"):  # several rows for every example, as one per head
+        repeated |= {(current.examples * rows,) for (rows,) in filter(None, own)}
+    repeated -= set(own)
 
     def share(value: Any, copies: Any) -> Any:
         if not isinstance(value, Tensor) or not value.requires_grad:
             return value
-        if not repeated or value.shape[:1] != (current.examples,):
+        if value.shape[:1] not in repeated:
             return _shared(value, copies, layer, current)
-        sizes = [run.size for run in current.runs for _ in range(run.groups)]
+        each = value.shape[0] // current.examples
+        sizes = [run.size * each for run in current.runs for _ in range(run.groups)]
         return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
 
     return tree_map(share, whole, found)

@@ -39,5 +39,7 @@ def test_every_option(name: str) -> None:
 
 def test_a_single_example_without_a_batch_dimension_is_an_error() -> None:
     model = nn.Conv2d(4, 6, 3)
-    with Probe(model, source="split"), pytest.raises(ConfigError, match="without a batch dimension"):
-        model(torch.randn(4, 6, 6))
+    with Probe(model, source="split") as probe:
+        model(torch.randn(4, 6, 6)).sum().backward()
+        with pytest.raises(ConfigError, match=r"does not run while.*without a batch dimension"):
+            probe.step()
