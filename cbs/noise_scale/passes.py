@@ -64,17 +64,14 @@ class ForwardPasses:
             handle.remove()
         self._handles = []
 
-    def require_examples(self) -> None:
-        """Compare the examples of the latest pass with its output.
-
-        Raises:
-            ConfigError: if nobody said how many there are, and the output has another number of rows.
-        """
+    def mismatch(self) -> ConfigError | None:
+        """The error where nobody said how many examples there are, and the output of the latest pass has other rows."""
         if not self.shared and self.examples and self.outputs % self.examples:
-            raise ConfigError(
+            return ConfigError(
                 f"the first tensor that the model is called with has {self.examples} rows, its output {self.outputs}: "
                 "say with count= how many examples a forward pass has"
             )
+        return None
 
     def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():

@@ -97,7 +97,6 @@ class Probe:
         self._groups, self._count = groups, count
         self._model = model
         self._may_fall_back = source == AUTO
-        self.why = ""
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
         if self._sharded:
             if source not in (AUTO, REPLICAS):
@@ -107,18 +106,20 @@ class Probe:
             why = "layers of a compiled model cannot be watched"
             if source != AUTO:
                 raise ConfigError(f"{why}; use the source {FALLBACK!r}")
-            self.fall_back(why)
+            self._watch(FALLBACK, why)
         elif source == AUTO:
             try:
                 self._watch(SPLIT)
             except ConfigError as error:
-                self.fall_back(str(error))
+                self._watch(FALLBACK, str(error))
         else:
             self._watch(source)
         self._ranks = self._source.ranks or data_parallel_groups(model)
         self._guard = None if self._ranks else refuse_hidden_wrapper(model)
 
-    def _watch(self, source: str) -> None:
+    def _watch(self, source: str, why: str = "") -> None:
+        self.why = why
+        self._may_fall_back = self._may_fall_back and not why
         built: Source = SOURCES[source](
             self._model, self.parameters, self.geometries, groups=self._groups, count=self._count
         )
@@ -135,11 +136,8 @@ class Probe:
         Args:
             why: the model needs it.
         """
-        self._may_fall_back = False
-        if hasattr(self, "_source"):
-            self._source.detach()
-        self._watch(FALLBACK)
-        self.why = why
+        self._source.detach()
+        self._watch(FALLBACK, why)
 
     @property
     def caveat(self) -> str:

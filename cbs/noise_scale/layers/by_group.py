@@ -15,7 +15,8 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.shared import FEW_GROUPS, Copies, Shared, mapped
+from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
+from cbs.noise_scale.layers.shared import Copies, Shared
 
 
 @LAYERS.register("by_group")

@@ -113,7 +113,7 @@ class Layer:
             return _outside_compiler(self, *args, **kwargs)
         if recorder.separation.looking:
             recorder.separation.look(self.name, self.examples_first(args), kwargs)
-        if not (self.active() and torch.is_grad_enabled()) or recorder.paused or recorder.separation.broken:
+        if not (self.active() and torch.is_grad_enabled()) or recorder.separation.broken:
             return self.unwatched(*args, **kwargs)
         return self.watch(*args, **kwargs)
 

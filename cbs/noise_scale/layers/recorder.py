@@ -45,7 +45,6 @@ class Recorder:
         groups: groups per forward pass; ``None`` for one per example.
 
     Attributes:
-        paused: whether watched layers should behave as if they were not.
         failure: why this step cannot be measured; ``None`` if it can.
         completeness: of what layers contribute.
         scratch: memory for intermediate results.
@@ -61,7 +60,6 @@ class Recorder:
         geometries: Sequence[Geometry],
         groups: int | None,
     ) -> None:
-        self.paused = False
         self.failure: ConfigError | None = None
         self.separation = separation
         self.completeness = Completeness(names)

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.beside import BESIDE
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.layers.buffers import restore, snapshot
 from cbs.noise_scale.passes import ForwardPasses
 
 OUTPUT = ""
@@ -179,7 +180,7 @@ class _Replay:
         )
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         self._first = next((tensor for tensor in tensors if tensor.ndim), None)
-        self._buffers = self._copies()
+        self._buffers = snapshot(self._module)
         self._device = next(module.parameters()).device
         self._random = _random_state(self._device)
         kind = self._device.type
@@ -206,25 +207,17 @@ class _Replay:
             return torch.where(mask, leaf, leaf.roll(rows, 0))
 
         args, kwargs = tree_map(replace, self._arguments)
-        now, state = self._copies(), _random_state(self._device)
+        now, state = snapshot(self._module), _random_state(self._device)
         token = BESIDE.set(True)
         try:
-            self._restore(self._buffers)
+            restore(self._buffers)
             _set_random_state(self._device, self._random)
             with self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
             BESIDE.reset(token)
-            self._restore(now)
+            restore(now)
             _set_random_state(self._device, state)
-
-    def _copies(self) -> list[tuple[Tensor, Tensor]]:
-        return [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
-
-    @torch.no_grad()
-    def _restore(self, copies: list[tuple[Tensor, Tensor]]) -> None:
-        for buffer, value in copies:
-            buffer.copy_(value)
 
 
 def _clone(leaf: Any) -> Any:

@@ -11,26 +11,21 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.layers.buffers import restore, snapshot
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.groups import Run
+from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
 from cbs.noise_scale.layers.recorder import Recorder
-
-FEW_GROUPS = 8
-"""Groups up to which one call per group is faster than ``vmap``."""
 
 ROUNDINGS = 2**10
 """Rounding errors of the largest entry by which a function may differ from itself, run group by group."""
 
 REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave")
 """Functions that give every example a row of what they share."""
-
-
-_warn_of_slow_functions = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 
 
 class Sharing:
@@ -162,15 +157,15 @@ def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
     ]
     if current.plain:
         return run([_plain(entry) for entry in shared], args, kwargs)
-    before = [(buffer, buffer.clone()) for buffer in layer.module.buffers()]
-    try:
-        if not sharing.whole:
+    if not sharing.whole:
+        before = snapshot(layer.module)
+        try:
             return run(shared, args, kwargs)
-    except Inseparable as error:
-        if error.args[0] is not layer:
-            raise
-        _restore(before)
-        sharing.whole, sharing.agreed, sharing.why = True, set(), reason(error.__cause__ or error)
+        except Inseparable as error:
+            if error.args[0] is not layer:
+                raise
+            restore(before)
+            sharing.whole, sharing.agreed, sharing.why = True, set(), reason(error.__cause__ or error)
     try:
         return _whole(run, layer, current, shared, args, kwargs)
     except (RuntimeError, ValueError, IndexError, TypeError):
@@ -189,10 +184,10 @@ def _whole(run: Callable[..., Any], layer: Owner, current: Pass, shared: list[Sh
         return run(values[len(leaves) :], *tree_unflatten(list(values[: len(leaves)]), structure))
 
     values = [*leaves, *layer.parameters]
-    before = [(buffer, buffer.clone()) for buffer in layer.module.buffers()]
+    before = snapshot(layer.module)
     found = _by_run(call, [*leaves, *shared], values, current, rows)
     if not all(torch.equal(buffer, value) for buffer, value in before):
-        _restore(before)
+        restore(before)
         raise ValueError("it changes its buffers, as a power iteration does")
     _require_agreement("", found, layer, lambda: call(values))
     return found
@@ -206,12 +201,6 @@ def _require_agreement(name: str, found: Any, layer: Owner, whole: Callable[[], 
         if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
             raise ValueError("it mixes examples or draws random numbers")
     layer.sharing.agreed.add(name)
-
-
-@torch.no_grad()
-def _restore(buffers: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for buffer, value in buffers:
-        buffer.copy_(value)
 
 
 def _plain(shared: Shared) -> Tensor:
@@ -339,43 +328,6 @@ def _by_run(
 def _device(values: Sequence[Any]) -> str:
     """Kind of the device of the first tensor."""
     return next(value.device.type for value in values if isinstance(value, Tensor))
-
-
-def mapped(
-    call: Callable[[Sequence[Any]], Any],
-    values: Sequence[Any],
-    parts: Sequence[Tensor | None],
-    groups: int,
-    few: int = 0,
-) -> Any:
-    """A function of the arguments of every group, its results along a new first dimension.
-
-    Args:
-        call: the function, of flat arguments.
-        values: its arguments.
-        parts: what to give each group instead, along the first dimension; ``None`` for the same to all.
-        groups: number of groups.
-        few: groups up to which one call after the other is tried first, not one under ``vmap``.
-    """
-    places = [place for place, part in enumerate(parts) if part is not None]
-    own = [part for part in parts if part is not None]
-
-    def one(*own: Tensor) -> Any:
-        merged = list(values)
-        for place, part in zip(places, own, strict=True):
-            merged[place] = part
-        return call(merged)
-
-    if groups > few:
-        _warn_of_slow_functions(False)
-        try:
-            return vmap(one, randomness="different")(*own)
-        except (RuntimeError, ValueError, NotImplementedError):
-            pass  # vmap does not know every function; what is wrong with the function itself shows below.
-        finally:
-            _warn_of_slow_functions(True)
-    found = [one(*part) for part in zip(*(part.unbind() for part in own), strict=True)]
-    return tree_map(lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *found)
 
 
 def _refusal(layer: Owner, why: str) -> ConfigError:

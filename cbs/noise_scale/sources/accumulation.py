@@ -72,11 +72,8 @@ class Accumulation:
 
     def collect(self) -> Small | None:
         failure, self._latest = self._failure, self._passes.number
-        if failure is None and self._sizes:
-            try:
-                self._passes.require_examples()
-            except ConfigError as error:
-                failure = error
+        if self._sizes:
+            failure = failure or self._passes.mismatch()
         if failure is not None or not self._sizes:
             self._forget()
             if failure is not None:
