@@ -1,0 +1,107 @@
+"""What torch's own optimizers promise and ours keep.
+
+State lives in ``optimizer.state`` and nowhere else, options in ``param_groups``. What cannot work is refused when the
+optimizer is built: unknown options, values outside their domain, complex parameters. A loaded state keeps the precision
+that the optimizer keeps it in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NEAR = 0.75
+"""A key of a group that is this similar to an option is taken for that option misspelt; others are the owner's notes,
+as ``initial_lr``, ``name`` and ``lr_scale`` are."""
+
+
+class CheckedOptimizer(torch.optim.Optimizer):
+    """An optimizer over real parameters whose options are checked and whose state loads as it was saved.
+
+    Subclasses call ``super().__init__(params, defaults)`` with all their options, extend :meth:`check`, and say with
+    :meth:`state_dtype` in which type they keep their state.
+    """
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Refuse options outside their domain; ``group`` has them all.
+
+        Raises:
+            ValueError: with the name and the value.
+        """
+        rate = group["lr"]
+        if isinstance(rate, Tensor) and rate.numel() != 1:
+            raise ValueError(f"lr must be a number or a tensor of one element, got one of shape {tuple(rate.shape)}")
+        for name in ("lr", "weight_decay"):
+            if name in group:
+                check_size(name, group[name])
+
+    def state_dtype(self, name: str, param: Tensor) -> torch.dtype:
+        """The type in which the floating point state called ``name`` is kept for ``param``."""
+        return torch.float32 if name == "step" else state_dtype(param)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own; see :meth:`torch.optim.Optimizer.add_param_group`.
+
+        Raises:
+            ValueError: if an option is misspelt or outside its domain, or a parameter is complex.
+        """
+        for key in set(param_group) - set(self.defaults) - {"params", "param_names"}:
+            near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
+            if near and key != "initial_lr":
+                raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
+        self.check({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        for param in self.param_groups[-1]["params"]:
+            if param.is_complex():
+                del self.param_groups[-1]
+                raise ValueError(f"{type(self).__name__} takes real parameters, got one of type {param.dtype}")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a copy of ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
+        seen: list[dict[str, Any]] = []
+        # Runs after all other hooks, so it sees what they have made of the state.
+        handle = self.register_load_state_dict_pre_hook(lambda _, final: seen.append(final))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        self._keep_precision(seen[-1])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        options = dict(self.__dict__.get("defaults", state.get("defaults", {})))
+        super().__setstate__(state)
+        # A state dict of fewer options than there are now leaves the others as constructed.
+        for group in self.param_groups:
+            for name, value in options.items():
+                group.setdefault(name, value)
+
+    def _keep_precision(self, state_dict: dict[str, Any]) -> None:
+        # torch casts what it loads to the parameter's type, which would round the float32 state of bfloat16 weights.
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        for key, param in zip(keys, params, strict=True):
+            for name, saved in state_dict["state"].get(key, {}).items():
+                if isinstance(saved, Tensor) and saved.is_floating_point():
+                    loaded, dtype = self.state[param][name], self.state_dtype(name, param)
+                    if loaded.dtype != dtype:
+                        self.state[param][name] = saved.to(loaded.device, dtype, copy=True)
+
+
+def check_size(name: str, value: Any) -> None:
+    """Refuse what is not a finite number of at least 0.
+
+    Raises:
+        ValueError: with the name and the value.
+    """
+    if not 0.0 <= float(value) < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {value}")
+
+
+def state_dtype(tensor: Tensor) -> torch.dtype:
+    """float32 for half precision, else the tensor's own type."""
+    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
