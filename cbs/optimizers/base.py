@@ -217,4 +217,4 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
 
 def _hint(option: str, options: Mapping[str, Any]) -> str:
     near = get_close_matches(option, options, n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -83,7 +83,7 @@ def test_options_handed_on_are_those_of_the_base(module: str) -> None:
     assert {"damping", "betas", "gamma_u"} <= spec.defaults.keys()
     assert spec.geometry == "l1"
     assert spec.lr_grid[3] == 0.25
-    with pytest.raises(ConfigError, match="no option 'dampng', did you mean 'damping'"):
+    with pytest.raises(ConfigError, match=r"no option 'dampng' \(did you mean 'damping'\?\)"):
         build_optimizer(Choice(name=f"{module}:Damped", options={"dampng": 1.0}), nn.Linear(2, 1), 0.1)
 
 
