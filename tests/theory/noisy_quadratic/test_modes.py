@@ -187,3 +187,17 @@ def test_expected_losses_agree_with_sampling(steps: int) -> None:
         losses = sampled_losses(model.curvature, model.noise, update, batch_size, steps, runs=runs, rng=rng)
         error = losses.std() / np.sqrt(runs)
         assert abs(losses.mean() - fast.loss(steps, batch_size)) < 4 * error, name
+
+
+def test_grouping_keeps_the_losses() -> None:
+    whole = NoisyQuadratic.power_law(3000, power=0.8)
+    grouped = whole.grouped()
+    assert len(grouped.curvature) < 600
+    assert grouped.initial_loss == pytest.approx(whole.initial_loss)
+    assert grouped.noise_trace == pytest.approx(whole.noise_trace)
+    for method, momentum in (("sgd", 0.0), ("heavy_ball", 0.9), ("averaged", 0.9)):
+        few, all_ = (modes(model, method, 0.4, momentum).losses(2000, 16) for model in (grouped, whole))
+        np.testing.assert_allclose(few, all_, rtol=2e-4)
+    flat = NoisyQuadratic(curvature=np.array([0.0, 1.0, 0.0]), noise=np.ones(3), start=np.ones(3), count=np.ones(3))
+    assert list(flat.grouped().curvature) == [1.0, 0.0]
+    assert list(flat.grouped().count) == [1.0, 2.0]
