@@ -263,7 +263,7 @@ def clip_norm_or_none(value: Any) -> float | None:
     Raises:
         ConfigError: if it is not a finite number of at least 0.
     """
-    valid = isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= value < math.inf
+    valid = isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
     _require(value is None or valid, f"clip_norm must be a finite number of at least 0 or none, got {value!r}")
     return float(value) if value else None
 
