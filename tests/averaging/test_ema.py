@@ -18,6 +18,7 @@ from cbs.errors import ConfigError
 from cbs.record import TrialResult
 from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
+from cbs.theory.noisy_quadratic import modes
 from cbs.training import run_trial
 from cbs.workloads import build_workload
 
@@ -46,13 +47,13 @@ def values(result: TrialResult) -> np.ndarray:
     return np.array([row.value for row in result.evaluations])
 
 
-def expected(decay: float, *, noise: float = 1.0, seed: int = 0, batch_size: int = BATCH_SIZE) -> np.ndarray:
+def expected(decay: float, *, noise: float = 1.0, seed: int = 0) -> np.ndarray:
     """Of the trial's own initial weights."""
     with seeding.seeded(seed, "init"):
         model = build_workload(Choice(name="noisy_quadratic", options=FLAT)).build_model()
     start = model.theta.detach().double().square().numpy()
     theory = dataclasses.replace(Theory.power_law(DIMENSION, power=0.5, noise=noise), start=start)
-    return theory.averaged(LR, batch_size, decay).losses(STEPS)
+    return modes(theory, "averaged", LR, decay).losses(STEPS, BATCH_SIZE)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.95])

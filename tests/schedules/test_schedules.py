@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.config import Schedule
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.schedules import SCHEDULES, build_schedule, schedule_options
+from cbs.seeding import seeded
+from cbs.target import Target
+from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, losses_along
+from cbs.training import run_trial
+from cbs.workloads import build_workload
 
 
 @pytest.mark.parametrize(
@@ -117,6 +125,36 @@ def test_two_stages_are_two_runs_each_with_its_own_warmup_and_peak() -> None:
     assert multiplier(1000) == pytest.approx(0.01)
     assert multiplier(1001) == pytest.approx(0.005)
     assert multiplier(1100) == 0.5
+
+
+OPTIONS = {"two_stage": {"boundary_examples": 400, "rewarmup_examples": 64}}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_every_schedule_through_the_loop_gives_the_expected_loss_in_closed_form(name: str) -> None:
+    schedule = Schedule(
+        name=name, warmup_examples=100, decay_examples=640, final_fraction=0.05, options=OPTIONS.get(name, {})
+    )
+    workload = Choice(name="noisy_quadratic", options={"dimension": 50, "noise": 0.0})
+    config = TrialConfig(
+        workload=workload,
+        optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+        lr=0.5,
+        batch_size=16,
+        seed=0,
+        target=Target(metric="validation_loss", value=1e-9),
+        max_steps=45,
+        schedule=schedule,
+        evaluation=EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9),
+        probe=None,
+    )
+    with seeded(0, "init"):
+        start = build_workload(workload).build_model().theta.detach().double().square().numpy()
+    model = dataclasses.replace(NoisyQuadratic.power_law(50, noise=0.0), start=start)
+    multiplier = build_schedule(schedule)
+    stages = [Stage(steps=1, lr=0.5 * multiplier(16 * step), batch_size=16) for step in range(1, 46)]
+    found = [row.value for row in run_trial(config).evaluations]
+    np.testing.assert_allclose(found, losses_along(model, stages), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
