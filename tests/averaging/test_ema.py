@@ -18,7 +18,7 @@ from cbs.errors import ConfigError
 from cbs.record import TrialResult
 from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
-from cbs.theory.noisy_quadratic import modes
+from cbs.theory.noisy_quadratic import modes_of
 from cbs.training import run_trial
 from cbs.workloads import build_workload
 
@@ -53,7 +53,7 @@ def expected(decay: float, *, noise: float = 1.0, seed: int = 0) -> np.ndarray:
         model = build_workload(Choice(name="noisy_quadratic", options=FLAT)).build_model()
     start = model.theta.detach().double().square().numpy()
     theory = dataclasses.replace(Theory.power_law(DIMENSION, power=0.5, noise=noise), start=start)
-    return modes(theory, "averaged", LR, decay).losses(STEPS, BATCH_SIZE)
+    return modes_of(theory, "averaged", LR, decay).losses(STEPS, BATCH_SIZE)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.95])

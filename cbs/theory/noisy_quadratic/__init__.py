@@ -2,7 +2,7 @@
 
 from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Row, curve
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes
+from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
 from cbs.theory.noisy_quadratic.schedules import BestPieces, Stage, best_pieces, losses_along
 from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
 
@@ -19,6 +19,6 @@ __all__ = [
     "best_settings",
     "curve",
     "losses_along",
-    "modes",
+    "modes_of",
     "tuned",
 ]

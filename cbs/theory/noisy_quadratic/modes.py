@@ -131,7 +131,7 @@ def pairs(powers: np.ndarray) -> np.ndarray:
     return np.concatenate([first * first, first * second, second * second], -1)
 
 
-def modes(
+def modes_of(
     model: NoisyQuadratic,
     method: str,
     lr: float | np.ndarray,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import Modes, dot, modes, pairs
+from cbs.theory.noisy_quadratic.modes import Modes, dot, modes_of, pairs
 
 LIMIT = 2**27
 """Steps after which a search gives up."""
@@ -61,7 +61,7 @@ def best_settings(
         lrs: learning rates.
         momenta: momenta or averaging decays.
         power: exponent of the preconditioner.
-        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes`.
+        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes_of`.
         limit: steps after which the search gives up.
 
     Returns:
@@ -69,7 +69,7 @@ def best_settings(
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
     each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)
-    grid = modes(model, method, *each, power=power, cushion=cushion)
+    grid = modes_of(model, method, *each, power=power, cushion=cushion)
     if grid.initial <= target:
         return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
     arrivals = _gallop(grid, target, batch_sizes, limit)
@@ -165,7 +165,7 @@ def tuned(
     def crossings(log_lrs: np.ndarray) -> np.ndarray:
         found = []
         for lrs in np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16)):
-            settings = modes(model, method, lrs, momentum, power=power)
+            settings = modes_of(model, method, lrs, momentum, power=power)
             horizon = int(rough.steps) + 1
             passed = _first(settings, target, batch_size, horizon) if short else _passages(settings, target, batch_size)
             found.append(passed)
