@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, answer, errors
+from analysis.commands import AsJson, Confidence, answer_with, errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
@@ -95,4 +95,4 @@ def command(
             progress=lambda: bar.advance(task),
         )
     folder = output if output is not None else Path("results") / "noise-scale"
-    answer(MeasuredRun(run), folder, as_json=as_json, figures=figures, wide=layers)
+    answer_with(folder, figures=figures, as_json=as_json)(MeasuredRun(run), folder, wide=layers)

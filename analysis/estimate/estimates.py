@@ -23,6 +23,7 @@ from analysis.estimate.fitting.seeds import FarSeed
 from analysis.estimate.quantity import UNKNOWN, Interval, Quantity
 from analysis.estimate.studies import Point, Study, point
 from analysis.estimate.study_fits import fit_studies, sample, tables
+from analysis.plain import plain, shown
 from cbs.store import finite_or_none
 from cbs.target import Target
 
@@ -38,17 +39,19 @@ class Critical(Quantity):
         definition: its name.
         options: the options it was evaluated with.
         remark: what has to be said about it; empty if nothing.
+        parameters: of a law across the targets that were read; empty for a definition without one.
         resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
     """
 
     definition: str
     options: dict[str, Any]
     remark: str = ""
+    parameters: dict[str, Quantity] = field(default_factory=dict)
     resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
-        found = super().to_json()
+        """Plain JSON values without the resamples, and without parameters where there are none."""
+        found = {key: value for key, value in shown(self).items() if key != "parameters" or value}
         return {"critical_batch_size": found.pop("value"), **found}
 
 
@@ -67,7 +70,6 @@ class Hyperbola:
     min_examples: Quantity
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return _pairs(self, "critical_batch_size", "min_steps", "min_examples")
 
 
@@ -111,9 +113,9 @@ class Estimate:
         """The curve and what says whether it can be believed, as plain JSON values."""
         return {
             **_pairs(self, "min_steps", "exponent", "examples_at_critical"),
-            "hyperbola": None if self.hyperbola is None else self.hyperbola.to_json(),
-            "misfit": None if self.doubts.misfit is None else dataclasses.asdict(self.doubts.misfit),
-            "leave_one_out": None if self.leave_one_out is None else list(self.leave_one_out),
+            "hyperbola": plain(self.hyperbola),
+            "misfit": plain(self.doubts.misfit),
+            "leave_one_out": plain(self.leave_one_out),
             "far_seeds": [far._asdict() for far in self.doubts.far_seeds],
         }
 
@@ -160,13 +162,17 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
+    laws = {name: _parameters(each, measured, resampled, config.confidence) for name, each in wanted.items()}
     made, at = [], -1
     for reading, (fit, far) in zip(readings, found, strict=True):
         at += fit is not None
         definitions = {
-            name: Critical(definition=name, options=dataclasses.asdict(definition))  # type: ignore[call-overload]
-            if fit is None
-            else _critical(name, definition, measured, resampled, at, config.confidence)
+            name: Critical(
+                definition=name,
+                options=dataclasses.asdict(definition),  # type: ignore[call-overload]
+                parameters=laws[name],
+                **({} if fit is None else _critical(definition, measured, resampled, at, config.confidence)),
+            )
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
@@ -238,23 +244,27 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
 
 
 def _critical(
-    name: str,
-    definition: Definition,
-    measured: Sequence[Sample],
-    resampled: Sequence[Sample],
-    at: int,
-    confidence: float,
-) -> Critical:
+    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], at: int, confidence: float
+) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
-    return Critical(
-        definition=name,
-        options=dataclasses.asdict(definition),  # type: ignore[call-overload]
-        value=None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
-        interval=ends,
-        remark=definition.remark(measured, at),
-        resampled=values,
-    )
+    return {
+        "value": None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
+        "interval": ends,
+        "remark": definition.remark(measured, at),
+        "resampled": values,
+    }
+
+
+def _parameters(
+    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], confidence: float
+) -> dict[str, Quantity]:
+    """By name; without an interval where there are too few targets for one."""
+    values, drawn = definition.parameters(measured), definition.parameters(resampled)
+    return {
+        name: Quantity(finite_or_none(float(value[0])), interval(drawn.get(name, np.empty(0)), confidence))
+        for name, value in values.items()
+    }
 
 
 def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) -> tuple[bool, bool]:

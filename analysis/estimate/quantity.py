@@ -1,26 +1,16 @@
-"""A number with its interval, and dataclasses as plain JSON values."""
+"""A number with its interval."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.plain import shown
-
 Interval = tuple[float | None, float | None]
 OPEN: Interval = (None, None)
 
 
-class Plain:
-    """A dataclass whose fields are the keys of its JSON; a field without ``repr`` is left out."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
-        return shown(self)
-
-
 @dataclass(frozen=True)
-class Quantity(Plain):
+class Quantity:
     """A number that came out of a fit or of measurements.
 
     Attributes:

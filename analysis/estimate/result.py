@@ -97,7 +97,6 @@ class Answer(Estimate):
         return over(self.matched_noise_scale, self.critical)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
         group, fit = self.group, self.fit
         noise: dict[str, Any] = {}
         for kind, scale, ratio in (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import UNSAID
-from analysis.estimate.parameters import critical_to_json
 from analysis.estimate.result import Answer, answers
+from analysis.plain import plain
 from analysis.questions.scopes import Findings
 from analysis.read.results import load
 from cbs.target import Target
@@ -32,8 +32,7 @@ class Analysis(Findings):
     suggestions: tuple[Suggestion, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return super().to_json() | {"fits": [fit_to_json(answer, self.answers) for answer in self.answers]}
+        return super().to_json() | {"fits": plain(self.answers)}
 
 
 def analyze(
@@ -70,8 +69,3 @@ def analyze(
         suggestions=suggested,
         notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
-
-
-def fit_to_json(answer: Answer, answers: Sequence[Answer]) -> dict[str, Any]:
-    """An answer as plain JSON values, with what its fit is worth and the parameters of laws across ``answers``."""
-    return answer.to_json() | {"definitions": critical_to_json(answer, answers)}

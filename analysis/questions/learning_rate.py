@@ -38,7 +38,6 @@ class LearningRate:
     protocols: tuple[Protocol, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         group, target = self.answer.group, self.answer.target
         about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
         return about | {"target": target.to_json()} | shown(self)
@@ -55,7 +54,6 @@ class LearningRates(Findings):
     entries: tuple[LearningRate, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return super().to_json() | {"learning_rates": plain(self.entries)}
 
 

@@ -18,5 +18,4 @@ class MeasuredRun:
     values: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The values."""
         return dict(self.values)

@@ -66,7 +66,6 @@ class Protocol:
     missing: tuple[Missing, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         answer = self.answer
         return shown(self) | {
             "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],

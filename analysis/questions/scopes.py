@@ -30,7 +30,6 @@ class Findings:
     notes: tuple[str, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         about = {"confidence": self.config.confidence, "definition": self.config.definition}
         return about | shown(self) | {"notes": list(self.notes)}
 

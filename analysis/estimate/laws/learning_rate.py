@@ -135,7 +135,6 @@ class Law:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return shown(self) | {"optima": plain(self.best)}
 
 

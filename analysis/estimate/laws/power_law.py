@@ -124,7 +124,6 @@ class PowerLaw:
         return np.exp(low), np.exp(high)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
         scatter = None if self.scatter is None else self.scatter.total
         return shown(self) | {"constants": plain(self.constants), "scatter": scatter}
 

@@ -90,7 +90,6 @@ class ThreeTermLaw:
     independent_points: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         bias = [{"parameters": size, "log_steps": value} for size, value in self.bias.items()]
         return shown(self) | {"bias": bias}
 

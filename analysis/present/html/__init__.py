@@ -54,7 +54,6 @@ class Page:
     figures: int
 
     def to_json(self) -> dict[str, Any]:
-        """Where it was written, as plain JSON values."""
         return {"path": str(self.path), "bytes": self.size, "fits": len(self.answers), "figures": self.figures}
 
 

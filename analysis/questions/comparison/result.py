@@ -54,7 +54,6 @@ class Comparisons(Findings):
     throughput: Throughput | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return super().to_json() | {"throughput": self.throughput.statement if self.throughput else ""}
 
 

@@ -21,7 +21,6 @@ from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Reading, known_value
 from analysis.estimate.result import Answer, answered
 from analysis.estimate.studies import Study, one_study
-from analysis.questions.analyze import fit_to_json
 from analysis.questions.fit_table.rows import read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
@@ -63,11 +62,10 @@ class TableFit:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
         fits = []
         for answer, (group, optimizer) in zip(self.answers, self.names, strict=True):
-            whole = _without_noise_scales(fit_to_json(answer, self.answers))
+            whole = _without_noise_scales(answer.to_json())
             fit = {"group": group} | {key: value for key, value in whole.items() if key not in left_out}
             fit |= {"optimizer": optimizer, "target": known_value(answer.target), "confidence": answer.confidence}
             fit |= {"options": answer.critical.options, "points": list(map(_without_noise_scales, whole["points"]))}

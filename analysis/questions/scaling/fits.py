@@ -38,7 +38,6 @@ class Prediction:
     times_beyond_the_data: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return shown(self) | {"extrapolated": self.times_beyond_the_data > 1}
 
 
@@ -88,7 +87,6 @@ class Law:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
         return shown(self) | (plain(self.fit) or {}) | {"kaplan": self.kaplan}
 
 
