@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
@@ -20,7 +20,6 @@ from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
 from analysis.estimate.fitting.seeds import FarSeed
-from analysis.estimate.quantity import UNKNOWN, Interval, Quantity
 from analysis.estimate.studies import Point, Study, point
 from analysis.estimate.study_fits import fit_studies, sample, tables
 from analysis.plain import plain, shown

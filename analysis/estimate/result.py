@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import Interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.definitions import chosen
 from analysis.estimate.diagnosis import not_reached, with_value
 from analysis.estimate.estimates import Critical, Estimate, Reading, estimates
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, Recorded, measure, near, over
-from analysis.estimate.quantity import Interval
 from analysis.estimate.studies import Point, best_values, studies, within_reach
 from analysis.estimate.study_fits import beliefs
 from analysis.read.results import Group, Results

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
-from analysis.estimate.quantity import UNKNOWN, Quantity
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 

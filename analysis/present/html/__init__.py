@@ -22,7 +22,7 @@ from analysis.estimate.result import Answer, answers
 from analysis.phrases import percent
 from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import pictures, scopes
-from analysis.present.html import content, provenance, vector
+from analysis.present.html import content, vector
 from analysis.present.results.analysis import facts
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
@@ -135,7 +135,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters |= {"papers": _papers, "breakable": _breakable}
-    sweeps = [provenance.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
+    sweeps = [content.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
     runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(folders)}",
@@ -158,11 +158,11 @@ def render(
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
         longest=vector.LONGEST_TABLE,
         sweeps=sweeps,
-        origin=provenance.latest(runs),
+        origin=content.latest(runs),
         started=sorted(run["started"] for run in runs if run["started"]),
         results=results,
-        statuses=provenance.statuses(results),
-        messages=provenance.messages(results),
+        statuses=content.statuses(results),
+        messages=content.messages(results),
         command=command,
         version=cbs.__version__,
     )

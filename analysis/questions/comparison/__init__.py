@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
 from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.fitting import Fit, interval, widening
-from analysis.estimate.quantity import UNKNOWN, Interval, Quantity
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
 from cbs.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
-from analysis.questions.comparison.frontier import plane
+from analysis.questions.courses import plane
 from analysis.questions.scopes import Findings, Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
@@ -28,7 +28,7 @@ class Comparison(Scope):
         reference: the optimizer in the numerator of the token ratios.
         token_ratios: one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
-        compute_time: rows of :func:`analysis.questions.comparison.frontier.plane`; empty without a throughput.
+        compute_time: rows of :func:`analysis.questions.courses.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 

@@ -25,11 +25,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
-from analysis.estimate.quantity import Quantity
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.comparison import shuffled

@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from analysis.arrays import Array
-from analysis.estimate.quantity import Interval, Quantity
+from analysis.arrays import Array, Interval, Quantity
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
 from analysis.questions.scopes import Findings, Scope

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws.three_term import Runs
-from analysis.estimate.quantity import Interval, Quantity
 from analysis.estimate.result import Answer, answers
 from analysis.read.results import load
 from cbs.errors import ConfigError

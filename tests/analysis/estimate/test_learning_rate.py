@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from analysis.arrays import Quantity as Estimated
 from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, learning_rate_law
-from analysis.estimate.quantity import Quantity as Estimated
 from analysis.estimate.studies import Study
 from cbs.lr_choice import censored
 

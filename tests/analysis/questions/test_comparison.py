@@ -25,7 +25,7 @@ from analysis.questions.comparison import (
     shuffled,
     token_ratio,
 )
-from analysis.questions.comparison.frontier import undominated
+from analysis.questions.courses import undominated
 from analysis.questions.fit_table import fit_table
 from analysis.questions.scopes import read_scopes
 from analysis.read.results import load
