@@ -20,9 +20,9 @@ from scipy.optimize import curve_fit, minimize
 from scipy.stats import norm
 
 from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.trials import Trials
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256, 512])
 LRS = 7

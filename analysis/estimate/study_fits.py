@@ -11,9 +11,9 @@ from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
 from analysis.estimate.fitting.seeds import FarSeed, far_seeds
-from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.studies import Study
 
 

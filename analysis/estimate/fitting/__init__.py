@@ -1,7 +1,7 @@
 """The fitted curve of steps to target against batch size, and how well the data determine it.
 
 The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds;
-seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.censoring`, and what is
+seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`, and what is
 believed of the exponent as :mod:`analysis.estimate.fitting.exponent` says.
 """
 
@@ -17,10 +17,9 @@ from scipy.special import ndtri, stdtrit
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
-from analysis.estimate.fitting.data import Data, gather
-from analysis.estimate.fitting.exponent import ALONE, Belief, Free
+from analysis.estimate.fitting.data import Data, Trials, gather
+from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
-from analysis.estimate.fitting.trials import Trials
 
 _TINY = 1e-300
 _ROUNDS = 3
@@ -85,7 +84,9 @@ class Fit:
         return self.resampled_log_steps + (self.log_steps - self.estimate.log_steps(self.batch_sizes))
 
 
-def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Trials], *, confidence: float = 0.95) -> Free | None:
+def free_exponent(
+    batch_sizes: Sequence[float], tables: Sequence[Trials], *, confidence: float = 0.95
+) -> Exponent | None:
     """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
 
     The variance is that of the linearised fit, widened by Student's t where few data estimate the noise.
@@ -190,12 +191,12 @@ def widening(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _free(alone: Data, seeds: _Seeds, confidence: float) -> Free:
+def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
     found = alone.fit(FREE, 1.0).row(0)
     deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
     spare = _known_of_exponent(alone.batch_sizes, found, alone.weights)
-    return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
+    return Exponent(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
 def _fitted(data: Data, exponent: Exponent, seeds: _Seeds, curve: Curve) -> tuple[Curve, float, float]:
@@ -256,7 +257,7 @@ def _refits(
     """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
     fitted = curve.log_steps(data.batch_sizes)
     rows = np.where(data.reached, fitted, 0.0) + scale * draws
-    latent = fitted[data.bounds.place] + scale * latent
+    latent = fitted[data.place] + scale * latent
     found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
     return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
 

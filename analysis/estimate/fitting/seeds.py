@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import chdtri, stdtr
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.trials import Trials, winners
+from analysis.estimate.fitting.data import Trials, winners
 
 FEWEST_SIBLINGS = 2
 LEAST_FACTOR = 1.5

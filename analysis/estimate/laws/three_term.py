@@ -25,7 +25,7 @@ from scipy.special import expit
 
 from analysis.arrays import Array
 from analysis.estimate.fitting import interval, widening
-from analysis.estimate.fitting.levenberg_marquardt import minimized
+from analysis.estimate.fitting.least_squares import minimized
 from analysis.plain import shown
 
 _STARTS = 12

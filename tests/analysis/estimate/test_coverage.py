@@ -19,9 +19,9 @@ from scipy.stats import chi2
 
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief, pooled
 from analysis.estimate.fitting.quality import Misfit, leave_one_out, misfit
-from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 LRS = tuple(1e-5 * 2.0**power for power in range(16))

@@ -26,9 +26,9 @@ from analysis.estimate.definitions import (
     symbol,
 )
 from analysis.estimate.fitting import fit_curve, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, fit_curves
-from analysis.estimate.fitting.trials import Trials
 from cbs.errors import ConfigError, UnknownNameError
 from tests.certified import sato2025
 

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import norm, t
 
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, widening
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief
 from analysis.estimate.fitting.least_squares import information
-from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
@@ -89,7 +89,7 @@ def test_the_belief_draws_the_exponent_towards_one() -> None:
         free = free_exponent(SIZES, data)
         assert free is not None
         fit = fit_curve(SIZES, data, resamples=50)
-        assert abs(math.log(fit.estimate.exponent)) < 0.95 * abs(free.log_exponent)
+        assert abs(math.log(fit.estimate.exponent)) < 0.95 * abs(free.log_mean)
         assert math.log(fit.estimate.exponent) * free.log_exponent > 0
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analysis.estimate.curves import Curve, perfect_scaling
 from analysis.estimate.definitions import Sample, build
 from analysis.estimate.fitting import fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import (
     EXPONENTS,
     FREE,
@@ -21,7 +22,6 @@ from analysis.estimate.fitting.least_squares import (
     fit_curves,
     information,
 )
-from analysis.estimate.fitting.trials import Trials
 from tests.certified import zhang2024
 from tests.factories import Truth, tables
 from tests.references.fitting import believed_cost, fit_by_curve_fit, fit_with_belief, posterior_of_the_exponent

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import fit_curves
 from analysis.estimate.fitting.quality import Misfit, grid_variance, leave_one_out, misfit
-from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
-from analysis.estimate.fitting.trials import Trials
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.result import Answer, answers
 from analysis.questions.comparison import (
     critical_pair,

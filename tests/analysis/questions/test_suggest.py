@@ -15,8 +15,8 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import fit_curve, widening
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.result import Answer, answers
 from analysis.estimate.studies import Study
 from analysis.questions.suggest import Suggestion, _beyond, suggest
