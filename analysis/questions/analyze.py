@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.noise import UNSAID
 from analysis.estimate.result import Answer, answers
 from analysis.plain import plain
@@ -37,7 +37,7 @@ class Analysis(Findings):
 
 def analyze(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     suggestions: bool = False,
@@ -55,7 +55,6 @@ def analyze(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     found = answers(results, config, targets=targets)
     suggested = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
 from analysis.estimate.result import Answer, answers
 from analysis.plain import plain, shown
@@ -59,7 +59,7 @@ class LearningRates(Findings):
 
 def learning_rates(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     reference: int | None = None,
@@ -74,13 +74,10 @@ def learning_rates(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     entries = []
     for answer in answers(results, config, targets=targets, noise=False):
-        law = learning_rate_law(
-            answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed
-        )
+        law = learning_rate_law(answer.studies, config)
         starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
         factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
         entries.append(

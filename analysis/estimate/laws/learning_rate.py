@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
 from analysis.estimate.studies import Study
@@ -137,7 +138,7 @@ class Law:
         return shown(self) | {"optima": plain(self.best)}
 
 
-def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples: int, seed: int) -> Law:
+def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> Law:
     """The optima and the law through them.
 
     The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
@@ -146,11 +147,9 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
 
     Args:
         studies: of one optimizer at one target, by increasing batch size.
-        confidence: of every interval.
-        resamples: of the law.
-        seed: of all random numbers.
+        config: how the intervals are made.
     """
-    rng = np.random.default_rng(seed)
+    rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = tuple(entry for entry in (optimum(study, rng) for study in studies) if entry is not None)
     used = [entry for entry in optima if not entry.edge]
     freedom = sum(entry.seeds - 1 for entry in used)
@@ -168,7 +167,7 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
     left = len(used) - (3 if np.isfinite(log_noise[0]) and abs(power[0]) < _STEEPEST else 2)
     scatter = math.sqrt((float((((vertices - fitted[0]) / noise) ** 2).sum()) + freedom) / (left + freedom))
     scale = max(_QUIETEST, scatter) * widening(left + freedom, confidence)
-    rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((resamples, len(used)))])
+    rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((config.resamples, len(used)))])
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
     slope = _quantity(rows @ across / (across @ logs), confidence)

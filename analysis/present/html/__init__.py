@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 import cbs
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer, answers
 from analysis.phrases import percent
@@ -62,7 +62,7 @@ def report(
     *,
     targets: Sequence[float | Target] | None = None,
     output: str | os.PathLike[str] | None = None,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     title: str = "",
     command: str = "",
 ) -> Page:
@@ -80,7 +80,6 @@ def report(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     found = answers(results, config, targets=targets)
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
@@ -116,16 +115,7 @@ def render(
     title: str = "",
     command: str = "",
 ) -> str:
-    """The page as text.
-
-    Args:
-        results: what was read.
-        found: the answers, at least one.
-        config: how they were made.
-        figures: see :func:`drawings`.
-        title: of the page; names the sweeps when empty.
-        command: that makes the page.
-    """
+    """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
     folders = {group.sweep: group.folder for group in results.groups}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.present.html", "."),
@@ -178,6 +168,3 @@ def _papers(text: str) -> Markup:
 def _breakable(text: str) -> Markup:
     """``text`` that may be broken after a comma and the like."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))
-
-
-__all__ = ["Page", "report"]

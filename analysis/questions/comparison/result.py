@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
 from analysis.questions.courses import plane
@@ -59,7 +59,7 @@ class Comparisons(Findings):
 
 def compare(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     reference: str | None = None,
@@ -79,7 +79,6 @@ def compare(
         ConfigError: if the target cannot be used, or no optimizer is called like the reference.
         ResultsError: if the results cannot be read.
     """
-    config = config or AnalysisConfig()
     found, notes = read_scopes(path, config, targets)
     if reference is not None and not any(named(scope.answers, reference) for scope in found):
         names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope.answers)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Reading, known_value
 from analysis.estimate.result import Answer, answered
@@ -79,7 +79,7 @@ def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
 
 def fit_table(
     source: str | os.PathLike[str] | pd.DataFrame,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
@@ -98,7 +98,6 @@ def fit_table(
         DataError: if the table cannot be used; the line names table, row and remedy.
         ConfigError: if ``columns`` or ``unit`` is not one.
     """
-    config = config or AnalysisConfig()
     if unit is not None and not (unit.strip() and unit.isprintable()):
         raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
     name, rows, unused = read(source, columns)

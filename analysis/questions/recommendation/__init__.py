@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.arrays import Array, Quantity
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
 from analysis.estimate.result import Answer
@@ -60,7 +60,7 @@ def recommend(
     path: str | os.PathLike[str],
     throughput: Throughput,
     wish: Wish,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
 ) -> Recommendations:
@@ -75,7 +75,6 @@ def recommend(
         ConfigError: if the target cannot be used.
         ResultsError: if the results cannot be read.
     """
-    config = config or AnalysisConfig()
     found, notes = read_scopes(path, config, targets)
     recommendations = []
     for scope in found:

@@ -195,7 +195,7 @@ def _fitted(
         runs=np.array([point.run for point in points]),
         sets=np.array(sets),
     )
-    law = fit(observed, confidence=config.confidence, seed=config.seed)
+    law = fit(observed, config)
     if law.freedom > 1:
         return law, ""
     if law.freedom == 1:

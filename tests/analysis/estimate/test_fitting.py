@@ -90,7 +90,7 @@ def test_the_belief_draws_the_exponent_towards_one() -> None:
         assert free is not None
         fit = fit_curve(SIZES, data, resamples=50)
         assert abs(math.log(fit.estimate.exponent)) < 0.95 * abs(free.log_mean)
-        assert math.log(fit.estimate.exponent) * free.log_exponent > 0
+        assert math.log(fit.estimate.exponent) * free.log_mean > 0
 
 
 def test_a_curve_far_from_what_is_believed_is_followed() -> None:
