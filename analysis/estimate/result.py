@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.arrays import Interval
@@ -179,33 +178,26 @@ def answers(
         ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
     """
     chosen(config)
-    steps: dict[Target, np.ndarray] = {}
-    best: dict[str, np.ndarray] = {}
-    trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    curve, count = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")], len(results.trials)
+    steps = functools.cache(lambda target: target.crossings(*curve, count))
+    best = functools.cache(lambda direction: best_values(results.evaluations, count, direction))
     curves = []
     for index, group in enumerate(results.groups):
-        wanted, direction = _targets(group, targets), group.target.direction
-        for target in wanted:
-            if target not in steps:
-                steps[target] = target.crossings(trial, step, value, len(results.trials))
-            _check_start(results, index, target, steps[target])
-        if direction not in best:
-            best[direction] = best_values(results.evaluations, len(results.trials), direction)
-        reachable = within_reach(results.of_group(index), best[direction], direction)
-        curves.append(
-            (
-                group,
-                [
-                    Reading(
-                        target=target,
-                        studies=studies(results, index, target, steps[target]),
-                        not_reached=not_reached(group, target, reachable),
-                        easier="" if reachable is None else with_value(target, reachable),
-                    )
-                    for target in wanted
-                ],
+        direction, readings = group.target.direction, []
+        reachable = within_reach(results.of_group(index), best(direction), direction)
+        for target in _targets(group, targets):
+            if (steps(target)[results.of_group(index).index] == 0).any():
+                raise ConfigError(
+                    f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
+                )
+            reading = Reading(
+                target=target,
+                studies=studies(results, index, target, steps(target)),
+                not_reached=not_reached(group, target, reachable),
+                easier="" if reachable is None else with_value(target, reachable),
             )
-        )
+            readings.append(reading)
+        curves.append((group, readings))
     found = []
     for made in answered(curves, config):
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
@@ -240,11 +232,3 @@ def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Targ
         if target not in found:
             found.append(target)
     return found
-
-
-def _check_start(results: Results, group: int, target: Target, steps: np.ndarray) -> None:
-    if (steps[results.of_group(group).index] == 0).any():
-        sweep = results.groups[group].sweep
-        raise ConfigError(
-            f"target {target} is reached before the first step in sweep {sweep!r}; choose a harder target"
-        )

@@ -40,13 +40,11 @@ class Belief:
 
     Attributes:
         means, variances, shares: shape ``[K]``; the shares add up to 1.
-        curves: how many other curves it rests on.
     """
 
     means: Array
     variances: Array
     shares: Array
-    curves: int = 0
 
     def giving_way(self, free: Exponent | None) -> Belief:
         """As wide as the distance of the free exponent."""
@@ -96,7 +94,7 @@ def _belief(values: Array, errors: Array, others: np.ndarray) -> Belief:
     weights = 1.0 / (errors[others] + _OMEGAS[:, None] ** 2)
     precision = weights.sum(axis=1) + SPREAD**-2
     means = weights @ values[others] / precision
-    return Belief(means, 1.0 / precision + _OMEGAS**2, shares / shares.sum(), len(others))
+    return Belief(means, 1.0 / precision + _OMEGAS**2, shares / shares.sum())
 
 
 def _log_likelihood(values: Array, variances: Array) -> float:

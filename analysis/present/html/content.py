@@ -11,12 +11,13 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
+from analysis.plain import flat
 from analysis.present.answers import if_hyperbola
 from analysis.present.table import Column, Table
 from analysis.read.results import Results
@@ -83,8 +84,8 @@ def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]
     return {
         "name": name,
         "folder": folder,
-        "protocol": list(_flatten(protocol)),
-        "axes": list(_flatten(manifest.get("axes") or {})),
+        "protocol": _settings(protocol),
+        "axes": _settings(manifest.get("axes") or {}),
         "runs": [_run(entry) for entry in manifest.get("runs") or ()],
     }
 
@@ -115,13 +116,8 @@ def _run(entry: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _flatten(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for key, part in value.items():
-        name = f"{before}{key}"
-        if isinstance(part, Mapping) and part:
-            yield from _flatten(part, f"{name}.")
-        elif part not in ({}, [], None):
-            yield name, _text(part)
+def _settings(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _text(part)) for name, part in flat(value) if part not in ({}, [], None)]
 
 
 def _text(value: Any) -> str:
