@@ -19,9 +19,8 @@ from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
-from analysis.estimate.fitting.seeds import FarSeed
 from analysis.estimate.studies import Point, Study, point
-from analysis.estimate.study_fits import fit_studies, sample, tables
+from analysis.estimate.study_fits import FarSeed, fit_studies, sample, tables
 from analysis.plain import plain, shown
 from cbs.store import finite_or_none
 from cbs.target import Target

@@ -227,6 +227,3 @@ def points(answers: Sequence[Answer]) -> Table:
         Column("matched_noise_scale", lambda *row: measured("matched", *row)),
     )
     return Table(columns=columns, rows=rows)
-
-
-__all__ = ["about", "definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]

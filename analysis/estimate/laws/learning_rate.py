@@ -81,8 +81,8 @@ class Law:
             was seen.
         noise_batch_size: ``B_n``, examples.
         alpha: of the law.
-        log_max_lr, log_noise, powers: ``ln eta_max``, ``ln B_n``, ``alpha`` of the law, then of every resample, shape
-            ``[1 + R]``. Where ``log_noise`` is infinite, ``log_max_lr`` is the ln lr at B = 1.
+        curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. Where
+            ``ln B_n`` is infinite, ``ln eta_max`` is the ln lr at B = 1.
     """
 
     optima: tuple[Optimum, ...]
@@ -95,9 +95,7 @@ class Law:
     max_lr: Quantity = UNKNOWN
     noise_batch_size: Quantity = UNKNOWN
     alpha: Quantity = UNKNOWN
-    log_max_lr: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    log_noise: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    powers: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    curves: Array = field(default_factory=lambda: np.empty((3, 0)), repr=False)
 
     @property
     def inside(self) -> list[int]:
@@ -115,7 +113,8 @@ class Law:
     def log_lrs(self, batch_sizes: Sequence[float] | Array) -> Array:
         """ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
         logs = np.log(np.asarray(batch_sizes, dtype=float))
-        return np.asarray(self.log_max_lr[:, None] + self.powers[:, None] * _shape(self.log_noise[:, None], logs))
+        level, log_noise, powers = self.curves[..., None]
+        return np.asarray(level + powers * _shape(log_noise, logs))
 
     def factor(self, batch_size: float, multiple: float) -> Factor | None:
         """``None`` without a law."""
@@ -190,9 +189,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         slope=slope,
         first_slope=_quantity(power / (1 + np.exp(logs[0] - log_noise)), confidence),
         **saturating,
-        log_max_lr=level,
-        log_noise=log_noise,
-        powers=power,
+        curves=np.stack([level, log_noise, power]),
     )
 
 

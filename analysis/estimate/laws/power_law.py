@@ -90,8 +90,7 @@ class PowerLaw:
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
         confidence: of the intervals.
-        resampled_exponents: shape ``[R]``.
-        resampled_log_constants: shape ``[R, sets]``.
+        resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
 
@@ -104,8 +103,7 @@ class PowerLaw:
     freedom: int
     residual_rms: float
     confidence: float = field(repr=False)
-    resampled_exponents: Array = field(repr=False)
-    resampled_log_constants: Array = field(repr=False)
+    resampled: Array = field(repr=False)
     new_point: Array = field(repr=False)
 
     @property
@@ -120,7 +118,7 @@ class PowerLaw:
     def prediction(self, x: Array | float) -> tuple[Array, Array]:
         """Interval at every ``x`` of the true ``y`` of a new point: the law's uncertainty and the scatter."""
         log_x = np.log(np.atleast_1d(np.asarray(x, dtype=float)))
-        drawn = self.resampled_log_constants[:, 0, None] + self.resampled_exponents[:, None] * log_x
+        drawn = self.resampled[:, 0, None] + self.resampled[:, -1, None] * log_x
         low, high = percentiles(drawn + self.new_point[:, None], self.confidence)
         return np.exp(low), np.exp(high)
 
@@ -192,7 +190,6 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
         freedom=freedom,
         residual_rms=float(np.sqrt(np.mean(residual**2))),
         confidence=confidence,
-        resampled_exponents=moved[:, -1],
-        resampled_log_constants=moved[:, :-1],
+        resampled=moved,
         new_point=new_point,
     )

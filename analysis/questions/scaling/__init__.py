@@ -148,6 +148,3 @@ def _three_terms(
             except ValueError as error:
                 refused.append(f"no law in three terms for {name}: {error}")
     return found, refused
-
-
-__all__ = ["Scaling", "scale"]

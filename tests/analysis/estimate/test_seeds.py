@@ -13,8 +13,8 @@ from analysis.estimate.estimates import Estimate, Reading, estimates
 from analysis.estimate.fitting import fit_curve, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
-from analysis.estimate.fitting.seeds import LEAST_FACTOR, FarSeed, far_seeds
 from analysis.estimate.studies import Study
+from analysis.estimate.study_fits import LEAST_FACTOR, FarSeed, far_seeds
 from cbs.target import Target
 from tests.factories import Truth, tables
 
