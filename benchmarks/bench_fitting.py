@@ -19,6 +19,7 @@ from interleaved import measure, table
 from scipy.optimize import curve_fit, minimize
 from scipy.stats import norm
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import Fit, fit_curve
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
@@ -129,7 +130,7 @@ def compare(censored: bool) -> None:
     tables = sweep(censored)
 
     def bootstrap() -> Fit:
-        return fit_curve(SIZES.tolist(), tables, resamples=RESAMPLES)
+        return fit_curve(SIZES.tolist(), tables, config=AnalysisConfig(resamples=RESAMPLES))
 
     resamples = Resamples.of(bootstrap())
     slow: dict[str, Callable[[], np.ndarray]]

@@ -16,11 +16,12 @@ from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
 from analysis.estimate.diagnosis import Doubts, FarRun, Verdict, judge
 from analysis.estimate.fitting import Fit, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
 from analysis.estimate.studies import Point, Study, point
-from analysis.estimate.study_fits import FarSeed, fit_studies, sample, tables
+from analysis.estimate.study_fits import FarSeed, fit_studies, sample
 from analysis.plain import plain, shown
 from cbs.store import finite_or_none
 from cbs.target import Target
@@ -154,15 +155,14 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
         believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
-    usable = [
-        (fit, known_value(reading.target)) for (fit, _), reading in zip(found, readings, strict=True) if fit is not None
-    ]
+    pairs = zip(found, readings, strict=True)
+    usable = [(fit, known_value(reading.target)) for (fit, *_), reading in pairs if fit is not None]
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
     laws = {name: _parameters(each, measured, resampled, config.confidence) for name, each in wanted.items()}
     made, at = [], -1
-    for reading, (fit, far) in zip(readings, found, strict=True):
+    for reading, (fit, far, used) in zip(readings, found, strict=True):
         at += fit is not None
         definitions = {
             name: Critical(
@@ -174,7 +174,7 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
-        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, config.confidence)
+        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Estimate(
@@ -191,10 +191,9 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
     return made
 
 
-def _doubts(studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], confidence: float) -> Doubts:
-    used = tables(studies)
-    for seed in far:
-        used[seed.place] = used[seed.place].without(seed.column)
+def _doubts(
+    studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float
+) -> Doubts:
     ends = interval(fit.resampled.critical, confidence)
     # the measured batch sizes show a part of the curve where the critical one lies beyond it, at both ends if there are
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)

@@ -105,10 +105,7 @@ class Answer(Estimate):
             name = f"{kind}_noise_scale"
             noise |= scale.named(name) | {f"{name}_note": scale.note} | ratio.named(f"{name}_ratio")
         return {
-            "sweep": group.sweep,
-            "workload": group.workload,
-            "optimizer": group.optimizer,
-            "optimizer_options": group.optimizer_options,
+            **{name: getattr(group, name) for name in ("sweep", "workload", "optimizer", "optimizer_options")},
             "target": self.target.to_json(),
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,
@@ -116,9 +113,7 @@ class Answer(Estimate):
             "definitions": [entry.to_json() for entry in self.definitions.values()],
             "interval_method": fit.interval_method if fit else "none: no fit",
             **super().to_json(),
-            "example_unit": group.example_unit,
-            "tokens_per_example": group.tokens_per_example,
-            "metric_unit": group.metric_unit,
+            **{name: getattr(group, name) for name in ("example_unit", "tokens_per_example", "metric_unit")},
             "residual_rms": fit.residual_rms if fit else None,
             "verdict": str(self.verdict),
             "advice": self.advice,
@@ -169,8 +164,7 @@ def answers(
     Args:
         results: all trials.
         config: how the numbers are made.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
-            easier than a sweep's own are read from the same curves.
+        targets: as of :func:`analysis.analyze`.
         noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
 
     Raises:

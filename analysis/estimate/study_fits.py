@@ -90,37 +90,27 @@ def tables(studies: Sequence[Study]) -> list[Trials]:
 
 def fit_studies(
     studies: Sequence[Study], config: AnalysisConfig, belief: Belief = ALONE
-) -> tuple[Fit | None, tuple[FarSeed, ...]]:
-    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings.
+) -> tuple[Fit | None, tuple[FarSeed, ...], list[Trials]]:
+    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings;
+    the trials without them.
 
     Seeds, and whole studies, that ran without reaching it enter as lower bounds. Far seeds are left out of the curve;
     every second resample is one with them, so the interval holds either way, unless with them it has no ends.
     """
     if sum(study.winner is not None for study in studies) < 2:
-        return None, ()
+        return None, (), []
     whole = tables(studies)
     sizes = [study.batch_size for study in studies]
-
-    def fitted(tried: Sequence[Trials]) -> Fit:
-        return fit_curve(
-            sizes,
-            tried,
-            belief=belief,
-            confidence=config.confidence,
-            resamples=config.resamples,
-            seed=config.seed,
-        )
-
     far = far_seeds(whole)
     if not far:
-        return fitted(whole), ()
+        return fit_curve(sizes, whole, belief, config), (), whole
     rest = list(whole)
     for seed in far:
         rest[seed.place] = rest[seed.place].without(seed.column)
-    fit, other = fitted(rest), fitted(whole)
+    fit, other = (fit_curve(sizes, tried, belief, config) for tried in (rest, whole))
     if None in interval(other.resampled.critical, config.confidence):
-        return fit, tuple(far)
-    return _alternating(fit, other), tuple(far)
+        return fit, tuple(far), rest
+    return _alternating(fit, other), tuple(far), rest
 
 
 def _alternating(fit: Fit, other: Fit) -> Fit:
@@ -142,7 +132,7 @@ def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], confi
     """About the exponent of every curve, from the others of its scope, see
     :mod:`analysis.estimate.fitting.exponent`."""
     free = [
-        free_exponent([study.batch_size for study in studies], tables(studies), confidence=config.confidence)
+        free_exponent([study.batch_size for study in studies], tables(studies), config)
         if sum(study.winner is not None for study in studies) >= FEWEST_FREE
         else None
         for studies in curves

@@ -11,8 +11,8 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
 from analysis.estimate.result import Answer, answers
 from analysis.plain import plain, shown
+from analysis.questions.analyze import Findings
 from analysis.questions.protocols import Protocol, protocols
-from analysis.questions.scopes import Findings
 from analysis.read.results import load
 from cbs.target import Target
 

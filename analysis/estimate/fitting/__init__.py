@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
 from analysis.estimate.fitting.data import Data, Trials, gather
@@ -85,7 +86,7 @@ class Fit:
 
 
 def free_exponent(
-    batch_sizes: Sequence[float], tables: Sequence[Trials], *, confidence: float = 0.95
+    batch_sizes: Sequence[float], tables: Sequence[Trials], config: AnalysisConfig = DEFAULT
 ) -> Exponent | None:
     """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
 
@@ -95,17 +96,11 @@ def free_exponent(
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
     _, _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
-    return _free(data.unbounded(), _Seeds(*found), confidence)
+    return _free(data.unbounded(), _Seeds(*found), config.confidence)
 
 
 def fit_curve(
-    batch_sizes: Sequence[float],
-    tables: Sequence[Trials],
-    *,
-    belief: Belief = ALONE,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    batch_sizes: Sequence[float], tables: Sequence[Trials], belief: Belief = ALONE, config: AnalysisConfig = DEFAULT
 ) -> Fit:
     r"""Fit the curve and resample it, the choice of the learning rate and the form of the curve included.
 
@@ -128,14 +123,12 @@ def fit_curve(
         batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.
         tables: the trials at every batch size.
         belief: about the exponent.
-        confidence: level the t-quantile is taken at.
-        resamples: number of resamples.
-        seed: of the resampling.
+        config: level the t-quantile is taken at, number of resamples, and their seed.
     """
     data, measured = gather(batch_sizes, tables)
     here = data.reached
     count = int(here.sum())
-    rng = np.random.default_rng(seed)
+    rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
     deviations, shares, *found = seed_deviations(measured, data.weights[here], resamples, rng)
     seeds = _Seeds(*found)
     alone = data.unbounded()

@@ -69,16 +69,13 @@ def report(
     """Analyze the results and write them as one self-contained HTML page.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        targets: as for :func:`analysis.questions.analyze.analyze`.
+        path, targets, config: as of :func:`analysis.analyze`, errors too.
         output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
-        config: how the numbers are made.
         title: of the page; names the sweeps when empty.
         command: that makes this page, to stand on it; left out when empty.
 
     Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
+        ResultsError: if ``output`` cannot be written.
     """
     results = load(path)
     found = answers(results, config, targets=targets)

@@ -10,9 +10,9 @@ from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.questions.analyze import Findings, Scope, read_scopes
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
 from analysis.questions.courses import plane
-from analysis.questions.scopes import Findings, Scope, read_scopes
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target

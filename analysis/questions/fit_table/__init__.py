@@ -19,8 +19,9 @@ import pandas as pd
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Reading, known_value
-from analysis.estimate.result import Answer, answered
+from analysis.estimate.result import answered
 from analysis.estimate.studies import Study, one_study
+from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
@@ -44,22 +45,23 @@ class TableTarget(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableFit:
-    """What :func:`fit_table` found.
+class TableFit(Analysis):
+    """What :func:`fit_table` found, an answer per group, optimizer and target.
 
     Attributes:
         name: of the table.
-        answers: one per group, optimizer and target.
         names: of every answer, the group and the optimizer as the table has them; ``None`` without such a column.
         unit: what the batch size counts, in words.
-        notes: what was left out, one line each.
     """
 
     name: str
-    answers: tuple[Answer, ...]
     names: tuple[tuple[str | None, str | None], ...]
     unit: str
-    notes: tuple[str, ...] = ()
+
+    @property
+    def headings(self) -> dict[str, str]:
+        groups, optimizers = ({name for name in each if name is not None} for each in zip(*self.names, strict=True))
+        return {"workload": "group"} | ({} if optimizers else {"optimizer": "group" if groups else "table"})
 
     def to_json(self) -> dict[str, Any]:
         left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
@@ -119,6 +121,7 @@ def fit_table(
         curves.append((about, readings))
         names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(readings)
     return TableFit(
+        config=config,
         name=name,
         answers=tuple(answer for found in answered(curves, config) for answer in found),
         names=tuple(names),

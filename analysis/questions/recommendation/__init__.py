@@ -31,6 +31,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
+from analysis.questions.analyze import read_scopes
 from analysis.questions.comparison import shuffled
 from analysis.questions.courses import Course, course, courses_of
 from analysis.questions.recommendation.plans import (
@@ -42,7 +43,6 @@ from analysis.questions.recommendation.plans import (
     Winner,
     Wish,
 )
-from analysis.questions.scopes import read_scopes
 from analysis.read.throughput import Throughput
 from cbs.target import Target
 

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.arrays import Array, Interval, Quantity
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
-from analysis.questions.scopes import Findings, Scope
+from analysis.questions.analyze import Findings, Scope
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 

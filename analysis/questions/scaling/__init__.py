@@ -17,9 +17,9 @@ from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import ThreeTermLaw
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
+from analysis.questions.analyze import Findings
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, read, runs_of
-from analysis.questions.scopes import Findings
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
@@ -39,7 +40,10 @@ class Drawn:
     tables: list[Trials]
 
     def fit(self, resamples: int, seed: int, belief: Belief = ALONE) -> Case:
-        return Case(self, fit_curve(self.sizes, self.tables, belief=belief, resamples=resamples, seed=seed))
+        return Case(
+            self,
+            fit_curve(self.sizes, self.tables, belief=belief, config=AnalysisConfig(resamples=resamples, seed=seed)),
+        )
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,9 @@ def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
         if not np.isfinite(steps).any():
             continue
         data[at] = Trials.of(steps)
-        ignored = fit_curve(SIZES, data, resamples=50)
+        ignored = fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))
         data[at] = Trials.of(steps, np.where(late, limit, NAN))
-        used = fit_curve(SIZES, data, resamples=50)
+        used = fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))
         shift.append((ignored.log_steps[at], used.log_steps[at]))
     ignored_mean, used_mean = np.mean(shift, axis=0) - math.log(limit)
     error = np.std([used for _, used in shift]) / math.sqrt(len(shift))
@@ -171,7 +171,7 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     assert high is not None
     assert low < 7381 / 175 < high
     whole = [Trials(study.steps, study.bound, study.ran) for study in answer.studies]
-    without = fit_curve([4, 16, 64, 256], whole[1:], resamples=300)
+    without = fit_curve([4, 16, 64, 256], whole[1:], config=AnalysisConfig(resamples=300))
     ends = interval(without.resampled.critical, 0.95)
     assert answer.interval == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
 
@@ -179,7 +179,10 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
 def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
     data = [Trials.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)]
     bounded = [Trials.of(table.steps, np.full(table.steps.shape, NAN)) for table in data]
-    first, second = fit_curve(SIZES, data, resamples=200), fit_curve(SIZES, bounded, resamples=200)
+    first, second = (
+        fit_curve(SIZES, data, config=AnalysisConfig(resamples=200)),
+        fit_curve(SIZES, bounded, config=AnalysisConfig(resamples=200)),
+    )
     np.testing.assert_array_equal(first.resampled.min_steps, second.resampled.min_steps)
     assert first.data.weights.tolist() == second.data.weights.tolist()
 

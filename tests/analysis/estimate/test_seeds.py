@@ -109,13 +109,13 @@ def test_an_estimate_says_which_and_its_interval_holds_either_way(factor: float)
     without = list(data)
     without[7] = without[7].without(1)
     assert found.fit is not None
-    rest = fit_curve(SIZES, without, resamples=400)
+    rest = fit_curve(SIZES, without, config=AnalysisConfig(resamples=400))
     assert found.fit.estimate.critical == pytest.approx(float(rest.estimate.critical), rel=1e-9)
     low, high = interval(found.fit.resampled.critical, 0.95)
     assert low is not None
     assert high is not None
     assert low < CRITICAL < high
-    with_it = fit_curve(SIZES, data, resamples=400)
+    with_it = fit_curve(SIZES, data, config=AnalysisConfig(resamples=400))
     if None not in interval(with_it.resampled.critical, 0.95):
         assert low < float(with_it.estimate.critical) < high
 
