@@ -1,126 +1,39 @@
-"""From the studies of one optimizer to its critical batch sizes: the fit, every definition of it, and the verdict."""
+"""From results, or the studies of one optimizer, to answers: the fit, every definition of it, the verdict, and what the
+per-step columns of the trials say."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity
+from analysis.arrays import Array, Interval, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
-from analysis.estimate.diagnosis import Doubts, FarRun, Verdict, judge
+from analysis.estimate.diagnosis import Doubts, FarRun, judge, not_reached, with_value
 from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
-from analysis.estimate.studies import Point, Study, point
-from analysis.estimate.study_fits import FarSeed, fit_studies, sample
-from analysis.plain import plain, shown
-from cbs.store import finite_or_none
+from analysis.estimate.noise import Recorded, measure
+from analysis.estimate.result import Answer, Critical, Hyperbola
+from analysis.estimate.studies import Study, best_values, point, studies, within_reach
+from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
+from analysis.read.results import Group, Results
+from cbs.errors import ConfigError
+from cbs.store import finite_or_none, read_steps
 from cbs.target import Target
 
 _ROUNDING = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Critical(Quantity):
-    """A critical batch size by one definition, in examples; no value where the data do not bound it, or the definition
-    does not apply.
-
-    Attributes:
-        definition: its name.
-        options: the options it was evaluated with.
-        remark: what has to be said about it; empty if nothing.
-        parameters: of a law across the targets that were read; empty for a definition without one.
-        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
-    """
-
-    definition: str
-    options: dict[str, Any]
-    remark: str = ""
-    parameters: dict[str, Quantity] = field(default_factory=dict)
-    resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples, and without parameters where there are none."""
-        found = {key: value for key, value in shown(self).items() if key != "parameters" or value}
-        return {"critical_batch_size": found.pop("value"), **found}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hyperbola:
-    """What the same trials say if the curve is taken for the hyperbola (exponent 1).
-
-    Attributes:
-        critical_batch_size: ``E_min / S_min`` in examples.
-        min_steps: ``S_min``, optimizer updates.
-        min_examples: ``E_min``.
-    """
-
-    critical_batch_size: Quantity
-    min_steps: Quantity
-    min_examples: Quantity
-
-    def to_json(self) -> dict[str, Any]:
-        return _pairs(self, "critical_batch_size", "min_steps", "min_examples")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What the studies of one optimizer say at one target.
-
-    Attributes:
-        studies: steps to target of every learning rate and seed, per batch size.
-        points: one per batch size.
-        fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
-        definitions: the critical batch size by every definition, by its name.
-        min_steps: ``S_min``, optimizer updates.
-        exponent: of the curve.
-        examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
-        hyperbola: the same if the exponent were 1; ``None`` without a fit.
-        verdict: see :class:`Verdict`.
-        advice: what to change; empty when nothing is missing.
-        doubts: what may speak against the fit.
-    """
-
-    studies: tuple[Study, ...] = field(repr=False)
-    points: tuple[Point, ...]
-    fit: Fit | None = field(repr=False)
-    definitions: dict[str, Critical]
-    min_steps: Quantity = UNKNOWN
-    exponent: Quantity = UNKNOWN
-    examples_at_critical: Quantity = UNKNOWN
-    hyperbola: Hyperbola | None = None
-    verdict: Verdict
-    advice: str
-    doubts: Doubts = field(default=Doubts(), repr=False)
-
-    @property
-    def leave_one_out(self) -> Interval | None:
-        """Lowest and highest critical batch size of refits without one batch size, in examples; an end that the rest
-        leaves open is ``None``. ``None`` below 4 batch sizes that reached the target."""
-        return None if self.doubts.left_out is None else self.doubts.left_out.range
-
-    def to_json(self) -> dict[str, Any]:
-        """The curve and what says whether it can be believed, as plain JSON values."""
-        return {
-            **_pairs(self, "min_steps", "exponent", "examples_at_critical"),
-            "hyperbola": plain(self.hyperbola),
-            "misfit": plain(self.doubts.misfit),
-            "leave_one_out": plain(self.leave_one_out),
-            "far_seeds": [far._asdict() for far in self.doubts.far_seeds],
-        }
-
-
-def _pairs(of: Any, *names: str) -> dict[str, Any]:
-    return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +58,13 @@ def known_value(target: Target) -> float | None:
     return target.value if getattr(target, "known", True) else None
 
 
-def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]) -> list[Estimate]:
-    """One estimate per target of one optimizer.
+def estimates(
+    group: Group, readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]
+) -> list[Answer]:
+    """The answers at every target of one optimizer, without what the per-step columns say.
 
     Args:
+        group: the trials.
         readings: one per target.
         config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
             resample.
@@ -177,7 +93,10 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
         doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
-            Estimate(
+            Answer(
+                group=group,
+                target=reading.target,
+                config=config,
                 studies=tuple(reading.studies),
                 points=points,
                 fit=fit,
@@ -270,3 +189,87 @@ def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) ->
         value <= 0 or (resamples > 0 and ends[0] is None and value < batch_sizes[0]),
         value == math.inf or (resamples > 0 and ends[1] is None and value > batch_sizes[-1]),
     )
+
+
+def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[list[Answer]]:
+    """The answers of every group at its targets, without what the per-step columns say.
+
+    What is believed of the exponent of a curve comes from the curves of the same sweep and target.
+    """
+    curves = [(group.sweep, reading) for group, readings in found for reading in readings]
+    scopes = [(sweep, reading.target) for sweep, reading in curves]
+    believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
+    for group, readings in found:
+        yield estimates(group, readings, config, [next(believed) for _ in readings])
+
+
+def answers(
+    results: Results, config: AnalysisConfig, *, targets: Sequence[float | Target] | None = None, noise: bool = True
+) -> list[Answer]:
+    """Everything about every group at every target, in this order.
+
+    Args:
+        results: all trials.
+        config: how the numbers are made.
+        targets: as of :func:`analysis.analyze`.
+        noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
+
+    Raises:
+        ConfigError: if a target cannot be used.
+        ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
+    """
+    chosen(config)
+    curve, count = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")], len(results.trials)
+    steps = functools.cache(lambda target: target.crossings(*curve, count))
+    best = functools.cache(lambda direction: best_values(results.evaluations, count, direction))
+    curves = []
+    for index, group in enumerate(results.groups):
+        direction, readings = group.target.direction, []
+        reachable = within_reach(results.of_group(index), best(direction), direction)
+        for target in _targets(group, targets):
+            if (steps(target)[results.of_group(index).index] == 0).any():
+                raise ConfigError(
+                    f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
+                )
+            reading = Reading(
+                target=target,
+                studies=studies(results, index, target, steps(target)),
+                not_reached=not_reached(group, target, reachable),
+                easier="" if reachable is None else with_value(target, reachable),
+            )
+            readings.append(reading)
+        curves.append((group, readings))
+    found = []
+    for made in answered(curves, config):
+        read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
+        found += [_with_columns(answer, read) for answer in made] if noise else made
+    return found
+
+
+def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
+    """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
+    noise, logits = {}, {}
+    for entry in answer.points:
+        if entry.reached:
+            recorded = [read(row) for row in entry.trials]
+            noise[entry.batch_size] = measure(
+                recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
+            )
+            logits[entry.batch_size] = attention_logits(
+                [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
+            )
+    return replace(answer, noise=noise, attention_logits=logits)
+
+
+def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
+    own = group.target
+    if not wanted:
+        return [own]
+    found = []
+    for entry in wanted:
+        target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
+        if (target.metric, target.direction) != (own.metric, own.direction):
+            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
+        if target not in found:
+            found.append(target)
+    return found

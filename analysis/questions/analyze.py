@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.noise import UNSAID
-from analysis.estimate.result import Answer, answers, scopes
+from analysis.estimate.result import Answer, scopes
 from analysis.plain import plain, shown
 from analysis.read.results import load
 from cbs.target import Target

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.questions.protocols import Protocol, protocols

@@ -18,7 +18,8 @@ from markupsafe import Markup
 import cbs
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import in_words
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
 from analysis.phrases import percent
 from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import pictures, scopes

@@ -18,8 +18,7 @@ import pandas as pd
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.estimates import Reading, known_value
-from analysis.estimate.result import answered
+from analysis.estimate.estimates import Reading, answered, known_value
 from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read

@@ -68,7 +68,7 @@ def scale(
         data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
             one.
         three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
-        targets: see :func:`analysis.estimate.result.answers`.
+        targets: see :func:`analysis.estimate.estimates.answers`.
 
     Raises:
         ConfigError: if an argument is out of its domain.

@@ -17,8 +17,9 @@ import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws.three_term import Runs
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.plain import flat
 from analysis.read.results import load
 from cbs.errors import ConfigError

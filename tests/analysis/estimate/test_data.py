@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, interval
 from analysis.estimate.fitting.data import Data, Trials, gather, hazard, observed
 from analysis.estimate.fitting.least_squares import HYPERBOLA
-from analysis.estimate.result import answers
 from analysis.read.results import load
 from cbs.lr_choice import best_lr
 from tests.factories import Truth, sweep, tables

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.data import Trials
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.questions.analyze import read_scopes
 from analysis.questions.comparison import (
     critical_pair,

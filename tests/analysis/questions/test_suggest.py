@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.questions.suggest import Suggestion, _beyond, suggest
 from analysis.questions.suggest.design import GOAL, best_per_example, variance, width_factor
