@@ -91,8 +91,8 @@ NAMES = [
     ("noise-scale", "--probe", SOURCES),
     ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
-    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "report", "scale")),
-    *((command, "--venue", VENUES) for command in ("analyze", "compare")),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "report", "scale")),
+    *((command, "--venue", VENUES) for command in ("analyze", "compare", "lr", "recommend", "scale")),
 ]
 
 

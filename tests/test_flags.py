@@ -184,10 +184,8 @@ FLAGS = {
         | FIGURES
         | VENUE
         | JSON
-        | {
-            "--scale-from": (["--scale-from", "16"], "reference=16"),
-            **{flag: CONFIG[flag] for flag in ("--definition", "--confidence", "--resamples")},
-        },
+        | CONFIG
+        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -242,6 +240,7 @@ FLAGS = {
         cases=RESULTS
         | OUTPUT
         | FIGURES
+        | VENUE
         | JSON
         | {
             "--devices": (["--devices", "6"], "devices=6"),
@@ -267,6 +266,7 @@ FLAGS = {
         cases=OUTPUT
         | CONFIG
         | FIGURES
+        | VENUE
         | JSON
         | {
             "results": (["elsewhere"], "elsewhere"),

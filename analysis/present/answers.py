@@ -232,6 +232,3 @@ def points(answers: Sequence[Answer]) -> Table:
         Column("clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), clipped, text=share),
     )
     return Table(columns=columns, rows=rows)
-
-
-__all__ = ["about", "definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]

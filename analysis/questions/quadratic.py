@@ -56,7 +56,7 @@ def quadratic(
     ema: float | None = None,
     model: NoisyQuadratic | None = None,
     reference: bool = False,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> Quadratic:
     """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.

@@ -106,6 +106,18 @@ def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, wi
         assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
 
 
+def test_an_undefined_interval_is_a_dash_in_brackets_beside_its_value_alone(measured: Analysis) -> None:
+    columns = {column.key: column for column in summary(measured.answers).columns}
+    column, answer = columns["matched_noise_scale"], measured.answers[0]
+    assert column.cell(answer)[1].count(",") == 1
+    noise = {
+        size: replace(found, matched=replace(found.matched, interval=(None, None)))
+        for size, found in answer.noise.items()
+    }
+    assert column.cell(replace(answer, noise=noise)) == (number(answer.matched_noise_scale.value), "[–]")
+    assert column.cell(replace(answer, noise={})) == ("–", "")
+
+
 def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) -> None:
     sweep(tmp_path / "none", {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
     none = analyze(tmp_path / "none", QUICK)

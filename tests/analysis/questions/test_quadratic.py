@@ -6,11 +6,13 @@ import json
 
 import pytest
 
+from analysis.config import AnalysisConfig
 from analysis.questions.quadratic import quadratic
 from cbs.errors import ConfigError
 from cbs.theory.noisy_quadratic import NoisyQuadratic
 from tests.certified import noisy_quadratic as certified
 
+CONFIG = AnalysisConfig(resamples=200)
 SIZES = [4, 256, 4096, 65536]
 COLUMNS = {
     ("sgd", 0.0): "sgd",
@@ -22,7 +24,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize(("method", "power"), COLUMNS)
 def test_reference_gives_the_published_counts(method: str, power: float) -> None:
-    found = quadratic([COLUMNS[method, power]], batch_sizes=SIZES, powers=[power], reference=True)
+    found = quadratic([COLUMNS[method, power]], batch_sizes=SIZES, powers=[power], reference=True, config=CONFIG)
     assert [row.steps for row in found.rows] == list(certified.LAST_MISSED_STEP[method, power].values())
     assert {size: round(steps) for size, steps in found.lower_bound.items()} == certified.LOWER_BOUND
 
@@ -30,7 +32,9 @@ def test_reference_gives_the_published_counts(method: str, power: float) -> None
 def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
     model = NoisyQuadratic.power_law(200)
     sizes = [2**power for power in range(2, 13)]
-    found = quadratic(["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model)
+    found = quadratic(
+        ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG
+    )
     assert found.fit is not None
     critical = {name: fit.critical.value for (_, name), fit in zip(found.fit.names, found.fit.answers, strict=True)}
     assert critical["sgd"] < 0.5 * critical["momentum"]
@@ -43,7 +47,7 @@ def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
 
 def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
     model = NoisyQuadratic.power_law(5)
-    found = quadratic(["sgd"], batch_sizes=[1], target=1e-9, model=model)
+    found = quadratic(["sgd"], batch_sizes=[1], target=1e-9, model=model, config=CONFIG)
     assert [row.steps for row in found.rows] == [None]
     assert found.fit is None
     assert json.dumps(found.to_json(), allow_nan=False)
@@ -59,7 +63,8 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:
-    given: dict[str, object] = {"optimizers": ["sgd"], "batch_sizes": [4], "model": NoisyQuadratic.power_law(5)}
+    small = NoisyQuadratic.power_law(5)
+    given: dict[str, object] = {"optimizers": ["sgd"], "batch_sizes": [4], "model": small, "config": CONFIG}
     with pytest.raises(ConfigError, match=message):
         quadratic(**(given | change))  # type: ignore[arg-type]
 
