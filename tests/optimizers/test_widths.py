@@ -206,7 +206,7 @@ def test_bad_rules_names_and_widths_are_config_errors() -> None:
     object.__setattr__(model, "widths", lambda: {"nowhere": Width(kind="input", ratio=2)})
     with pytest.raises(ConfigError, match="'nowhere'"):
         scale_for_width(optimizer, model, "adam")
-    with pytest.raises(ConfigError, match="input, hidden or output"):
+    with pytest.raises(ConfigError, match="input, hidden, output or narrow"):
         Width(kind="inner", ratio=2)  # type: ignore[arg-type]
     for ratio in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigError, match="above 0"):
