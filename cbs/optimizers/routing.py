@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from cbs.optimizers.kinds import Kind, Told, kinds
 from cbs.optimizers.layout import Layout
-
-Kind = Literal["hidden", "experts", "kernel", "embedding", "output layer", "not a matrix"]
-
-OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifier", "fc", "logits", "unembed"})
-"""Names under which models keep their output layer, a module whose last matrix it is."""
-
-OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
-"""Names of output layers that are more than that elsewhere: these count for a single linear layer."""
 
 TAKEN: dict[str, tuple[Kind, ...]] = {
     "hidden": ("hidden", "experts"),
@@ -33,10 +24,6 @@ TAKEN: dict[str, tuple[Kind, ...]] = {
 
 Matrices = str | Sequence[str]
 """A key of :data:`TAKEN`, or patterns over parameter names; see :func:`route`."""
-
-_EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)pos(ition)?s?_")
-_NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
-"""Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
 
 _warned: WeakSet[nn.Module] = WeakSet()
 
@@ -106,8 +93,8 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
 
     The rest is guessed by name and shape, and a warning says so once for each model:
 
-    - A linear layer is the output layer if it is the last matrix of a module called one of :data:`OUTPUT_NAMES`, or is
-      called one of :data:`OUTPUT_LINEARS`. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
+    - A linear layer is the output layer if it is the last matrix of a module with one of ``kinds.OUTPUT_NAMES``, or has
+      one of ``kinds.OUTPUT_LINEARS`` itself. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
       means a hidden layer. Where no output layer is found so, nor one tied to an embedding, it is the linear layer with
       as many outputs as the largest embedding has rows, if it is the last or in no numbered stack. With ``embed`` in
       its name a linear layer is an embedding.
@@ -132,7 +119,7 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
         raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {list(matrices)}")
     if isinstance(matrices, str) and matrices not in TAKEN:
         raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {matrices!r}")
-    rule = _rule(model)
+    rule = kinds(model)
     asked = TAKEN["kernels" if matrices == "kernels" or matrices[0] == "kernels" else "hidden"]
     taken = _matched(model, [matrices] if isinstance(matrices, str) else matrices, rule)
     routes = []
@@ -160,89 +147,6 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return route(model).matrices
 
 
-Told = tuple[Kind, Layout, bool]
-"""Kind and layout of a parameter, and whether they are guessed."""
-
-
-def _rule(model: nn.Module) -> dict[int, Told]:
-    """What every parameter is, by its id; the first module that holds it decides."""
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    outputs = _outputs(model, tables)
-    rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
-    for path, module in model.named_modules():
-        for name, param in module.named_parameters(path, recurse=False):
-            if id(param) not in rule:
-                kind, layout, guessed = _told(module, name, param)
-                if kind == "hidden" and id(param) in outputs:
-                    kind, guessed = "output layer", outputs[id(param)]
-                rule[id(param)] = kind, layout, guessed
-    return rule
-
-
-def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
-    """What a parameter of ``module`` is, the output layer apart."""
-    if param.ndim < 2:
-        return "not a matrix", "out_in", False
-    if isinstance(module, nn.Linear) or _is_conv1d(module, param):
-        layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
-        return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
-    if isinstance(module, _ConvNd):
-        if module.groups > 1 and module.groups == module.in_channels:
-            return "not a matrix", "out_in", False
-        return "kernel", ("in_out" if isinstance(module, _ConvTransposeNd) else "out_in"), False
-    if type(module).__module__.startswith("torch.nn.modules"):
-        plain = param.ndim == 2 and "Norm" not in type(module).__name__
-        return ("hidden" if plain else "not a matrix"), "out_in", False
-    if param.ndim > 3 or (param.ndim == 3 and min(param.shape) == 1):
-        return "not a matrix", "out_in", False
-    if _EMBEDDING.search(name):
-        return ("embedding" if param.ndim == 2 else "not a matrix"), "out_in", True
-    if min(param.shape) == 1 or _NO_MATRIX.search(name):
-        return "not a matrix", "out_in", True
-    if param.ndim == 2:
-        return "hidden", "out_in", True
-    transposed = getattr(module, "is_transposed", None)
-    return "experts", ("experts_in_out" if transposed else "experts_out_in"), transposed is None
-
-
-def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
-    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is no dependency."""
-    return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
-
-
-def _outputs(model: nn.Module, tables: Sequence[nn.Parameter]) -> dict[int, bool]:
-    """Ids of the matrices of output layers, and whether they are guessed."""
-    found: dict[int, bool] = {}
-    for name, module in model.named_modules():
-        *path, last = name.split(".")
-        if any(part.isdigit() for part in path):
-            continue
-        if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
-            found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
-    for module in model.modules():
-        found.update({id(layer.weight): False for layer in _declared(module)})
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not found and not any(module.weight is table for _, module in linears for table in tables):
-        vocabulary = max(map(len, tables), default=0)
-        for place, (name, module) in enumerate(linears, 1):
-            numbered = any(part.isdigit() for part in name.split("."))
-            if module.out_features == vocabulary and (place == len(linears) or not numbered):
-                found[id(module.weight)] = True
-    return found
-
-
-def _declared(module: nn.Module) -> Iterator[Any]:
-    """The output layer that a model of transformers names itself."""
-    get = getattr(module, "get_output_embeddings", None)
-    if callable(get):
-        try:
-            layer = get()
-        except NotImplementedError:
-            return
-        if isinstance(layer, nn.Module) and hasattr(layer, "weight"):
-            yield layer
-
-
 def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
     """Say once what was guessed of a model, layers of a stack together, and how to say otherwise."""
     alike: dict[str, list[Route]] = {}
@@ -256,7 +160,7 @@ def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
     guesses = {name if len(members) > 1 else members[0].name: members[0] for name, members in alike.items()}
     shown = [f"{name} ({first.kind})" for name, first in guesses.items()]
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    name, first = next(iter(guesses.items()))
+    name, first = max(guesses.items(), key=lambda guess: guess[1].is_matrix or guess[1].parameter.ndim == 2)
     warnings.warn(
         f"{type(model).__name__}: guessed by name or shape: {', '.join(shown[:4])}{more}; if wrong, say so: "
         f'matrices=["hidden", "{"!" if first.is_matrix else ""}{name}"]',
