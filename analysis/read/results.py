@@ -41,6 +41,7 @@ _SCALED: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
     "schedule.decay_examples": ("decay_steps", lambda value, batch_size: None if value is None else value / batch_size),
     "optimizer.options.betas.1": ("beta2_half_life_examples", _half_life),
     "optimizer.options.beta2": ("beta2_half_life_examples", _half_life),
+    "averaging.options.decay": ("averaging_half_life_examples", _half_life),
 }
 """Settings that may follow the batch size by rule: name and value of what such a rule keeps constant."""
 

@@ -82,11 +82,11 @@ def command(
         import torch
 
         from cbs.config import Choice
+        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
         from sweeps.overrides import override
-        from sweeps.parsing import parse_numbers, parse_seeds, parse_sizes
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
@@ -96,7 +96,7 @@ def command(
     if optim:
         asked = asked.replace(optimizers=tuple(Choice(name=name) for name in dict.fromkeys(optim)))
     if batch_sizes is not None:
-        asked = asked.replace(batch_sizes=parse_sizes(batch_sizes))
+        asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
     if lrs is not None:
         asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
     if seeds is not None:
@@ -117,7 +117,7 @@ def command(
         cost = measure_cost(planned) if address is None and telescope is None else None
     told = shlex.join(["cbs", *sys.argv[1:]])
     if telescope is not None:
-        widths = parse_sizes(telescope, "--telescope")
+        widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
             report = across_widths.planned(planned, widths, folder)
             lines = across_widths.planned_lines

@@ -7,7 +7,7 @@ from typing import Any
 from cbs.errors import ConfigError
 
 
-def parse_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
+def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
     """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
     first, dots, last = text.partition("..")
     if not dots:

@@ -1,0 +1,220 @@
+"""Fewest steps to a target over learning rates, momenta and batch sizes at once, and at the best learning rate of all.
+
+Settings whose stationary loss misses the target are left out. The steps of all others are multiplied by four together,
+two squarings of the roots each, until some setting has arrived; only those that arrive then can win, and bisection
+drops every one that misses where another arrives. All batch sizes share the roots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbs.theory.noisy_quadratic.model import NoisyQuadratic
+from cbs.theory.noisy_quadratic.modes import Modes, dot, modes, pairs
+
+LIMIT = 2**27
+"""Steps after which a search gives up."""
+
+
+STRIDE = 4
+"""Factor between the steps of the gallop: two squarings."""
+
+LRS, SHORT = 64, 300
+"""Learning rates of the grid of :func:`tuned`, and runs of so few steps that it looks at more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The winner of a search: steps to target, learning rate, and momentum (or decay of the average)."""
+
+    steps: float
+    lr: float
+    momentum: float
+
+
+def best_settings(
+    model: NoisyQuadratic,
+    method: str,
+    target: float,
+    batch_sizes: Sequence[float],
+    lrs: Sequence[float] | np.ndarray,
+    momenta: Sequence[float] | np.ndarray = (0.0,),
+    *,
+    power: float = 0.0,
+    cushion: float = 0.0,
+    limit: int = LIMIT,
+) -> list[Best | None]:
+    """The points of a grid with the fewest steps to ``target``, one for each batch size, in their order.
+
+    The step is one at which the loss passes the target: the first where the loss never rises, otherwise a short dip
+    below the target may be missed. Ties go to the earlier momentum, then the earlier learning rate.
+
+    Args:
+        model: the noisy quadratic.
+        method: one of :data:`~cbs.theory.noisy_quadratic.modes.METHODS`.
+        target: expected loss to reach.
+        batch_sizes: examples per step.
+        lrs: learning rates.
+        momenta: momenta or averaging decays.
+        power: exponent of the preconditioner.
+        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes`.
+        limit: steps after which the search gives up.
+
+    Returns:
+        ``None`` where no setting reaches the target within ``limit`` steps.
+    """
+    lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
+    each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)
+    grid = modes(model, method, *each, power=power, cushion=cushion)
+    if grid.initial <= target:
+        return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
+    arrivals = _gallop(grid, target, batch_sizes, limit)
+    found: list[Best | None] = []
+    for batch_size, (steps, candidates) in zip(batch_sizes, arrivals, strict=True):
+        if not len(candidates):
+            found.append(None)
+            continue
+        fewest, winner = _bisect(grid.at(candidates), target, batch_size, steps)
+        index = int(candidates[winner])
+        best = Best(steps=fewest, lr=float(lr[index % lr.size]), momentum=float(momentum[index // lr.size]))
+        found.append(best if fewest <= limit else None)
+    return found
+
+
+def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int) -> list[tuple[int, np.ndarray]]:
+    """For each batch size the least power of :data:`STRIDE` at which a setting has arrived, and those that have."""
+    able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
+    arrivals: list[tuple[int, np.ndarray] | None] = [None] * len(batch_sizes)
+    alive = np.flatnonzero(able.any(0))
+    some, powers, steps = grid.at(alive), grid.at(alive).powers(1), 1
+    while len(alive) and steps <= STRIDE * limit:
+        with np.errstate(all="ignore"):
+            products = pairs(powers)
+            # Noise only adds, so most settings need no second look.
+            near = np.flatnonzero(dot(some.start, products) <= target)
+            from_start, from_noise = grid.at(alive[near]).parts(powers[near])
+        for place, batch_size in enumerate(batch_sizes):
+            if arrivals[place] is None:
+                arrived = alive[near][(from_start + from_noise / batch_size <= target) & able[place, alive[near]]]
+                if len(arrived):
+                    arrivals[place] = steps, arrived
+        waiting = [place for place, arrival in enumerate(arrivals) if arrival is None]
+        kept = np.asarray(able[waiting][:, alive].any(0))
+        if not kept.all():
+            alive, some, powers = alive[kept], some.at(kept), powers[kept]
+        with np.errstate(all="ignore"):
+            powers = powers**2
+            powers = powers**2
+        steps *= STRIDE
+    return [arrival or (steps, np.empty(0, int)) for arrival in arrivals]
+
+
+def _bisect(grid: Modes, target: float, batch_size: float, high: int) -> tuple[float, int]:
+    """The least step up to ``high`` at which a setting has arrived, and the first of the settings that have."""
+    low, alive = high // STRIDE, np.arange(len(grid.stable))
+    while high - low > 1:
+        middle = (low + high) // 2
+        arrived = np.flatnonzero(grid.loss(middle, batch_size) <= target)
+        if len(arrived):
+            alive, grid, high = alive[arrived], grid.at(arrived), middle
+        else:
+            low = middle
+    return float(high), int(alive[0])
+
+
+def tuned(
+    model: NoisyQuadratic,
+    method: str,
+    target: float,
+    batch_size: float,
+    momentum: float = 0.0,
+    *,
+    power: float = 0.0,
+    limit: int = LIMIT,
+) -> Best | None:
+    """Fewest steps to ``target`` over all learning rates, the crossing interpolated in log step as for a trial.
+
+    A grid up to the edge of stability finds the region, sections the optimum to a thousandth of the learning rate.
+
+    Args:
+        model: the noisy quadratic.
+        method: one of :data:`~cbs.theory.noisy_quadratic.modes.METHODS`.
+        target: expected loss to reach.
+        batch_size: examples per step.
+        momentum: momentum or averaging decay.
+        power: exponent of the preconditioner.
+        limit: steps after which the search gives up.
+
+    Returns:
+        ``None`` if no learning rate reaches the target within ``limit`` steps.
+    """
+    plain = method in ("sgd", "averaged")
+    largest = model.largest_lr(power, 0.0 if plain else momentum, nesterov=method == "nesterov")
+    if not math.isfinite(largest):
+        return None
+    grid = largest * np.logspace(-5, 0, LRS + 1)[:-1]
+    (rough,) = best_settings(model, method, target, [batch_size], grid, [momentum], power=power, limit=limit)
+    if rough is None or rough.steps == 0:
+        return rough
+    short = rough.steps <= SHORT
+
+    def crossings(log_lrs: np.ndarray) -> np.ndarray:
+        found = []
+        for lrs in np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16)):
+            settings = modes(model, method, lrs, momentum, power=power)
+            horizon = int(rough.steps) + 1
+            passed = _first(settings, target, batch_size, horizon) if short else _passages(settings, target, batch_size)
+            found.append(passed)
+        return np.concatenate(found)
+
+    places = math.log(rough.lr) + np.linspace(-0.2, 0.2, 11)
+    if short:
+        # The loss oscillates, and any learning rate up to the edge may be the first to dip below.
+        places = np.union1d(places, math.log(largest) + np.linspace(-2.8, 0.0, 801))
+    places = places[places < math.log(largest)]
+    steps = crossings(places)
+    best = int(np.argmin(steps))
+    low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+    found = [(float(steps[best]), float(places[best]))]
+    while high - low > 1e-3:
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        inner = crossings(np.array([left, right]))
+        low, high = (low, right) if inner[0] <= inner[1] else (left, high)
+        found += [(float(value), float(place)) for value, place in zip(inner, (left, right), strict=True)]
+    fewest, place = min(found)
+    return Best(steps=fewest, lr=math.exp(place), momentum=momentum)
+
+
+def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> np.ndarray:
+    """The first crossing of each setting, every step looked at; infinity beyond ``horizon``."""
+    crossings = []
+    for losses in settings.losses(horizon, batch_size):
+        below = np.flatnonzero(losses <= target)
+        step = int(below[0]) if len(below) else 0
+        crossings.append(_between(step, losses[step - 1], losses[step], target) if step else math.inf)
+    return np.array(crossings)
+
+
+def _passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
+    """A crossing of each setting by bisection; infinity where there is none."""
+    crossings = []
+    for index in range(len(settings.stable)):
+        one = settings.at(np.array([index]))
+        ((high, arrived),) = _gallop(one, target, [batch_size], LIMIT)
+        if not len(arrived):
+            crossings.append(math.inf)
+            continue
+        step = int(_bisect(one, target, batch_size, high)[0])
+        before, after = (float(one.loss(at, batch_size)[0]) for at in (step - 1, step))
+        crossings.append(_between(step, before, after, target))
+    return np.array(crossings)
+
+
+def _between(step: int, before: float, after: float, target: float) -> float:
+    """Where the loss passes the target within a step, interpolated in log step as :mod:`cbs.target` does."""
+    share = (before - target) / (before - after)
+    return share if step == 1 else float((step - 1) * (step / (step - 1)) ** share)
