@@ -21,7 +21,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 
 NORM_FLOOR = 1e-7
 HAS_AMX = bool(dict(getattr(torch.cpu, "get_capabilities", dict)()).get("amx_bf16"))
-"""Whether the processor multiplies matrices of bfloat16 in units of their own; ``False`` if torch is too old to tell."""
+"""Whether the processor has units for products of bfloat16 matrices; ``False`` if torch is too old to tell."""
 
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
