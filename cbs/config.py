@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
 
+from cbs.choices import Choice
 from cbs.errors import ConfigError
 from cbs.target import Target
 
@@ -37,32 +38,6 @@ def _set_floats(config: object, *names: str) -> None:
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         _require(is_number and math.isfinite(value), f"{name} must be a finite number, got {value!r}")
         object.__setattr__(config, name, float(value))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """An entry of a registry and the options it is built with.
-
-    Attributes:
-        name: name in the registry, or ``package.module:function`` for a workload of the user's own.
-        options: keyword arguments; only JSON values.
-    """
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _require(bool(self.name), "a name must not be empty")
-        try:
-            canonical = json.loads(json.dumps(self.options, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options of {self.name!r} must be plain JSON values: {error}") from None
-        object.__setattr__(self, "options", canonical)
-
-    def __str__(self) -> str:
-        if not self.options:
-            return self.name
-        return f"{self.name}({', '.join(f'{key}={value}' for key, value in sorted(self.options.items()))})"
 
 
 @dataclass(frozen=True, kw_only=True)

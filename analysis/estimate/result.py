@@ -110,7 +110,7 @@ class Answer(Estimate):
             "sweep": group.sweep,
             "workload": group.workload,
             "optimizer": group.optimizer,
-            "optimizer_options": group.optimizer_options,
+            "optimizer_options": group.choice.options,
             "target": self.target.to_json(),
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,

@@ -20,7 +20,7 @@ def command(
         typer.Option(
             "--optim",
             help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, or one of a library, see cbs optimizers "
-            "--libraries. Default: that of the recipe.",
+            "--libraries. With options: 'muon(nesterov=false)'. Default: that of the recipe.",
         ),
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",
@@ -72,7 +72,7 @@ def command(
     with errors.status("starting"):
         import torch
 
-        from cbs.config import Choice
+        from cbs.choices import parse_choice
         from sweeps import launch
         from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
@@ -85,7 +85,7 @@ def command(
     base = RECIPES[recipe]()
     asked = base
     if optim:
-        asked = asked.replace(optimizers=tuple(Choice(name=name) for name in dict.fromkeys(optim)))
+        asked = asked.replace(optimizers=tuple({str(choice): choice for choice in map(parse_choice, optim)}.values()))
     if batch_sizes is not None:
         asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
     if lrs is not None:
