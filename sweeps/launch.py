@@ -7,7 +7,6 @@ import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from cbs.choices import Choice
 from cbs.errors import CbsError, ConfigError, ResultsError
@@ -76,15 +75,12 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     """
     workload = sweep.workload.name.rpartition(":")[2]
     names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
-
-    def folder(options: dict[str, Any]) -> Path:
-        own = sweep.protocol_fingerprint(options)
-        return results / (recipe.name if own == recipe.protocol_fingerprint() else "-".join([*names, own[:6]]))
-
-    # options of optimizers were once a part of the protocol: an older sweep goes on where it is
-    options = {choice.name: choice.options for choice in sweep.optimizers if choice.options}
-    older = folder(options)
-    return older if options and older.exists() else folder({})
+    older = results / "-".join([*names, sweep.older_fingerprint[:6]])
+    if older.exists():
+        return older
+    if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
+        return results / recipe.name
+    return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
 
 
 def sweep(

@@ -208,6 +208,15 @@ class Sweep:
             del data[axis]
         return data
 
-    def protocol_fingerprint(self, optimizer_options: dict[str, Any] | None = None) -> str:
-        """16 hexadecimal digits that identify the protocol, which once held the options of optimizers by name."""
-        return fingerprint(self.protocol() | {"optimizer_options": optimizer_options or {}})
+    @property
+    def protocol_fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the protocol."""
+        return self._fingerprint({})
+
+    @property
+    def older_fingerprint(self) -> str:
+        """What it was when options of optimizers, by name, were a part of the protocol."""
+        return self._fingerprint({choice.name: choice.options for choice in self.optimizers if choice.options})
+
+    def _fingerprint(self, optimizer_options: dict[str, Any]) -> str:
+        return fingerprint(self.protocol() | {"optimizer_options": optimizer_options})

@@ -207,4 +207,4 @@ def test_evaluation_steps_increase_and_are_finer_near_the_target(
 
 def test_choice_as_text() -> None:
     assert str(Choice(name="adamw")) == "adamw"
-    assert str(Choice(name="sgd", options={"nesterov": True, "momentum": 0.9})) == "sgd(momentum=0.9, nesterov=True)"
+    assert str(Choice(name="sgd", options={"nesterov": True, "momentum": 0.9})) == "sgd(momentum=0.9, nesterov=true)"

@@ -137,10 +137,10 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
-        paths = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
-        if not paths:
+        records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
+        if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
-        chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
+        chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
             rows += [{"sweep": name} | row | protocol for row in itertools.chain.from_iterable(read)]

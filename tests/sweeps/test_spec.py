@@ -24,7 +24,7 @@ def test_axes_are_sorted_and_free_of_repeats():
         with pytest.raises(ConfigError, match="twice"):
             small_sweep(**{axis: (1, 1)})
     with pytest.raises(ConfigError, match="twice"):
-        small_sweep(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentum": 0.5})))
+        small_sweep(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),) * 2)
 
 
 @pytest.mark.parametrize("axis", ["optimizers", "batch_sizes", "seeds", "lrs"])
