@@ -10,7 +10,6 @@ from typing import Any
 from cbs.choices import Choice, parse_value
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from cbs.optimizers.scaling import scaled_options
 from sweeps.spec import Sweep
 
 _PLAIN = (
@@ -108,7 +107,7 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 
 def _options_of(optimizer: str) -> set[str]:
     spec = OPTIMIZERS[optimizer]
-    return {*spec.defaults, *scaled_options(spec.defaults, spec.family)}
+    return {*spec.defaults, *spec.options_in_examples}
 
 
 def _unknown(sweep: Sweep, key: str) -> str:

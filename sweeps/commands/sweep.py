@@ -19,8 +19,9 @@ def command(
         list[str] | None,
         typer.Option(
             "--optim",
-            help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, or one of a library, see cbs optimizers "
-            "--libraries. With options: 'muon(nesterov=false)'. Default: that of the recipe.",
+            help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, one of a library (see cbs "
+            "optimizers --libraries), or your own package.module:name; with options as 'muon(nesterov=false)'. "
+            "Default: that of the recipe.",
         ),
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",
