@@ -17,7 +17,7 @@ _WORDS = {"none": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,300})", re.ASCII)
 _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _KEY = re.compile(r"[^\W\d][\w.]*")
-_BARE = re.compile(r"[\w./:@+-]+", re.ASCII)
+_BARE = re.compile(r"[\w./@+-]+", re.ASCII)
 _QUOTED = re.compile(r""""(\\.|[^"\\])*"|'[^']*'""", re.DOTALL)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 

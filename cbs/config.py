@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
@@ -199,8 +200,9 @@ class TrialConfig:
 
     @property
     def trial_id(self) -> str:
-        """Readable and unique: optimizer, batch size, learning rate, seed, fingerprint."""
-        return f"{self.optimizer.name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
+        """Readable, unique and a name of a folder: optimizer, batch size, learning rate, seed, fingerprint."""
+        name = re.sub(r'[/\\:*?"<>|]', "_", self.optimizer.name)
+        return f"{name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
 
 
 def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:

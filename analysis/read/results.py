@@ -221,6 +221,8 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     ]
     flat = {text: {key: json.dumps(part) for key, part in _flatten(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
+    # no options at all, which none of the columns of options says as well
+    settings = settings.drop(columns=["optimizer.options", "workload.options"], errors="ignore")
     sweep = trials["root"].map(str)
     workload = sweep + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload

@@ -107,7 +107,8 @@ class Measured:
 
     def assumption(self, optimizer: str, devices: int) -> str:
         counts, name = sorted(self._measured(optimizer)), self._name(optimizer)
-        other = f"step times of {name} stand for those of {optimizer}" if counts and name not in ("", optimizer) else ""
+        alike = not name or read_choice(name) == read_choice(optimizer)
+        other = "" if alike else f"step times of {name} stand for those of {optimizer}"
         if not counts or devices in counts:
             return other
         first, several = ", ".join(map(str, counts[:-1])), counts[1:]
