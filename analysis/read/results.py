@@ -143,7 +143,8 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
-            rows += [{"sweep": name} | row | protocol for row in itertools.chain.from_iterable(read)]
+            found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
+        rows += [{"sweep": name} | row | protocol for row in found]
     if not rows:
         raise ResultsError(notes[0])
     trials = pd.DataFrame(rows)
@@ -155,7 +156,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         "step": np.concatenate([*steps]),
         "value": np.concatenate([*values]),
     }
-    kept = kept.drop(columns=["config", "workload_info", *protocol])
+    kept = kept.drop(columns=["config", "choice", "workload_info", *protocol])
     return Results(kept, pd.DataFrame(evaluations), groups, notes)
 
 
@@ -183,6 +184,7 @@ def _read(path: Path) -> dict[str, Any]:
             "message": summary["message"],
             "folder": str(path.parent),
             "config": config,
+            "choice": Choice(**config["optimizer"]),
             "workload_info": summary["workload"],
             "steps": steps,
             "values": table["value"].to_numpy(),
@@ -254,8 +256,7 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
 
 def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
-    rows, sweeps = settings.to_dict("records"), first["root"].map(str)
-    choices = [Choice(**config["optimizer"]) for config in first["config"]]
+    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(str), list(first["choice"])
     of_workload, of_optimizer, others = ([_told(row, of) for row in rows] for of in ("workload.", "optimizer.", ""))
     kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
     told = differences(of_workload, kinds)
