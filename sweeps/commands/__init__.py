@@ -13,9 +13,7 @@ from rich.console import Console
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k or muon.momentum=0.9. Repeats."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")]
 
