@@ -203,22 +203,3 @@ def test_the_default_folder_is_the_recipe_unless_the_protocol_was_changed():
     changed = output_folder(base.replace(max_steps=9), base, Path("results"))
     assert changed.name.startswith("tiny-")
     assert changed == output_folder(base.replace(max_steps=9), base, Path("results"))
-
-
-def test_options_of_optimizers_share_the_folder_of_the_recipe_unless_an_older_one_is_there(tmp_path):
-    base = tiny()
-    variant = base.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
-    assert output_folder(variant, base, tmp_path) == tmp_path / "tiny"
-    older = tmp_path / f"tiny-{variant.older_fingerprint[:6]}"
-    older.mkdir()
-    assert output_folder(variant, base, tmp_path) == older
-    assert output_folder(base, base, tmp_path) == tmp_path / "tiny"
-
-
-def test_variants_that_train_alike_are_refused():
-    variants = (Choice(name="sgd"), Choice(name="sgd", options={"momentum": OPTIMIZERS["sgd"].defaults["momentum"]}))
-    with pytest.raises(ConfigError, match="train alike"):
-        tiny(optimizers=variants)
-    betas = list(OPTIMIZERS["adamw"].defaults["betas"])
-    with pytest.raises(ConfigError, match="train alike"):
-        tiny(optimizers=(Choice(name="adamw", options={"betas": betas}), Choice(name="adamw")))
