@@ -37,11 +37,7 @@ class Choice:
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("a name must not be empty")
-        try:
-            canonical = json.loads(json.dumps(self.options, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options of {self.name!r} must be plain JSON values: {error}") from None
-        object.__setattr__(self, "options", canonical)
+        object.__setattr__(self, "options", json_options(self.name, self.options))
 
     def __str__(self) -> str:
         return called(self.name, sorted(self.options.items()))
@@ -49,6 +45,19 @@ class Choice:
     def covers(self, other: Choice) -> bool:
         """Whether the other is this one, or this one with further options."""
         return self.name == other.name and self.options.items() <= other.options.items()
+
+
+def json_options(of: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON gives them back.
+
+    Raises:
+        ConfigError: if they are not plain JSON values.
+    """
+    try:
+        canonical: dict[str, Any] = json.loads(json.dumps(options, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"options of {of!r} must be plain JSON values: {error}") from None
+    return canonical
 
 
 def called(name: str, options: Iterable[tuple[str, Any]]) -> str:

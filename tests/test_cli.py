@@ -21,8 +21,8 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
+from cbs.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
-from sweeps.parsing import parse_batch_sizes, parse_seeds
 from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
 

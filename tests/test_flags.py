@@ -110,6 +110,32 @@ FLAGS = {
             "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
         },
     ),
+    "nqm": Flags(
+        {
+            "analysis.questions.quadratic.quadratic": answer,
+            "analysis.present.results.analysis.save_figure": None,
+            "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
+            "cbs.theory.noisy_quadratic.NoisyQuadratic.binned": answer,
+            **PRESENT,
+        },
+        cases=CONFIG
+        | JSON
+        | WIDE
+        | {
+            "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
+            "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
+            "--target": (["--target", "0.25"], "target=0.25"),
+            "--momentum": (["--momentum", "0.75"], "momentum=0.75"),
+            "--ema": (["--ema", "0.75"], "ema=0.75"),
+            "--dimension": (["--dimension", "77"], "power_law(77"),
+            "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
+            "--noise": (["--noise", "2.5"], "noise=2.5"),
+            "--reference": (["--reference"], "binned(10000)"),
+            "--figure": (["--figure", "curves.png"], "curves.png"),
+            "--definitions": (["--definitions"], "definitions=True"),
+        },
+    ),
     "fit": Flags(
         {
             "analysis.questions.fit_table.fit_table": answer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from analysis.estimate.studies import Point, best_values, studies, within_reach
 from analysis.estimate.study_fits import beliefs
 from analysis.read.results import Group, Results
 from cbs.errors import ConfigError
-from cbs.record import GeometryColumns
+from cbs.record import CLIPPED, GeometryColumns
 from cbs.store import read_steps
 from cbs.target import Target
 
@@ -37,6 +38,8 @@ class Answer(Estimate):
         config: how the numbers were made.
         noise: by batch size, for the batch sizes that reached the target.
         attention_logits: by batch size, likewise, see :func:`analysis.estimate.attention.attention_logits`.
+        clipped: by batch size, likewise, the share of steps to the target whose gradients were clipped, mean over
+            seeds; without batch sizes whose trials clip none.
     """
 
     group: Group
@@ -44,6 +47,7 @@ class Answer(Estimate):
     config: AnalysisConfig
     noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
     attention_logits: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
+    clipped: dict[int, float] = field(default_factory=dict)
 
     @property
     def definition(self) -> str:
@@ -136,6 +140,7 @@ class Answer(Estimate):
         return entry.to_json() | {
             "simple_noise_scale": measured.summary.value if measured else None,
             "matched_noise_scale": measured.matched.value if measured else None,
+            "clipped_share": self.clipped.get(entry.batch_size),
         }
 
 
@@ -216,7 +221,7 @@ def answers(
 
 def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
     """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
-    noise, logits = {}, {}
+    noise, logits, clipped = {}, {}, {}
     for entry in answer.points:
         if entry.reached:
             recorded = [read(row) for row in entry.trials]
@@ -226,7 +231,10 @@ def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
             logits[entry.batch_size] = attention_logits(
                 [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
             )
-    return replace(answer, noise=noise, attention_logits=logits)
+            pairs = zip(recorded, entry.steps_per_seed, strict=True)
+            if shares := [c[CLIPPED][: math.ceil(steps)].mean() for (c, _), steps in pairs if CLIPPED in c]:
+                clipped[entry.batch_size] = float(np.mean(shares))
+    return replace(answer, noise=noise, attention_logits=logits, clipped=clipped)
 
 
 def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:

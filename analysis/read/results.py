@@ -38,21 +38,22 @@ _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
 
 
-def _half_life(name: str, value: Any, batch_size: int) -> dict[str, Any]:
-    """``betas``, or ``beta2`` alone, with the second one as a half-life; unchanged where it has none."""
+def _half_life(name: str, told: str, value: Any, batch_size: int) -> dict[str, Any]:
+    """A decay, or the second of several, as a half-life called ``told``; unchanged where it has none."""
     betas = value if isinstance(value, list) else [None, value]
     beta2 = betas[1] if len(betas) > 1 else None
     if not (isinstance(beta2, float) and 0 < beta2 < 1):
         return {name: value}
-    others = {} if name == "beta2" else {name: [betas[0], *betas[2:]]}
-    return others | {"beta2_half_life_examples": batch_size * math.log(2) / -math.log(beta2)}
+    others = {name: [betas[0], *betas[2:]]} if isinstance(value, list) else {}
+    return others | {told: batch_size * math.log(2) / -math.log(beta2)}
 
 
 _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "schedule.warmup_examples": lambda value, size: {"warmup_steps": value / size},
     "schedule.decay_examples": lambda value, size: {"decay_steps": None if value is None else value / size},
-    "optimizer.options.betas": functools.partial(_half_life, "betas"),
-    "optimizer.options.beta2": functools.partial(_half_life, "beta2"),
+    "optimizer.options.betas": functools.partial(_half_life, "betas", "beta2_half_life_examples"),
+    "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
+    "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
 }
 """Settings that may follow the batch size by rule -> what such a rule keeps constant."""
 
@@ -224,7 +225,8 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     flat = {text: {key: json.dumps(part) for key, part in _flatten(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
     # no options at all, which none of the columns of options says as well
-    settings = settings.drop(columns=["optimizer.options", "workload.options"], errors="ignore")
+    empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
+    settings = settings.drop(columns=empty, errors="ignore")
     sweep = trials["root"].map(str)
     workload = sweep + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload

@@ -61,6 +61,8 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         ValueError: if a value is outside its domain.
     """
 
+    reads_gradients = False
+
     def __init__(
         self,
         inner: Sequence[torch.optim.Optimizer],

@@ -74,11 +74,11 @@ def command(
         import torch
 
         from cbs.choices import parse_choice
+        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps import launch
         from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
         from sweeps.overrides import override
-        from sweeps.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report

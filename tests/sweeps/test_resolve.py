@@ -1,48 +1,44 @@
-"""Variants in the plan of a sweep, where nothing runs yet."""
+"""What a sweep refuses before its first trial, for all of its optimizers."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.optimizers import OPTIMIZERS
-from sweeps.launch import output_folder, resolve
-from sweeps.spec import Sweep
+from sweeps.launch import resolve
+from sweeps.spec import ScheduleRule, Sweep
+
+SWEEP = Sweep(
+    name="tiny",
+    workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
+    optimizers=(Choice(name="sgd"), Choice(name="adamw")),
+    batch_sizes=(4,),
+)
 
 
-def tiny(**changes: object) -> Sweep:
-    base = Sweep(
-        name="tiny",
-        workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=(4,),
-    )
-    return resolve(base.replace(**changes), 0.2)
-
-
-def test_options_of_optimizers_share_the_folder_of_the_recipe_unless_an_older_one_is_there(tmp_path: Path) -> None:
-    base = tiny()
-    variant = base.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
-    assert output_folder(variant, base, tmp_path) == tmp_path / "tiny"
-    older = tmp_path / f"tiny-{variant.older_fingerprint[:6]}"
-    older.mkdir()
-    assert output_folder(variant, base, tmp_path) == older
-    assert output_folder(base, base, tmp_path) == tmp_path / "tiny"
-
-
-def test_variants_that_train_alike_are_refused() -> None:
-    variants = (Choice(name="sgd"), Choice(name="sgd", options={"momentum": OPTIMIZERS["sgd"].defaults["momentum"]}))
-    with pytest.raises(ConfigError, match="train alike"):
-        tiny(optimizers=variants)
-    betas = list(OPTIMIZERS["adamw"].defaults["betas"])
-    with pytest.raises(ConfigError, match="train alike"):
-        tiny(optimizers=(Choice(name="adamw", options={"betas": betas}), Choice(name="adamw")))
-
-
-def test_a_variant_with_an_option_that_there_is_not_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'momentun' \(did you mean 'momentum'") as caught:
-        tiny(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentun": 0.5})))
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"averaging": Choice(name="emma")}, "did you mean ema"),
+        ({"averaging": Choice(name="ema")}, "decay or half_life"),
+        ({"averaging": Choice(name="lawa", options={"checkpoints": 3})}, "every_examples"),
+        ({"schedule": ScheduleRule(name="polynomial", decay_examples=999, options={"power": -1})}, "power"),
+        ({"schedule": ScheduleRule(options={"power": 2})}, "'constant'.*its options are: none"),
+        (
+            {
+                "averaging": Choice(name="ema", options={"decay": 0.9}),
+                "optimizers": (Choice(name="sgd"), Choice(name="schedule_free")),
+            },
+            "average of its own",
+        ),
+        ({"clip_norm": 1.0, "optimizers": (Choice(name="sgd"), Choice(name="gauss_newton"))}, "gradients of its own"),
+    ],
+)
+def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:
+    assert resolve(SWEEP).target is not None
+    with pytest.raises(ConfigError, match=word) as caught:
+        resolve(SWEEP.replace(**changes))
     assert "\n" not in str(caught.value)
