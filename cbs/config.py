@@ -10,10 +10,12 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
 
+from cbs.choices import Choice, json_options
 from cbs.errors import ConfigError
 from cbs.target import Target
 
@@ -30,15 +32,6 @@ def _is_whole(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
-def _set_options(config: Any, of: str) -> None:
-    """Check that ``options`` are JSON and store them as JSON would give them back."""
-    try:
-        canonical = json.loads(json.dumps(config.options, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"options of {of!r} must be plain JSON values: {error}") from None
-    object.__setattr__(config, "options", canonical)
-
-
 def _set_floats(config: object, *names: str) -> None:
     """Check that fields hold finite numbers and store them as floats, so that 2 and 2.0 have one fingerprint."""
     for name in names:
@@ -46,28 +39,6 @@ def _set_floats(config: object, *names: str) -> None:
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         _require(is_number and math.isfinite(value), f"{name} must be a finite number, got {value!r}")
         object.__setattr__(config, name, float(value))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """An entry of a registry and the options it is built with.
-
-    Attributes:
-        name: name in the registry, or ``package.module:function`` for a workload of the user's own.
-        options: keyword arguments; only JSON values.
-    """
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _require(bool(self.name), "a name must not be empty")
-        _set_options(self, self.name)
-
-    def __str__(self) -> str:
-        if not self.options:
-            return self.name
-        return f"{self.name}({', '.join(f'{key}={value}' for key, value in sorted(self.options.items()))})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +60,7 @@ class Schedule:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _set_options(self, self.name)
+        object.__setattr__(self, "options", json_options(self.name, self.options))
         _set_floats(self, "final_fraction")
         _require(
             _is_whole(self.warmup_examples, 0),
@@ -239,8 +210,9 @@ class TrialConfig:
 
     @property
     def trial_id(self) -> str:
-        """Readable and unique: optimizer, batch size, learning rate, seed, fingerprint."""
-        return f"{self.optimizer.name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
+        """Readable, unique and a name of a folder: optimizer, batch size, learning rate, seed, fingerprint."""
+        name = re.sub(r'[/\\:*?"<>|]', "_", self.optimizer.name)
+        return f"{name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
 
 
 def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:

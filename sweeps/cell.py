@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Study:
-    """All trials at one optimizer and batch size."""
+    """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all."""
 
     optimizer: str
     batch_size: int
@@ -28,7 +28,7 @@ class Cell:
     @classmethod
     def of(cls, trial: TrialConfig) -> Cell:
         """The cell a trial belongs to."""
-        return cls(trial.optimizer.name, trial.batch_size, trial.seed)
+        return cls(str(trial.optimizer), trial.batch_size, trial.seed)
 
     @property
     def study(self) -> Study:

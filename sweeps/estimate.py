@@ -72,7 +72,7 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
 
 def _timed(sweep: Sweep, workload: Workload, batch_size: int) -> tuple[float, float]:
     """Seconds of a step and of an evaluation, after one of each to warm up."""
-    optimizer = sweep.optimizers[0].name
+    optimizer = next(iter(sweep.choices))
     config = sweep.trial(Cell(optimizer, batch_size, 0), sweep.lr_grid(optimizer)[0])
     first = run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
     if first.steps_to_target == 0.0:
@@ -108,7 +108,7 @@ class Estimator:
 
     def add(self, result: TrialResult) -> None:
         """Learn from a trial that has finished in this run."""
-        study = Study(result.config.optimizer.name, result.config.batch_size)
+        study = Cell.of(result.config).study
         self._seconds.setdefault(study, []).append(result.timing.get("seconds", 0.0))
 
     def trial_seconds(self, study: Study) -> float:

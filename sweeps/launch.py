@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.averaging import build_averaging
-from cbs.errors import CbsError, ResultsError
+from cbs.choices import Choice
+from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.noise_scale.columns import build_probe
-from cbs.optimizers import build_optimizer
+from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import check_clipping
 from cbs.schedules import build_schedule
 from cbs.seeding import seeded
@@ -46,8 +48,11 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
     with seeded(0, "init"):
         model = workload.build_model()
-    for choice in sweep.optimizers:
-        optimizer = build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
+    for one, other in itertools.combinations(sweep.optimizers, 2):
+        if _alike(one, other):
+            raise ConfigError(f"{one} and {other} train alike: options that differ have their default; leave one out")
+    for text, choice in sweep.choices.items():
+        optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])
         if sweep.probe is not None:
             build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
         check_clipping(optimizer, sweep.clip_norm)
@@ -58,15 +63,28 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     return sweep
 
 
+def _alike(one: Choice, other: Choice) -> bool:
+    """Whether two choices differ in nothing but that one states a default."""
+    if one.name != other.name:
+        return False
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in OPTIMIZERS[one.name].defaults.items()
+    }
+    return plain | one.options == plain | other.options
+
+
 def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     """Where a sweep lands when nobody said: the recipe's name, with a fingerprint once its protocol was changed.
 
     The same command always gives the same folder, and other optimizers or batch sizes of the same protocol join it.
     """
-    if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
-        return results / recipe.name
     workload = sweep.workload.name.rpartition(":")[2]
     names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
+    older = results / "-".join([*names, sweep.older_fingerprint[:6]])
+    if older.exists():
+        return older
+    if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
+        return results / recipe.name
     return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
 
 

@@ -28,7 +28,7 @@ _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     """The manifest of a sweep, joined with the one its folder holds already.
 
-    Axes grow (another optimizer, more seeds); the protocol and the data must be the same.
+    Axes grow (another optimizer, or one with other options, more seeds); the protocol and the data must be the same.
 
     Raises:
         ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
@@ -45,7 +45,9 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         return manifest
     stored = store.manifest()
     stored.pop("schema_version")
-    difference = _first_difference(stored.get("protocol", {}), _merged_options(stored, manifest))
+    # once a part of the protocol, one set of options for every name
+    options = stored.get("protocol", {}).pop("optimizer_options", {})
+    difference = _first_difference(stored.get("protocol", {}), manifest["protocol"])
     if difference is not None:
         raise ResultsError(f"{store.root} holds a sweep with {difference}; choose another folder with --output")
     if stored.get("data_hash") != data_hash:
@@ -53,8 +55,8 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
             f"{store.root} holds trials on other data (hash {stored.get('data_hash')}, now {data_hash}; the embedded "
             "text differs between Python versions); choose another folder with --output"
         )
-    manifest["protocol"] = _merged_options(stored, manifest)
-    manifest["axes"] = _union(stored["axes"], manifest["axes"])
+    there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
+    manifest["axes"] = _union(stored["axes"] | {"optimizers": there}, manifest["axes"])
     manifest["runs"] = [*stored["runs"], *manifest["runs"]]
     return manifest
 
@@ -124,19 +126,11 @@ def _processor() -> str:
     )
 
 
-def _merged_options(stored: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    """The new protocol, with the options of optimizers that only the stored sweep has."""
-    options = stored.get("protocol", {}).get("optimizer_options", {})
-    here = set(manifest["axes"]["optimizers"])
-    kept = {name: value for name, value in options.items() if name not in here}
-    return manifest["protocol"] | {"optimizer_options": kept | manifest["protocol"]["optimizer_options"]}
-
-
 def _first_difference(stored: Any, wanted: Any, path: str = "") -> str | None:
     if isinstance(stored, dict) and isinstance(wanted, dict):
         for key in sorted({*stored, *wanted}):
             found = _first_difference(stored.get(key), wanted.get(key), f"{path}.{key}" if path else key)
-            if found and not (path == "optimizer_options" and key not in stored):
+            if found:
                 return found
         return None
     return None if stored == wanted else f"{path} = {stored}, not {wanted}"

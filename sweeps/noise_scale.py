@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.config import Choice, TrialConfig
+from cbs.choices import Choice, parse_choice
+from cbs.config import TrialConfig
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import Check
 from cbs.noise_scale_run import measure_run
@@ -45,7 +46,7 @@ def measure(
 
     Args:
         workload: a name, or ``package.module:function``.
-        optimizer: that trains.
+        optimizer: that trains, as ``name`` or ``name(option=value, ...)``.
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
         steps: length of the run, optimizer updates.
@@ -108,8 +109,9 @@ def _trial(
 ) -> TrialConfig:
     """One trial of the default recipe."""
     asked = RECIPES["default"]().replace(
-        optimizers=(Choice(name=optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
+        optimizers=(parse_choice(optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
     )
     asked = resolve(override(asked.on(workload), settings))
-    grid = asked.lr_grid(optimizer)
-    return asked.trial(Cell(optimizer, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)
+    (chosen,) = asked.choices
+    grid = asked.lr_grid(chosen)
+    return asked.trial(Cell(chosen, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)

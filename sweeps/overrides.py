@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
-from cbs.config import Choice
+from cbs.choices import Choice, parse_value
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.schedules import schedule_options
@@ -35,8 +35,8 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
     options of the schedule (``schedule.power``), the workload (``workload.size``), the probe (``probe.groups``), the
-    averaging of weights (``averaging.decay``) and of an optimizer (``merit.eps``).
-    Values are JSON; anything that is not valid JSON is taken as a string, and ``none`` as null.
+    averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all
+    optimizers that have them (``optimizer.eps``). Values are read by :func:`cbs.choices.parse_value`.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -45,17 +45,8 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise ConfigError(f"--set takes key=value, got {setting!r}; for example --set workload.size=200k")
-        sweep = _apply(sweep, key.strip(), _parse(text.strip()))
+        sweep = _apply(sweep, key.strip(), parse_value(text))
     return sweep
-
-
-def _parse(text: str) -> Any:
-    if text.lower() == "none":
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
@@ -92,11 +83,16 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         if choice is None:
             raise ConfigError(f"--set {key}: the sweep has no {head}; set {head}=NAME first")
         return sweep.replace(**{head: _with_option(choice, option, value)})
-    names = [choice.name for choice in sweep.optimizers]
+    names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
     # Names of libraries hold a dot themselves: torch.adam.eps.
     head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
-    if head in names:
-        optimizers = tuple(_with_option(c, option, value) if c.name == head else c for c in sweep.optimizers)
+    if head in names or head == "optimizer":
+        having = [head] if head in names else [name for name in names if option in _options_of(name)]
+        if not having:
+            near = get_close_matches(option, sorted(set().union(*map(_options_of, names))), n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; 'cbs optimizers {names[0]}' shows those there are"
+            raise ConfigError(f"--set {key}: no optimizer of the sweep has an option {option!r}{hint}")
+        optimizers = tuple(_with_option(c, option, value) if c.name in having else c for c in sweep.optimizers)
         return sweep.replace(optimizers=optimizers)
     if head in OPTIMIZERS:
         raise ConfigError(
@@ -121,9 +117,14 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
     return Choice(name=choice.name, options={**choice.options, option: value})
 
 
+def _options_of(optimizer: str) -> set[str]:
+    spec = OPTIMIZERS[optimizer]
+    return {*spec.defaults, *spec.options_in_examples}
+
+
 def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in schedule_options()]
-    options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, *(choice.name for choice in sweep.optimizers))]
-    known = [*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options]
+    options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
+    known = dict.fromkeys([*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options])
     return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

@@ -103,18 +103,24 @@ class Progress:
         assert self._console is not None
         finished, planned = _total(search)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        columns = {"optimizer": 9, "batch": 6, "best LR": 8, "steps": 6, "trials": 6, "running": None}
+        longest = max(map(len, search.sweep.labels.values()))
+        named = min(max(9, longest), self._console.width // 3)
+        columns = {"optimizer": named, "batch": 6, "best LR": 8, "steps": 6, "trials": 6, "running": None}
         for name, width in columns.items():
-            text = name in ("optimizer", "running")
+            text, long = name in ("optimizer", "running"), name == "optimizer"
             table.add_column(
-                name, justify="left" if text else "right", no_wrap=True, min_width=width, overflow="ellipsis"
+                name,
+                justify="left" if text else "right",
+                no_wrap=not long,
+                min_width=width,
+                overflow="fold" if long else "ellipsis",
             )
-        studies, hidden = self._visible(search)
+        studies, hidden = self._visible(search, -(-longest // named))
         for study in studies:
             best = search.best(study)
             done, total = search.counts(study)
             table.add_row(
-                study.optimizer,
+                search.sweep.labels[study.optimizer],
                 str(study.batch_size),
                 f"{best[0]:.3g}" if best else "",
                 f"{best[1]:.0f}" if best else "",
@@ -127,10 +133,11 @@ class Progress:
         bar.add_row(ProgressBar(total=max(planned, 1), completed=finished, width=60))
         return Group(table, bar, Text(self._line(search), style="bold"))
 
-    def _visible(self, search: Search) -> tuple[list[Study], int]:
-        """Studies that fit on the screen: those with running trials first, then those under way."""
+    def _visible(self, search: Search, lines: int) -> tuple[list[Study], int]:
+        """Studies that fit on the screen at so many lines each: those with running trials first, then those under
+        way."""
         assert self._console is not None
-        studies, room = search.sweep.studies(), max(4, self._console.height - 6)
+        studies, room = search.sweep.studies(), max(4, (self._console.height - 6) // lines)
         if len(studies) <= room:
             return studies, 0
         active = {cell.study for cell, _ in search.running.values()}

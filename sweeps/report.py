@@ -27,7 +27,10 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: i
         "output": str(folder),
         "target": str(sweep.target),
         "axes": sweep.axes(),
-        "lrs": {choice.name: sorted({c.lr for c in waiting if c.optimizer == choice}) for choice in sweep.optimizers},
+        "lrs": {
+            sweep.labels[text]: sorted({c.lr for c in waiting if c.optimizer == choice})
+            for text, choice in sweep.choices.items()
+        },
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(waiting),
         "may_grow": sweep.lrs is None,
@@ -47,9 +50,11 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         f"batch sizes   {_listed(axes['batch_sizes'])}",
         f"seeds         {_listed(axes['seeds'])}",
     ]
+    across = max(13, *map(len, report["lrs"]))
     for name, lrs in report["lrs"].items():
         grows = ", and on until the best is interior" if report["may_grow"] else ""
-        lines.append(f"{name:<13} learning rates {_listed(lrs)}{grows}" if lrs else f"{name:<13} nothing left to run")
+        left = f"learning rates {_listed(lrs)}{grows}" if lrs else "nothing left to run"
+        lines.append(f"{name:<{across}} {left}")
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
     lines.append(f"trials        {report['trials']} to run, {report['trials_done']} done")
     lines.append(f"examples      {report['examples']:,} ({basis})")
@@ -72,7 +77,7 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
         best, lrs = search.best(study), search.planned[study]
         studies.append(
             {
-                "optimizer": study.optimizer,
+                "optimizer": search.sweep.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "steps_to_target": best[1] if best else None,
@@ -84,12 +89,13 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
 
 def outcome_lines(report: dict[str, Any]) -> list[str]:
     """:func:`outcome_report` for a person."""
-    lines = [f"{'optimizer':<12}{'batch':>7}{'best LR':>10}{'steps':>9}  to {report['target']}"]
+    across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
+    lines = [f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'steps':>9}  to {report['target']}"]
     for study in report["studies"]:
         steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
         edge = "  LR at the edge of the grid" if study["at_grid_edge"] else ""
-        lines.append(f"{study['optimizer']:<12}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
+        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if not any(study["steps_to_target"] for study in report["studies"]):

@@ -36,7 +36,7 @@ class Search:
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
         self.sweep = sweep
-        self.lattices = {choice.name: lattice(sweep, choice.name) for choice in sweep.optimizers}
+        self.lattices = {optimizer: lattice(sweep, optimizer) for optimizer in sweep.choices}
         self.planned: dict[Study, tuple[float, ...]] = {}
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self._cells()}
         self.running: dict[str, tuple[Cell, float]] = {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from cbs.choices import labels
 from cbs.config import (
     Choice,
     EvaluationPlan,
@@ -64,7 +66,7 @@ class Sweep:
     Attributes:
         name: name of the recipe it came from.
         workload: the workload.
-        optimizers: optimizers with their options; every name at most once.
+        optimizers: optimizers with their options; of one name there may be several with unlike options.
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` searches each optimizer's own grid from its
             middle outwards until the best one has a worse one on either side.
@@ -117,7 +119,7 @@ class Sweep:
                 continue
             if not values:
                 raise ConfigError(f"a sweep needs at least one value of {axis}")
-            keys = [str(value.name) if isinstance(value, Choice) else value for value in values]
+            keys = [str(value) if isinstance(value, Choice) else value for value in values]
             if len(set(keys)) != len(keys):
                 raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
             if axis != "optimizers":
@@ -150,13 +152,23 @@ class Sweep:
             return self
         return self.replace(workload=Choice(name=workload), target=None, expected=None)
 
+    @functools.cached_property
+    def choices(self) -> dict[str, Choice]:
+        """The optimizers by their text, as studies and cells have it."""
+        return {str(choice): choice for choice in self.optimizers}
+
+    @functools.cached_property
+    def labels(self) -> dict[str, str]:
+        """By the same: what a person sees, the name with what tells the variants of it apart."""
+        return dict(zip(self.choices, labels(self.optimizers), strict=True))
+
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own.
 
         Raises:
             ConfigError: if it has none of its own.
         """
-        grid = self.lrs or OPTIMIZERS[optimizer].lr_grid
+        grid = self.lrs or OPTIMIZERS[self.choices[optimizer].name].lr_grid
         if not grid:
             raise ConfigError(
                 f"optimizer {optimizer!r} says no learning rates to start from: give --lrs, or a default lr, or an "
@@ -166,7 +178,7 @@ class Sweep:
 
     def studies(self) -> list[Study]:
         """Every (optimizer, batch size)."""
-        return [Study(choice.name, batch_size) for choice in self.optimizers for batch_size in self.batch_sizes]
+        return [Study(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
 
     def budget(self, batch_size: int) -> int:
         """Most optimizer updates a trial at ``batch_size`` may take."""
@@ -182,7 +194,7 @@ class Sweep:
             raise ConfigError("the sweep has no target yet")
         return TrialConfig(
             workload=self.workload,
-            optimizer=next(choice for choice in self.optimizers if choice.name == cell.optimizer),
+            optimizer=self.choices[cell.optimizer],
             lr=lr,
             batch_size=cell.batch_size,
             seed=cell.seed,
@@ -204,7 +216,7 @@ class Sweep:
     def axes(self) -> dict[str, Any]:
         """What the sweep runs over, as plain JSON values."""
         return {
-            "optimizers": [choice.name for choice in self.optimizers],
+            "optimizers": list(self.choices),
             "batch_sizes": list(self.batch_sizes),
             "lrs": None if self.lrs is None else list(self.lrs),
             "seeds": list(self.seeds),
@@ -215,10 +227,17 @@ class Sweep:
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
         for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
             del data[axis]
-        options = {choice.name: choice.options for choice in self.optimizers if choice.options}
-        return data | {"optimizer_options": options}
+        return data
 
     @property
     def protocol_fingerprint(self) -> str:
         """16 hexadecimal digits that identify the protocol."""
-        return fingerprint(self.protocol())
+        return self._fingerprint({})
+
+    @property
+    def older_fingerprint(self) -> str:
+        """What it was when options of optimizers, by name, were a part of the protocol."""
+        return self._fingerprint({choice.name: choice.options for choice in self.optimizers if choice.options})
+
+    def _fingerprint(self, optimizer_options: dict[str, Any]) -> str:
+        return fingerprint(self.protocol() | {"optimizer_options": optimizer_options})

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from cbs import seeding
+from cbs.choices import labels
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.record import TrialStatus
@@ -38,7 +39,7 @@ class Timing:
     """Step time of one optimizer at one batch size, on one device.
 
     Attributes:
-        optimizer: its name.
+        optimizer: its name, with what tells it from other variants among those that are timed.
         batch_size: examples per step.
         seconds: of a step; ``None`` where the batch does not fit in memory.
     """
@@ -66,7 +67,7 @@ def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
     if source not in RECIPES:
         raise ConfigError(f"{source!r} is neither a folder of results nor a recipe ({', '.join(RECIPES.names())})")
     sweep = resolve(RECIPES[source]())
-    cells = [Cell(choice.name, sweep.batch_sizes[0], sweep.seeds[0]) for choice in sweep.optimizers]
+    cells = [Cell(optimizer, sweep.batch_sizes[0], sweep.seeds[0]) for optimizer in sweep.choices]
     grids = [sweep.lr_grid(cell.optimizer) for cell in cells]
     configs = [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
     return configs, list(sweep.batch_sizes)
@@ -80,11 +81,11 @@ def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
             _, summary = read_record(store.trials / trial_id / "record.parquet")
             config, reached = TrialConfig.from_dict(summary["config"]), summary["status"] == TrialStatus.REACHED
             batch_sizes.add(config.batch_size)
-            known = found.get(config.optimizer.name)
+            known = found.get(str(config.optimizer))
             if known is not None and known[1].workload != config.workload:
                 raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
             if known is None or reached > known[0]:
-                found[config.optimizer.name] = reached, config
+                found[str(config.optimizer)] = reached, config
     if not found:
         raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
     return [config for _, config in found.values()], sorted(batch_sizes)
@@ -112,12 +113,12 @@ def measure_throughput(
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError("batch sizes must be whole numbers of at least 1")
     found = []
-    for config in configs:
+    for config, label in zip(configs, labels([config.optimizer for config in configs]), strict=True):
         full = False
         for batch_size in sorted(set(batch_sizes)):
             took = None if full else _seconds_per_step(config, batch_size, seconds)
             full = took is None
-            found.append(Timing(optimizer=config.optimizer.name, batch_size=batch_size, seconds=took))
+            found.append(Timing(optimizer=label, batch_size=batch_size, seconds=took))
             if report is not None:
                 report(found[-1])
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cbs.choices import parse_choice
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.store import Store
@@ -180,6 +181,7 @@ def sweep(
     root: Path,
     optimizers: Mapping[str, Truth] | None = None,
     *,
+    variants: bool = False,
     batch_sizes: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256),
     lrs: Sequence[float] = LRS,
     seeds: int = 1,
@@ -198,6 +200,7 @@ def sweep(
     Args:
         root: folder of the sweep.
         optimizers: name -> truth.
+        variants: whether the names hold options, ``name(option=value, ...)``.
         stop_slow: stop trials beyond ``prune_factor``; otherwise they run to the target, as when the bound came too
             late.
         max_steps: budget of every trial.
@@ -210,6 +213,7 @@ def sweep(
     rng = np.random.default_rng(seed)
     plan = EvaluationPlan(growth=growth, far_growth=max(growth, 1.15))
     for optimizer, truth in (optimizers or {"adamw": Truth()}).items():
+        choice = parse_choice(optimizer) if variants else Choice(name=optimizer, options=options or {})
         for batch_size in batch_sizes:
             steps = truth.steps(batch_size, lrs, seeds, rng)
             for column in range(seeds):
@@ -217,7 +221,7 @@ def sweep(
                 for row, lr in enumerate(lrs):
                     config = TrialConfig(
                         workload=Choice(name="synthetic"),
-                        optimizer=Choice(name=optimizer, options=options or {}),
+                        optimizer=choice,
                         lr=lr,
                         batch_size=batch_size,
                         seed=column,

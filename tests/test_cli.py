@@ -131,6 +131,11 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
     ("arguments", "words"),
     [
         (["sweep", "--optim", "merti"], ["merti", "did you mean merit"]),
+        (["sweep", "--optim", "muon(nestrov=false)"], ["'nestrov'", "did you mean 'nesterov'"]),
+        (["sweep", "--optim", "muon(nesterov=false"], ["closing parenthesis", "name(option=value, ...)"]),
+        (["sweep", "--optim", "muon", "--optim", "muon(nesterov=true)"], ["muon(nesterov=true)", "train alike"]),
+        (["sweep", "--set", "optimizer.weight_dcay=1"], ["weight_dcay", "did you mean weight_decay"]),
+        (["noise-scale", "--optim", "sgd(momentun=.9)"], ["momentun", "did you mean 'momentum'"]),
         (["sweep", "--recipe", "quik"], ["quik", "did you mean quick"]),
         (["sweep", "--workload", "txt"], ["txt", "did you mean text"]),
         (["sweep", "--workload", "no.such:thing"], ["no.such"]),

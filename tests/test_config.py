@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import string
 import subprocess
 import sys
 from typing import Any
@@ -219,6 +220,12 @@ def test_evaluation_steps_increase_and_are_finer_near_the_target(
     assert plan.next_step(step, near=True) <= plan.next_step(step, near=False)
 
 
+def test_a_trial_id_is_a_name_of_a_folder() -> None:
+    config = TrialConfig(**BASE | {"optimizer": Choice(name="my_module:Mine/2", options={"eps": 1e-6})})
+    assert config.trial_id.startswith("my_module_Mine_2-b")
+    assert set(config.trial_id) <= set(string.ascii_letters + string.digits + "_-.")
+
+
 def test_choice_as_text() -> None:
     assert str(Choice(name="adamw")) == "adamw"
-    assert str(Choice(name="sgd", options={"nesterov": True, "momentum": 0.9})) == "sgd(momentum=0.9, nesterov=True)"
+    assert str(Choice(name="sgd", options={"nesterov": True, "momentum": 0.9})) == "sgd(momentum=0.9, nesterov=true)"

@@ -22,7 +22,8 @@ def command(
         str,
         typer.Option(
             "--optim",
-            help=f"Optimizer that trains: {listed('cbs.optimizers')}, one of a library, or package.module:name.",
+            help=f"Optimizer that trains: {listed('cbs.optimizers')}, one of a library, or package.module:name; with "
+            "options as 'muon(nesterov=false)'.",
         ),
     ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")] = None,

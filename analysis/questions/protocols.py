@@ -151,14 +151,14 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
     failed = "no trial with these learning rates reached the target"
     reading = Reading(target=answer.target, studies=kept, not_reached=failed)
     (estimate,) = estimates(answer.group, [reading], answer.config, [believed])
-    folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
+    folder, choice = answer.group.folder, answer.group.choice
     return Protocol(
         name=name,
         reference=reference,
         lrs=lrs,
         answer=estimate,
         missing=tuple(
-            Missing(lr, tuple(sizes), seeds, adding(folder, optimizer, sizes, seeds, [lr]))
+            Missing(lr, tuple(sizes), seeds, adding(folder, choice, sizes, seeds, [lr]))
             for (lr, seeds), sizes in missing.items()
         ),
     )

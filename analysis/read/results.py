@@ -6,11 +6,12 @@ options, one schedule. Its trials differ in learning rate, batch size and seed a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import flat
-from cbs.errors import ResultsError
+from cbs.choices import Choice, called, differences
+from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store, find_sweeps, read_record
 from cbs.target import Target
@@ -33,18 +35,28 @@ _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "di
 """How a trial is run, not what it trains; may differ within a group."""
 
 
-def _half_life(beta: Any, batch_size: int) -> float:
-    return batch_size * math.log(2) / -math.log(beta) if isinstance(beta, float) and 0 < beta < 1 else math.nan
+_RULED = "="
+"""Begins the text of a setting that stands as what its rule keeps constant."""
 
 
-_SCALED: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
-    "schedule.warmup_examples": ("warmup_steps", lambda value, batch_size: value / batch_size),
-    "schedule.decay_examples": ("decay_steps", lambda value, batch_size: None if value is None else value / batch_size),
-    "optimizer.options.betas.1": ("beta2_half_life_examples", _half_life),
-    "optimizer.options.beta2": ("beta2_half_life_examples", _half_life),
-    "averaging.options.decay": ("averaging_half_life_examples", _half_life),
+def _half_life(name: str, told: str, value: Any, batch_size: int) -> dict[str, Any]:
+    """A decay, or the second of several, as a half-life called ``told``; unchanged where it has none."""
+    betas = value if isinstance(value, list) else [None, value]
+    beta2 = betas[1] if len(betas) > 1 else None
+    if not (isinstance(beta2, float) and 0 < beta2 < 1):
+        return {name: value}
+    others = {name: [betas[0], *betas[2:]]} if isinstance(value, list) else {}
+    return others | {told: batch_size * math.log(2) / -math.log(beta2)}
+
+
+_SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
+    "schedule.warmup_examples": lambda value, size: {"warmup_steps": value / size},
+    "schedule.decay_examples": lambda value, size: {"decay_steps": None if value is None else value / size},
+    "optimizer.options.betas": functools.partial(_half_life, "betas", "beta2_half_life_examples"),
+    "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
+    "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
 }
-"""Settings that may follow the batch size by rule: name and value of what such a rule keeps constant."""
+"""Settings that may follow the batch size by rule -> what such a rule keeps constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +67,9 @@ class Group:
         sweep: name of the sweep.
         folder: the sweep's folder.
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
-        optimizer: name of the optimizer, with every setting that tells this group from others of that name.
-        optimizer_options: all options the optimizer was given.
+        optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
+            setting that tells this group from others of that name in the sweep.
+        choice: name of the optimizer alone, and all options it was given.
         workload_options: all options the workload was given.
         parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
         target: where the trials stopped, or what imported ones are read at.
@@ -71,7 +84,7 @@ class Group:
     folder: Path
     workload: str
     optimizer: str
-    optimizer_options: dict[str, Any]
+    choice: Choice
     workload_options: dict[str, Any]
     parameters: int | None
     target: Target
@@ -104,29 +117,36 @@ class Results:
         return self.trials[self.trials["group"] == group]
 
 
-def load(path: str | os.PathLike[str]) -> Results:
-    """Read one sweep, or all sweeps of a folder.
+def load(*paths: str | os.PathLike[str]) -> Results:
+    """Read one sweep, or all sweeps of a folder; of several paths all of them.
 
     A trial that is there twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
     they were executed) counts once: the run with a final status wins, then the one that took more steps.
 
     Raises:
+        ConfigError: if a sweep is given twice.
         ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
     """
-    stores, notes = find_sweeps(path), []
+    stores: list[Store] = []
+    notes: list[str] = []
+    for store in itertools.chain.from_iterable(map(find_sweeps, paths)):
+        if any(store.root.samefile(other.root) for other in stores):
+            raise ConfigError(f"{store.root.resolve()} is in two of the given folders; give every sweep once")
+        stores.append(store)
     names = [str(store.manifest().get("name") or store.root.resolve().name) for store in stores]
     if len(set(names)) < len(names):
         names = [store.root.name for store in stores]
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
-        paths = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
-        if not paths:
+        records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
+        if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
-        chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
+        chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
-            rows += [{"sweep": name} | row | protocol for row in itertools.chain.from_iterable(read)]
+            found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
+        rows += [{"sweep": name} | row | protocol for row in found]
     if not rows:
         raise ResultsError(notes[0])
     trials = pd.DataFrame(rows)
@@ -138,7 +158,7 @@ def load(path: str | os.PathLike[str]) -> Results:
         "step": np.concatenate([*steps]),
         "value": np.concatenate([*values]),
     }
-    kept = kept.drop(columns=["config", "workload_info", *protocol])
+    kept = kept.drop(columns=["config", "choice", "workload_info", *protocol])
     return Results(kept, pd.DataFrame(evaluations), groups, notes)
 
 
@@ -166,6 +186,7 @@ def _read(path: Path) -> dict[str, Any]:
             "message": summary["message"],
             "folder": str(path.parent),
             "config": config,
+            "choice": Choice(**config["optimizer"]),
             "workload_info": summary["workload"],
             "steps": steps,
             "values": table["value"].to_numpy(),
@@ -196,14 +217,18 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     ]
     parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text), lists=True)} for text in set(texts)}
     settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
-    workload = trials["sweep"] + "\n" + settings["workload.name"]
+    # no options at all, which none of the columns of options says as well
+    empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
+    settings = settings.drop(columns=empty, errors="ignore")
+    sweep = trials["root"].map(str)
+    workload = sweep + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload
     hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
     settings["workload.data_hash"] = hashes.fillna(hashes.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:
         scope = workload + "\n" + settings["optimizer.name"]
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
-    keys = settings.assign(sweep=trials["sweep"])
+    keys = settings.assign(sweep=sweep)
     codes = keys.groupby(list(keys), sort=False).ngroup()
     first = codes.drop_duplicates().index
     known = trials["workload_info"].groupby(codes)
@@ -213,11 +238,11 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
 
 def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
     """``values`` as they are, or as what their rule keeps constant, whichever takes fewer values in the scope."""
-    label, rule = _SCALED[name]
 
     def ruled(value: str, batch_size: int) -> str:
-        constant = rule(json.loads(value), batch_size) if value else None
-        return f"{label}={constant if constant is None else float(f'{constant:.6g}')}" if value else ""
+        constant = _SCALED[name](json.loads(value), batch_size) if value else {}
+        rounded = {key: float(f"{part:.6g}") if isinstance(part, float) else part for key, part in constant.items()}
+        return _RULED + json.dumps(rounded) if value else ""
 
     found = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
     fewer = found.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
@@ -226,17 +251,21 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
 
 def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
-    of_workload = [name for name in settings if name.startswith("workload.")]
-    workload = _labels(settings["workload.name"], first["sweep"], settings[of_workload])
-    scope = first["sweep"] + "\n" + workload
-    optimizer = _labels(settings["optimizer.name"], scope, settings.drop(columns=of_workload))
+    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(str), list(first["choice"])
+    of_workload, of_optimizer, others = ([_told(row, of) for row in rows] for of in ("workload.", "optimizer.", ""))
+    kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
+    told = differences(of_workload, kinds)
+    workloads = [called(name, sorted(part.items())) for (_, name), part in zip(kinds, told, strict=True)]
+    # variants are told apart in all results alike, so that an optimizer has one name in all sweeps
+    options = differences(of_optimizer, [choice.name for choice in choices])
+    unlike = differences(others, [(*kind, each.name) for *kind, each in zip(sweeps, workloads, choices, strict=True)])
     return [
         Group(
             sweep=row["sweep"],
             folder=row["root"],
-            workload=workload[index],
-            optimizer=optimizer[index],
-            optimizer_options=row["config"]["optimizer"]["options"],
+            workload=workload,
+            optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
+            choice=choice,
             workload_options=row["config"]["workload"]["options"],
             parameters=info.get("parameters"),
             target=Target(**row["config"]["target"]),
@@ -246,23 +275,17 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
             tokens_per_example=info.get("tokens_per_example"),
             metric_unit=info.get("metric_unit", ""),
         )
-        for (index, row), info in zip(first.iterrows(), infos, strict=True)
+        for (_, row), workload, choice, own, rest, info in zip(
+            first.iterrows(), workloads, choices, options, unlike, infos, strict=True
+        )
     ]
 
 
-def _labels(names: pd.Series, scope: pd.Series, settings: pd.DataFrame) -> pd.Series:
-    """Names, with every setting in which those of one name in one scope differ."""
-    labels = names.map(json.loads)
-    for _, part in settings.groupby(scope + "\n" + names):
-        unlike = part.loc[:, part.nunique() > 1]
-        for index, row in unlike.iterrows():
-            told = ", ".join(filter(None, (_setting(name, value) for name, value in row.items())))
-            labels[index] += f"({told})" if told else ""
-    return labels
-
-
-def _setting(name: str, value: str) -> str:
-    if not value or ("=" in value and name in _SCALED):
-        return value
-    short = name.removeprefix("optimizer.options.").removeprefix("workload.options.").removeprefix("workload.")
-    return f"{short}={value.strip(chr(34))}"
+def _told(row: Mapping[str, str], of: str) -> dict[str, Any]:
+    """Settings of the workload, of the optimizer or all others, by short names."""
+    told: dict[str, Any] = {}
+    for name, text in row.items():
+        if text and (name.startswith(of) if of else not name.startswith(("workload.", "optimizer."))):
+            short = name.removeprefix(of).removeprefix("options.")
+            told |= json.loads(text.removeprefix(_RULED)) if text.startswith(_RULED) else {short: json.loads(text)}
+    return told

@@ -17,6 +17,7 @@ from analysis.arrays import Array
 from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
+from cbs.choices import read_choice
 from cbs.errors import ConfigError, DataError
 from cbs.step_times import StepTime
 
@@ -105,13 +106,15 @@ class Measured:
         return [row.batch_size for row in self._measured(optimizer).get(devices, [])]
 
     def assumption(self, optimizer: str, devices: int) -> str:
-        counts = sorted(self._measured(optimizer))
+        counts, name = sorted(self._measured(optimizer)), self._name(optimizer)
+        alike = not name or read_choice(name) == read_choice(optimizer)
+        other = "" if alike else f"step times of {name} stand for those of {optimizer}"
         if not counts or devices in counts:
-            return ""
+            return other
         first, several = ", ".join(map(str, counts[:-1])), counts[1:]
         where = f"{first} and {counts[-1]} devices" if several else plural(counts[0], "device")
         taken = "the nearest of these" if several else where
-        return (
+        return f"{other}{'; ' if other else ''}" + (
             f"step times were measured on {where} alone; on other numbers of devices they are taken to be those on "
             f"{taken} at the same examples per device, as if communication cost nothing"
         )
@@ -121,14 +124,20 @@ class Measured:
         return rows[0].price if rows else None
 
     def _measured(self, optimizer: str) -> dict[int, list[StepTime]]:
-        """Rows by number of devices, batch sizes increasing: those of the optimizer's label, its bare name, or any."""
-        names = {row.optimizer for row in self.rows}
-        name = next((name for name in (optimizer, optimizer.partition("(")[0]) if name in names), "")
+        """Rows by number of devices, batch sizes increasing."""
+        name = self._name(optimizer)
         found: dict[int, list[StepTime]] = {}
         for row in sorted(self.rows, key=lambda row: row.batch_size):
             if row.optimizer == name:
                 found.setdefault(row.devices, []).append(row)
         return found
+
+    def _name(self, optimizer: str) -> str:
+        """Whose rows stand for an optimizer: those called like it, else those of its name with the most of its options,
+        else those of nobody in particular, called ``""``."""
+        names, wanted = {row.optimizer for row in self.rows}, read_choice(optimizer)
+        options = {name: len(read.options) for name in names if name and (read := read_choice(name)).covers(wanted)}
+        return optimizer if optimizer in names else max(options, key=options.__getitem__, default="")
 
     def _nearest(self, optimizer: str, devices: int) -> tuple[int, list[StepTime]]:
         """The measured number of devices nearest in ratio (the larger of two equally near), and its rows, if any."""

@@ -20,7 +20,8 @@ def command(
         typer.Option(
             "--optim",
             help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, one of a library (see cbs "
-            "optimizers --libraries), or your own package.module:name. Default: that of the recipe.",
+            "optimizers --libraries), or your own package.module:name; with options as 'muon(nesterov=false)'. "
+            "Default: that of the recipe.",
         ),
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",
@@ -81,7 +82,7 @@ def command(
     with errors.status("starting"):
         import torch
 
-        from cbs.config import Choice
+        from cbs.choices import parse_choice
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
@@ -94,7 +95,7 @@ def command(
     base = RECIPES[recipe]()
     asked = base
     if optim:
-        asked = asked.replace(optimizers=tuple(Choice(name=name) for name in dict.fromkeys(optim)))
+        asked = asked.replace(optimizers=tuple({str(choice): choice for choice in map(parse_choice, optim)}.values()))
     if batch_sizes is not None:
         asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
     if lrs is not None:

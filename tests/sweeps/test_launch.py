@@ -174,12 +174,9 @@ def test_another_optimizer_joins_the_same_folder(reference, tmp_path):
     adamw = Choice(name="adamw", options={"eps": 1e-6})
     sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(adamw,)), folder, resources=ONE)
     manifest = Store(folder).manifest()
-    assert manifest["axes"]["optimizers"] == ["sgd", "adamw"]
+    assert manifest["axes"]["optimizers"] == ["sgd", "adamw(eps=1e-06)"]
     assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
-    assert manifest["protocol"]["optimizer_options"] == {"adamw": {"eps": 1e-6}}
     assert len(manifest["runs"]) == 2
-    with pytest.raises(ResultsError, match=r"adamw\.eps"):
-        sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(Choice(name="adamw", options={"eps": 1e-4}),)), folder)
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

@@ -42,6 +42,11 @@ from tests.sweeps.simulation import small_sweep
         ("workload.dimension=50", lambda sweep: sweep.workload.options, {"dimension": 50}),
         ("merit.eps=1e-8", lambda sweep: sweep.optimizers[1].options, {"eps": 1e-8}),
         ("adamw.betas=[0.9, 0.95]", lambda sweep: sweep.optimizers[0].options, {"betas": [0.9, 0.95]}),
+        ("adamw.betas=(.9,.95)", lambda sweep: sweep.optimizers[0].options, {"betas": [0.9, 0.95]}),
+        ("adamw.eps=.5", lambda sweep: sweep.optimizers[0].options, {"eps": 0.5}),
+        ("adamw.fused=True", lambda sweep: sweep.optimizers[0].options, {"fused": True}),
+        ("optimizer.eps=.5", lambda sweep: [c.options for c in sweep.optimizers], [{"eps": 0.5}] * 2),
+        ("optimizer.native=false", lambda sweep: [c.options for c in sweep.optimizers], [{}, {"native": False}]),
     ],
 )
 def test_each_kind_of_key(setting, read, value):
@@ -73,6 +78,9 @@ def test_later_settings_win_and_the_input_is_untouched():
         "max_stepz=3",
         "schedule.nam=linear",
         "lamb.eps=1",
+        "optimizer.epz=1",
+        "optimizer=adamw",
+        "adamw.betas=[0.9",
         "sgdd.eps=1",
         "max_steps=many",
         "max_steps=1.5",
@@ -115,3 +123,27 @@ def test_an_optimizer_of_a_library_by_its_whole_name():
     sweep = small_sweep().replace(optimizers=(Choice(name="torch.adam"),))
     (choice,) = override(sweep, ["torch.adam.eps=1e-6"]).optimizers
     assert choice == Choice(name="torch.adam", options={"eps": 1e-6})
+
+
+def test_a_setting_holds_for_every_variant():
+    variants = (Choice(name="muon"), Choice(name="muon", options={"nesterov": False}), Choice(name="adamw"))
+    changed = override(small_sweep(optimizers=variants), ["muon.momentum=.9"]).optimizers
+    assert [str(choice) for choice in changed] == ["muon(momentum=0.9)", "muon(momentum=0.9, nesterov=false)", "adamw"]
+
+
+def test_a_setting_that_makes_variants_equal_is_refused():
+    variants = (Choice(name="muon"), Choice(name="muon", options={"nesterov": False}))
+    with pytest.raises(ConfigError, match=r"twice: muon\(nesterov=false\), muon"):
+        override(small_sweep(optimizers=variants), ["muon.nesterov=false"])
+
+
+def test_an_option_that_no_optimizer_has_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean weight_decay"):
+        override(small_sweep(), ["optimizer.weight_dcay=0.1"])
+    with pytest.raises(ConfigError, match="cbs optimizers adamw"):
+        override(small_sweep(), ["optimizer.xyzxyz=0.1"])
+
+
+def test_options_in_examples_are_options_of_all():
+    first, second = override(small_sweep(), ["optimizer.beta2_half_life=1000"]).optimizers
+    assert first.options == second.options == {"beta2_half_life": 1000}

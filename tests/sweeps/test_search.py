@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from cbs.choices import parse_choice
 from cbs.record import TrialStatus
 from sweeps.cell import Cell, Study
 from sweeps.search import Search, edge, lattice, start_window
@@ -131,3 +132,17 @@ def test_where_nothing_reached_the_target_the_nearest_miss_leads():
 def test_the_simulation_diverges_far_above_the_best_learning_rate():
     config = small_sweep().trial(Cell("adamw", 4, 0), 1.0)
     assert true_steps(config) == math.inf
+
+
+def test_variants_are_searched_apart_and_nothing_of_one_counts_for_the_other():
+    variants = tuple(map(parse_choice, ("adamw", "adamw(eps=0.5)")))
+    alone = [Search(small_sweep(optimizers=(variant,))) for variant in variants]
+    expected = {trial: result for search in alone for trial, result in run_search(search).items()}
+    both = Search(small_sweep(optimizers=variants))
+    assert outcome(run_search(both)) == outcome(expected)
+    for study in both.sweep.studies():
+        assert both.best(study) == next(search for search in alone if study in search.planned).best(study)
+    half = {trial: result for trial, result in expected.items() if result.config.optimizer == variants[0]}
+    again = Search(small_sweep(optimizers=variants), half.values())
+    assert {config.optimizer.options.get("eps") for config in again.waiting()} == {0.5}
+    assert outcome(half | run_search(again)) == outcome(expected)

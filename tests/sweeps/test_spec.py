@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cbs.choices import parse_choice
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from sweeps.cell import Cell
@@ -24,7 +25,7 @@ def test_axes_are_sorted_and_free_of_repeats():
         with pytest.raises(ConfigError, match="twice"):
             small_sweep(**{axis: (1, 1)})
     with pytest.raises(ConfigError, match="twice"):
-        small_sweep(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentum": 0.5})))
+        small_sweep(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),) * 2)
 
 
 @pytest.mark.parametrize("axis", ["optimizers", "batch_sizes", "seeds", "lrs"])
@@ -72,4 +73,17 @@ def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
     for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": None}):
         assert sweep.replace(**change).protocol_fingerprint != sweep.protocol_fingerprint
     with_option = sweep.replace(optimizers=(Choice(name="adamw", options={"eps": 1e-6}),))
-    assert with_option.protocol_fingerprint != sweep.protocol_fingerprint
+    assert with_option.protocol_fingerprint == sweep.protocol_fingerprint
+    assert with_option.older_fingerprint != sweep.older_fingerprint == sweep.protocol_fingerprint
+
+
+def test_variants_are_studies_of_their_own():
+    variants = tuple(map(parse_choice, ("muon", "muon(nesterov=false)", "adamw(eps=1e-6)")))
+    sweep = small_sweep(optimizers=variants, batch_sizes=(4,))
+    assert [study.optimizer for study in sweep.studies()] == ["muon", "muon(nesterov=false)", "adamw(eps=1e-06)"]
+    assert list(sweep.labels.values()) == ["muon", "muon(nesterov=false)", "adamw"]
+    trials = [sweep.trial(Cell(study.optimizer, 4, 0), 1e-3) for study in sweep.studies()]
+    assert [trial.optimizer for trial in trials] == list(variants)
+    assert [Cell.of(trial).study for trial in trials] == sweep.studies()
+    assert len({trial.trial_id for trial in trials}) == 3
+    assert sweep.lr_grid("muon(nesterov=false)") == sweep.lr_grid("muon") != sweep.lr_grid("adamw(eps=1e-06)")

@@ -69,10 +69,11 @@ class FigureKind:
         with style.style():
             panels = [part for _, part in table.groupby(self.panel, sort=False)] if self.panel else [table]
             figure, axes = style.grid(len(panels), columns=self.columns)
-            for place, part in zip(axes, panels, strict=True):
+            titles = [str(part[self.panel].iloc[0]) if self.panel else "" for part in panels]
+            titles = style.wrapped_apart(titles, style.size(axes[0])[0] + 0.1, 8, lines=3)
+            for place, part, title in zip(axes, panels, titles, strict=True):
                 self.draw(place, part)
                 if self.panel:
-                    title = style.wrapped(str(part[self.panel].iloc[0]), style.size(place)[0] + 0.1, 8, lines=3)
                     place.set_title(style.literal(title))
                 cell = place.get_subplotspec()
                 if cell and not cell.is_first_col() and place.get_ylabel() == axes[0].get_ylabel():

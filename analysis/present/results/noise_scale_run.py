@@ -9,6 +9,7 @@ from typing import Any
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
+from cbs.choices import Choice
 
 CORRECTED = "_corrected"
 """Ends the name of a geometry whose noise scale is corrected for the batch size."""
@@ -32,7 +33,7 @@ def _(found: MeasuredRun) -> Presentation:
     confidence = next(iter(phases[0]["noise_scales"].values()))["confidence"]
     said, config = f"in {unit}s [{percent(confidence)} % interval]", run["config"]
     title = (
-        f"Noise scale {said} by {unit}s seen, {config['optimizer']['name']} lr {config['lr']:g}, "
+        f"Noise scale {said} by {unit}s seen, {Choice(**config['optimizer'])} lr {config['lr']:g}, "
         f"batch size {config['batch_size']}, source {run['source']}"
     )
     table = scales(run)

@@ -25,7 +25,7 @@ from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
     axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, plain, size,
-    token_axis, words, wrapped,
+    token_axis, words, wrapped, wrapped_apart,
 )  # fmt: skip
 from analysis.venues import venue
 # isort: on
@@ -150,5 +150,5 @@ __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
     "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes", "log_axis", "log_limits",
     "looks", "mark", "most_ticks", "plain", "points", "save_as", "shades", "size", "spread", "style",
-    "token_axis", "venue", "words", "wrapped",
+    "token_axis", "venue", "words", "wrapped", "wrapped_apart",
 ]  # fmt: skip

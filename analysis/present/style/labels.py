@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from scipy.optimize import isotonic_regression
 
-from analysis.present.style.scales import ink, size, width, wrapped
+from analysis.present.style.scales import ink, size, width, wrapped_apart
 
 SMALL = 7
 LINE = 1.25
@@ -57,7 +57,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
     line = SMALL * LINE / 72 / height
     most = int(np.clip(1.0 / (line * max(1, len(ends))), 1, 3))
-    texts = [wrapped(text, 0.45 * across, SMALL, lines=most) for _, _, text, _ in ends]
+    texts = wrapped_apart([text for _, _, text, _ in ends], 0.45 * across, SMALL, lines=most)
     gap = line * max((text.count("\n") + 1 for text in texts), default=1)
     places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], gap)
     for (x, y, _, colour), text, place in zip(ends, texts, places, strict=True):
@@ -157,8 +157,9 @@ def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None
     known: list[Line2D] = getattr(figure, "_said_below", [])
     said = {str(handle.get_label()) for handle in known}
     new = [handle for handle in handles if str(handle.get_label()) not in said]
-    for handle in new:
-        handle.set_label(wrapped(str(handle.get_label()), across - 0.6, SMALL, lines=3))
+    texts = wrapped_apart([str(handle.get_label()) for handle in new], across - 0.6, SMALL, lines=3)
+    for handle, text in zip(new, texts, strict=True):
+        handle.set_label(text)
     for legend in list(figure.legends):
         title = legend.get_title().get_text() or title
         legend.remove()

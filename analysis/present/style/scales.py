@@ -169,6 +169,15 @@ def wrapped(text: str, inches: float, size: float, *, lines: int = 1) -> str:
     return "\n".join(found)
 
 
+def wrapped_apart(texts: Sequence[str], inches: float, size: float, *, lines: int) -> list[str]:
+    """:func:`wrapped` of each, on as many more lines as it takes for unlike texts to stay unlike."""
+    found = [wrapped(text, inches, size, lines=lines) for text in texts]
+    while len({*found}) < len({*texts}) and "…" in "".join(found):
+        lines += 1
+        found = [wrapped(text, inches, size, lines=lines) for text in texts]
+    return found
+
+
 def _broken(text: str, inches: float, size: float) -> list[str]:
     lines = [""]
     for part in _BREAKS.findall(text):

@@ -25,6 +25,7 @@ from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.fitting import Fit, interval, widening
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
+from cbs.choices import read_choice
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
 
@@ -96,9 +97,9 @@ class CriticalPair:
 
 
 def named(answers: Sequence[Answer], name: str) -> list[Answer]:
-    """The answers whose optimizer has this name, or has it before its options."""
+    """The answers whose optimizer is called so, or has this name and these options, ``name(option=value, ...)``."""
     exact = [answer for answer in answers if answer.group.optimizer == name]
-    return exact or [answer for answer in answers if answer.group.optimizer.partition("(")[0] == name]
+    return exact or [answer for answer in answers if read_choice(name).covers(answer.group.choice)]
 
 
 def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:

@@ -23,6 +23,7 @@ from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
 from analysis.read.results import Group
+from cbs.choices import Choice
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
@@ -142,7 +143,7 @@ def _group(name: str, rows: pd.DataFrame, unit: str) -> Group:
         folder=Path(name),
         workload=group if group and optimizer else "",
         optimizer=optimizer or group or "all rows",
-        optimizer_options={},
+        choice=Choice(name=optimizer or group or "all rows"),
         workload_options={},
         parameters=None,
         target=_target(math.nan),

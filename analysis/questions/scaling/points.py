@@ -6,10 +6,8 @@ import itertools
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from analysis.estimate.laws.three_term import Runs
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from analysis.read.results import load
-from cbs.errors import ConfigError
 from cbs.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")
@@ -94,18 +91,8 @@ def read(
         ConfigError: if a target cannot be used, or a sweep is given twice.
         ResultsError: if there are no usable results.
     """
-    found: list[Answer] = []
-    notes: list[str] = []
-    folders: set[Path] = set()
-    for path in paths:
-        results = load(path)
-        own = {group.folder.resolve() for group in results.groups}
-        if own & folders:
-            raise ConfigError(f"{sorted(own & folders)[0]} is in two of the given folders; give every sweep once")
-        folders |= own
-        notes += results.notes
-        found += answers(results, config, targets=targets, noise=False)
-    return found, notes
+    results = load(*paths)
+    return answers(results, config, targets=targets, noise=False), results.notes
 
 
 def in_tokens(found: Sequence[Answer]) -> bool:
@@ -123,20 +110,13 @@ def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[lis
     """
     whys = [(answer, _reason(answer)) for answer in found]
     kept = [answer for answer, why in whys if not why]
-    # optimizers of one name with unlike options, as sweeps of their own may have them, are told apart by the options
-    kinds = {(answer.group.optimizer, _options_of_optimizer(answer)) for answer in kept}
-    unlike = {name for name, count in Counter(name for name, _ in kinds).items() if count > 1}
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
     tokens = in_tokens(found)
-    return [_point(answer, runs[id(answer.group)], unlike, tokens, data_at_batch) for answer in kept], [
+    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], [
         f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {why}"
         for answer, why in whys
         if why
     ]
-
-
-def _options_of_optimizer(answer: Answer) -> str:
-    return json.dumps(answer.group.optimizer_options, sort_keys=True)
 
 
 def _reason(answer: Answer) -> str:
@@ -149,7 +129,7 @@ def _reason(answer: Answer) -> str:
     return ""
 
 
-def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_batch: float | None) -> ScalingPoint:
+def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | None) -> ScalingPoint:
     group, fit = answer.group, answer.fit
     assert fit is not None
     tokens = group.tokens_per_example or 1
@@ -178,7 +158,7 @@ def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_
             for name, value in flat(group.workload_options)
             if value != {}
         },
-        optimizer=group.optimizer + (_options_of_optimizer(answer) if group.optimizer in unlike else ""),
+        optimizer=group.optimizer,
         target=answer.target,
         run=run,
         critical_batch_size=critical.value,

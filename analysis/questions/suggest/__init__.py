@@ -118,7 +118,7 @@ def suggest(answer: Answer) -> Suggestion | None:
         reasons=reasons,
         interval_factor=_factor(answer, missing),
         cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
-        command=adding(group.folder, group.optimizer.partition("(")[0], sizes, seeds, rates),
+        command=adding(group.folder, group.choice, sizes, seeds, rates),
     )
 
 

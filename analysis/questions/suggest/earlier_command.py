@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from cbs.choices import Choice
 from cbs.store import Store
 
 _SWITCHES = ("--dry-run", "--json")
@@ -13,7 +14,7 @@ _AXES = ("--optim", "--batch-sizes", "--lrs", "--seeds", "--output")
 
 
 def adding(
-    folder: Path, optimizer: str, batch_sizes: Sequence[int], seeds: Sequence[int], lrs: Sequence[float] | None
+    folder: Path, optimizer: Choice, batch_sizes: Sequence[int], seeds: Sequence[int], lrs: Sequence[float] | None
 ) -> str:
     """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
 
@@ -22,7 +23,7 @@ def adding(
 
     Args:
         folder: of the sweep.
-        optimizer: its name.
+        optimizer: with its options.
         batch_sizes: examples per step.
         seeds: all of them, with those that are there.
         lrs: ``None`` for a search.
@@ -37,16 +38,17 @@ def adding(
     earlier = [options for options in parts if options is not None]
     if not earlier:
         return ""
-    names = [{value for option, value in options if option == "--optim"} for options in earlier]
-    mine = [options for options, its in zip(earlier, names, strict=True) if optimizer in its]
-    # names of libraries hold a dot (torch.adam.eps)
-    others = tuple(f"{name}." for name in set().union(*names) - {optimizer})
+    names = [
+        {value.partition("(")[0].strip() for option, value in options if option == "--optim"} for options in earlier
+    ]
+    mine = [options for options, its in zip(earlier, names, strict=True) if optimizer.name in its]
+    # options of optimizers are said with --optim
+    said = tuple(f"{name}." for name in {"optimizer", optimizer.name}.union(*names))
     words = ["cbs", "sweep"]
     for option, value in (mine or earlier)[-1]:
-        foreign = option == "--set" and value.startswith(others) and not value.startswith(f"{optimizer}.")
-        if option not in (*_AXES, *_SWITCHES) and not foreign:
+        if option not in (*_AXES, *_SWITCHES) and not (option == "--set" and value.startswith(said)):
             words += [option, value]
-    words += ["--optim", optimizer, "--batch-sizes", ",".join(map(str, batch_sizes))]
+    words += ["--optim", str(optimizer), "--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]

@@ -25,7 +25,7 @@ from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, Picture, figures_of, pictures, write_all
 from analysis.present.style.labels import MOST_INSIDE
-from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped
+from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
 from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, current
 from cbs.errors import ConfigError
@@ -58,6 +58,15 @@ SITUATIONS = {
             "orthogonalised_scale_invariant_optimizer_with_a_long_name": NOISY,
         },
         "target": Target(metric="validation_loss_on_the_held_out_topics_of_the_embedded_corpus", value=2.4),
+    },
+    "variants": {
+        "optimizers": {
+            "muon": NOISY,
+            "muon(nesterov=false)": dataclasses.replace(NOISY, min_steps=80.0),
+            "muon(betas=[0.9, 0.95], momentum=0.95, weight_decay=0.1)": NOISY,
+            "muon(betas=[0.9, 0.99], momentum=0.95, weight_decay=0.1)": NOISY,
+        },
+        "variants": True,
     },
     "mathematics in names": {"optimizers": {"a$x_{$": NOISY, "_b$\\frac$": NOISY}},
     "no attention": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=0)}, "batch_sizes": (8, 32)},
@@ -132,6 +141,31 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
     assert uncorrected.to_numpy() == pytest.approx(4.5**2, rel=0.3)
     assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
     assert solid.get_color() != dashed.get_color()
+
+
+def test_names_that_differ_in_the_middle_alone_stay_apart_when_they_are_cut() -> None:
+    names = [f"muon(betas=[0.9, 0.95], momentum=0.{part}, ns_steps=5, weight_decay=0.1)" for part in (8, 9)]
+    alike = [wrapped(name, 1.0, 7, lines=2) for name in names]
+    assert len(set(alike)) == 1, "of no use as a test"
+    apart = wrapped_apart(names, 1.0, 7, lines=2)
+    assert len(set(apart)) == 2
+    assert all(width(line, 7) <= 1.0 for text in apart for line in text.split("\n"))
+    assert wrapped_apart(["a", "a "], 1.0, 7, lines=1) == ["a", "a"]
+    assert wrapped_apart(names[:1], 1.0, 7, lines=2) == alike[:1]
+    assert wrapped_apart([], 1.0, 7, lines=2) == []
+
+
+def test_panels_of_variants_have_titles_that_differ(tmp_path: Path) -> None:
+    names = [
+        f"muon(adjust_lr=original, betas=[0.9, 0.9{part}], match_rms_adamw=true, momentum=0.9{part}, nesterov=false, "
+        f"ns_steps={part}, weight_decay=0.1)"
+        for part in range(2)
+    ]
+    sweep(tmp_path, dict.fromkeys(names, NOISY), batch_sizes=(2, 8), lrs=(1e-3, 2e-3), growth=1.5)
+    kind = FIGURES["learning_rate"]
+    titles = [axes.get_title() for axes in kind.figure(kind.compute(analyze(tmp_path, QUICK).answers)).axes]
+    assert len(set(titles)) == 2
+    assert all(titles)
 
 
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from analysis.questions.comparison import (
 from analysis.questions.courses import undominated
 from analysis.questions.fit_table import fit_table
 from analysis.read.results import load
+from cbs.choices import Choice
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
 from tests.factories import Truth, sweep, tables
@@ -132,7 +133,12 @@ def test_the_reference_is_the_one_asked_for_else_adamw_else_the_first(noisy: dic
     others = [answer for answer in found if answer.group.optimizer != "adamw"]
     assert pick_reference(others, None).group.optimizer == "muon"
     twins = [
-        dataclasses.replace(answer, group=dataclasses.replace(answer.group, optimizer=f"adamw(eps={eps})"))
+        dataclasses.replace(
+            answer,
+            group=dataclasses.replace(
+                answer.group, optimizer=f"adamw(eps={eps})", choice=Choice(name="adamw", options={"eps": eps})
+            ),
+        )
         for answer, eps in zip(found, (1, 2), strict=True)
     ]
     assert pick_reference(twins, "adamw(eps=2)").group.optimizer == "adamw(eps=2)"

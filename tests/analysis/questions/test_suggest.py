@@ -227,21 +227,36 @@ def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
         "cbs sweep --optim=muon --optim torch.adam --recipe quick --set muon.beta=0.9 --set torch.adam.eps=1 --dry-run",
         "python other.py",
     )
-    line = adding(tmp_path, "muon", (4, 8), (0, 1), (1e-3, 0.5))
-    expected = "cbs sweep --recipe quick --set muon.beta=0.9 --optim muon --batch-sizes 4,8 --seeds 0,1 --lrs 0.001,0.5"
+    muon = Choice(name="muon", options={"beta": 0.9})
+    line = adding(tmp_path, muon, (4, 8), (0, 1), (1e-3, 0.5))
+    expected = "cbs sweep --recipe quick --optim 'muon(beta=0.9)' --batch-sizes 4,8 --seeds 0,1 --lrs 0.001,0.5"
     assert line == f"{expected} --output {tmp_path}"
-    alone = adding(tmp_path, "adamw", (4,), (3,), None)
-    assert "--set adamw.eps=1e-6" in alone
+    alone = adding(tmp_path, Choice(name="adamw", options={"eps": 1e-6}), (4,), (3,), None)
+    assert "--optim 'adamw(eps=1e-06)'" in alone
+    assert "--set" not in alone
     assert "--seeds 3," in alone
     assert "muon" not in alone
+
+
+def test_a_variant_is_said_whole_whatever_settings_there_were(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
+    with_command(
+        tmp_path,
+        "cbs sweep --optim 'muon(nesterov=false)' --optim muon --set optimizer.native=false --set max_steps=9 "
+        "--set muon.momentum=.9",
+    )
+    variant = Choice(name="muon", options={"nesterov": False, "momentum": 0.9})
+    line = adding(tmp_path, variant, (4,), (0, 1), None)
+    assert line.startswith("cbs sweep --set max_steps=9 --optim 'muon(momentum=0.9, nesterov=false)' --batch-sizes 4")
+    assert "native" not in line
 
 
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(tmp_path, "cbs sweep --recipe quick")
-    assert adding(tmp_path, "adamw", (4,), (0,), None)
+    assert adding(tmp_path, Choice(name="adamw"), (4,), (0,), None)
     with_command(tmp_path, "cbs sweep --recipe quick", imported={"from": "table.csv"})
-    assert adding(tmp_path, "adamw", (4,), (0,), None) == ""
+    assert adding(tmp_path, Choice(name="adamw"), (4,), (0,), None) == ""
 
 
 def test_other_commands_are_not_taken_for_a_sweep() -> None:

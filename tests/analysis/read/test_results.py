@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.read.results import load
+from cbs.choices import parse_choice
 from cbs.config import Choice, Schedule, TrialConfig
-from cbs.errors import ResultsError
+from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store
 from tests.factories import TARGET, sweep, trial
@@ -123,6 +124,69 @@ def test_beta2_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path
         for size in (2, 8, 32)
     ]
     assert len(load(written(tmp_path, *half_life)).groups) == 1
+
+
+@pytest.mark.parametrize("betas", [(0.0, 1.0), (0, None), ("a", "b"), (0.99, 1.0)])
+def test_second_moments_without_a_half_life_are_told_apart(tmp_path: Path, betas: tuple[Any, Any]) -> None:
+    both = [
+        config(batch_size=size, optimizer=Choice(name="adamw", options={"betas": [0.9, beta]}))
+        for size in (2, 8)
+        for beta in betas
+    ]
+    groups = load(written(tmp_path, *both)).groups
+    assert len({group.optimizer for group in groups}) == len(groups) == 2
+
+
+def variants(*texts: str) -> list[TrialConfig]:
+    return [config(optimizer=parse_choice(text)) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [
+        (["muon", "muon(nesterov=false)", "adamw"], ["muon", "muon(nesterov=false)", "adamw"]),
+        (["muon(nesterov=false)", "adamw(eps=1)"], ["muon", "adamw"]),
+        (["a(x=1, betas=[0.9, 0.95])", "a(x=1, betas=[0.9, 0.99])"], ["a(betas=[0.9, 0.95])", "a(betas=[0.9, 0.99])"]),
+        (["a(x=true)", "a(x=1)", 'a(x="1")'], ["a(x=true)", "a(x=1)", 'a(x="1")']),
+        (["a(x={k: 1})", "a(x={k: 2})", "a(x={})", "a(x=[])"], ["a(x.k=1)", "a(x.k=2)", "a(x={})", "a(x=[])"]),
+    ],
+)
+def test_variants_are_called_by_what_differs(tmp_path: Path, texts: list[str], labels: list[str]) -> None:
+    groups = load(written(tmp_path, *variants(*texts))).groups
+    assert sorted(group.optimizer for group in groups) == sorted(labels)
+    assert sorted(str(group.choice) for group in groups) == sorted(str(parse_choice(text)) for text in texts)
+
+
+def test_variants_in_several_sweeps_are_told_apart(tmp_path: Path) -> None:
+    written(tmp_path / "one", *variants("muon", "adamw(eps=1)"))
+    written(tmp_path / "two", *variants("muon(nesterov=false)", "adamw(eps=1)"))
+    expected = ["adamw", "adamw", "muon", "muon(nesterov=false)"]
+    assert sorted(group.optimizer for group in load(tmp_path).groups) == expected
+    assert sorted(group.optimizer for group in load(tmp_path / "one", tmp_path / "two").groups) == expected
+    assert sorted(group.optimizer for group in load(tmp_path / "two").groups) == ["adamw", "muon"]
+
+
+def test_an_option_and_a_setting_of_one_name_are_both_said(tmp_path: Path) -> None:
+    trials = [
+        config(optimizer=parse_choice(f"a(precision={own})"), precision=setting)
+        for own in ("low", "high")
+        for setting in ("float32", "bfloat16")
+    ]
+    labels = [group.optimizer for group in load(written(tmp_path, *trials)).groups]
+    assert len(set(labels)) == 4
+    assert "a(precision=low, precision=bfloat16)" in labels
+
+
+def test_a_sweep_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "one", config())
+    with pytest.raises(ConfigError, match="one is in two of the given folders"):
+        load(tmp_path, tmp_path / "one")
+
+
+def test_sweeps_of_one_name_and_folder_are_not_pooled(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        written(tmp_path / place / "quick", config())
+    assert len(load(tmp_path / "a", tmp_path / "b").groups) == 2
 
 
 def test_an_average_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path) -> None:

@@ -191,6 +191,24 @@ def test_rows_of_an_optimizer_go_before_those_of_all() -> None:
     assert only.device_counts("adamw", 4) == []
 
 
+def test_step_times_of_a_variant_are_its_own_else_said_to_be_of_another() -> None:
+    times = {"muon": 1.0, "muon(nesterov=False)": 2.0, "": 9.0, "AdamW (fused)": 5.0}
+    table = Measured(tuple(StepTime(batch_size=8, seconds=time, optimizer=name) for name, time in times.items()))
+    for label, expected in {
+        "muon": 1.0,
+        "muon(nesterov=false)": 2.0,
+        "muon(nesterov=false, schedule.name=cosine)": 2.0,
+        "muon(ns_steps=9)": 1.0,
+        "AdamW (fused)": 5.0,
+        "AdamW": 9.0,
+    }.items():
+        assert seconds(table, 8, optimizer=label) == pytest.approx(expected)
+    for own in ("muon", "muon(nesterov=false)", "AdamW"):
+        assert table.assumption(own, 1) == ""
+    assert table.assumption("muon(ns_steps=9)", 1) == "step times of muon stand for those of muon(ns_steps=9)"
+    assert "muon stand for those of muon(ns_steps=9); step times" in table.assumption("muon(ns_steps=9)", 2)
+
+
 def test_an_assumption_is_a_latency_and_a_rate_within_the_memory_of_a_device() -> None:
     assumed = Assumed(examples_per_second=100.0, max_batch_per_device=64, latency=0.5)
     assert seconds(assumed, 50) == pytest.approx(1.0)

@@ -1,0 +1,52 @@
+"""What a person sees of a sweep before, while and after it runs; variants are told apart everywhere."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cbs.choices import parse_choice
+from sweeps.progress import Progress
+from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+from sweeps.search import Search
+from tests.sweeps.simulation import run_search, small_sweep
+
+NAMES = ("muon", "muon(nesterov=false)", "adamw(betas=[0.9, 0.95], weight_decay=0.1)")
+LABELS = ["muon", "muon(nesterov=false)", "adamw"]
+SWEEP = small_sweep(optimizers=tuple(map(parse_choice, NAMES)), batch_sizes=(4, 16))
+
+
+def test_the_plan_has_a_line_for_every_variant(tmp_path: Path) -> None:
+    report = dry_run_report(SWEEP, tmp_path, None, 1)
+    assert list(report["lrs"]) == LABELS
+    assert report["axes"]["optimizers"] == list(NAMES)
+    lines = [line for line in dry_run_lines(report) if "learning rates" in line]
+    assert [line.partition(" learning")[0].strip() for line in lines] == LABELS
+    assert len({line.index("learning") for line in lines}) == 1
+
+
+def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path) -> None:
+    search = Search(SWEEP)
+    run_search(search)
+    report = outcome_report(search, tmp_path)
+    found = [(study["optimizer"], study["batch_size"]) for study in report["studies"]]
+    assert found == [(label, size) for label in LABELS for size in (4, 16)]
+    lines = outcome_lines(report)[1:7]
+    assert len({line.index(f" {size} ") + len(str(size)) for line, size in zip(lines, (4, 16) * 3, strict=True)}) == 1
+    assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_live_table_shows_whole_labels(width: int) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, height=40, color_system=None)
+    names = ["adamw(betas=[0.9, 0.95], weight_decay=0.1)", "adamw(betas=[0.9, 0.99], weight_decay=0.1)"]
+    search = Search(small_sweep(optimizers=tuple(map(parse_choice, names)), batch_sizes=(4,)))
+    progress = Progress(console, None, 1)
+    console.print(progress._picture(search))
+    shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
+    for label in search.sweep.labels.values():
+        assert label.replace(" ", "") in shown

@@ -1,0 +1,48 @@
+"""Variants in the plan of a sweep, where nothing runs yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from sweeps.launch import output_folder, resolve
+from sweeps.spec import Sweep
+
+
+def tiny(**changes: object) -> Sweep:
+    base = Sweep(
+        name="tiny",
+        workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=(4,),
+    )
+    return resolve(base.replace(**changes), 0.2)
+
+
+def test_options_of_optimizers_share_the_folder_of_the_recipe_unless_an_older_one_is_there(tmp_path: Path) -> None:
+    base = tiny()
+    variant = base.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
+    assert output_folder(variant, base, tmp_path) == tmp_path / "tiny"
+    older = tmp_path / f"tiny-{variant.older_fingerprint[:6]}"
+    older.mkdir()
+    assert output_folder(variant, base, tmp_path) == older
+    assert output_folder(base, base, tmp_path) == tmp_path / "tiny"
+
+
+def test_variants_that_train_alike_are_refused() -> None:
+    variants = (Choice(name="sgd"), Choice(name="sgd", options={"momentum": OPTIMIZERS["sgd"].defaults["momentum"]}))
+    with pytest.raises(ConfigError, match="train alike"):
+        tiny(optimizers=variants)
+    betas = list(OPTIMIZERS["adamw"].defaults["betas"])
+    with pytest.raises(ConfigError, match="train alike"):
+        tiny(optimizers=(Choice(name="adamw", options={"betas": betas}), Choice(name="adamw")))
+
+
+def test_a_variant_with_an_option_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'momentun' \(did you mean 'momentum'") as caught:
+        tiny(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentun": 0.5})))
+    assert "\n" not in str(caught.value)
