@@ -22,7 +22,6 @@ from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.geometries.base import Statistics, scale_
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
-from cbs.noise_scale.norms import norms
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
@@ -251,7 +250,7 @@ class Probe:
         """T of the whole step's gradients."""
         gradients = {index: self._gradient(index) for index in indices}
         if geometry.norms_suffice and not self._sharded:
-            return torch.stack(norms(gradients.values())).square()
+            return _squared_norms(list(gradients.values()))
         return whole_statistics(geometry, gradients)
 
     def _gradient(self, index: int) -> Tensor:
@@ -259,6 +258,13 @@ class Probe:
         if gradient is None:
             return torch.zeros_like(self.parameters[index])
         return gradient.detach() if gradient.requires_grad else gradient
+
+
+def _squared_norms(tensors: list[Tensor]) -> Tensor:
+    """One vector, in float32 or better, by one call for all."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype)).square()
 
 
 def _resolve(

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.fallback import Fallback
 
@@ -32,10 +31,8 @@ class BatchNorm(Fallback):
     def watch(self, input: Tensor) -> Any:
         if self.refuse(self.module):
             self.recorder.fail(
-                ConfigError(
-                    f"layer {self.name!r} ({type(self.module).__name__}) is in training mode now, where it {MIXES}; "
-                    "use the source 'accumulation'"
-                )
+                f"layer {self.name!r} ({type(self.module).__name__}) is in training mode now, where it {MIXES}; "
+                "use the source 'accumulation'"
             )
             return self.original(input)
         return super().watch(input)

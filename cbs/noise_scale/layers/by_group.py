@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
-from cbs.noise_scale.layers.shared import Copies, Shared
+from cbs.noise_scale.layers.shared import Shared
 
 
 @LAYERS.register("by_group")
@@ -49,18 +48,12 @@ class ByGroup(Layer):
             return self.original(*args, **kwargs)
         if not self._splits(current, args, kwargs):
             self.recorder.fail(
-                ConfigError(
-                    f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
-                    "batches of sequences that are not packed, or use the source 'accumulation'"
-                )
+                f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
+                "batches of sequences that are not packed, or use the source 'accumulation'"
             )
             return self.original(*args, **kwargs)
         current.count(self.watched.values())
-        copies = [
-            Copies.apply(parameter, self, current, index)  # type: ignore[no-untyped-call]
-            for parameter, index in zip(self.parameters, self.watched.values(), strict=True)
-        ]
-        return self._call(current, copies, args, kwargs)
+        return self._call(current, self.sharing.copies(current), args, kwargs)
 
     def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args if self.module.batch_first else transposed(args)

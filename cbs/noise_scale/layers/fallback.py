@@ -6,7 +6,6 @@ from typing import Any
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.shared import with_shared_parameters
 
 
 @LAYERS.register("fallback")
@@ -18,4 +17,4 @@ class Fallback(Layer):
     """
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
-        return with_shared_parameters(self, *args, **kwargs)
+        return self.sharing.run(self.original, *args, **kwargs)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import transposed
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
@@ -149,10 +148,8 @@ class LSTM(Layer):
             return self.original(input, hx)
         if not isinstance(input, Tensor) or input.ndim != 3:
             self.recorder.fail(
-                ConfigError(
-                    f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
-                    "use the source 'accumulation'"
-                )
+                f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
+                "use the source 'accumulation'"
             )
             return self.original(input, hx)
         x = input if module.batch_first else input.transpose(0, 1)

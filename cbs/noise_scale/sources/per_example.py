@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cbs.noise_scale.layers.backward import InsideBackward
 from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources.inside_backward import InsideBackward
 
 
 @SOURCES.register("per_example")
