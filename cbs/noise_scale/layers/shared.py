@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import reason
-from cbs.noise_scale.layers.buffers import restore, snapshot
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.groups import Run
 from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
 from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.state import State
 
 ROUNDINGS = 2**10
 """Rounding errors of the largest entry by which a function may differ from itself, run group by group."""
@@ -164,13 +164,13 @@ class Sharing:
         if current.plain:
             return run([_plain(entry) for entry in shared], args, kwargs)
         if not self.why_whole:
-            before = snapshot(self.module)
+            before = State(self.module)
             try:
                 return run(shared, args, kwargs)
             except Inseparable as error:
                 if error.args[0] is not self:
                     raise
-                restore(before)
+                before.restore()
                 self.agreed, self.why_whole = set(), reason(error.__cause__ or error)
         try:
             return self._whole(run, current, shared, args, kwargs)
@@ -189,10 +189,10 @@ class Sharing:
             return run(values[len(leaves) :], *tree_unflatten(list(values[: len(leaves)]), structure))
 
         values = [*leaves, *self.parameters]
-        before = snapshot(self.module)
+        before = State(self.module)
         found = _by_run(call, [*leaves, *shared], values, current, rows)
-        if not all(torch.equal(buffer, value) for buffer, value in before):
-            restore(before)
+        if before.changed():
+            before.restore()
             raise ValueError("it changes its buffers, as a power iteration does")
         self.require_agreement("", found, lambda: call(values))
         return found
