@@ -126,11 +126,11 @@ class Sharing:
             "use the source 'accumulation'"
         )
 
-    def copies(self, current: Pass) -> list[Tensor]:
-        """The parameter tensors, as one copy per group each."""
+    def shared(self, current: Pass) -> list[Shared]:
+        """The parameter tensors as shared tensors."""
         return [
-            Copies.apply(parameter, self, current, index)  # type: ignore[no-untyped-call]
-            for parameter, index in zip(self.parameters, self.watched.values(), strict=True)
+            _shared(Unseen.apply(mine, self), Copies.apply(mine, self, current, index), self, current)  # type: ignore[no-untyped-call]
+            for mine, index in zip(self.parameters, self.watched.values(), strict=True)
         ]
 
     def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -157,10 +157,7 @@ class Sharing:
                 for (holder, key), mine in zip(places, self.parameters, strict=True):
                     holder[key] = mine
 
-        shared = [
-            _shared(Unseen.apply(mine, self), copies, self, current)  # type: ignore[no-untyped-call]
-            for mine, copies in zip(self.parameters, self.copies(current), strict=True)
-        ]
+        shared = self.shared(current)
         if current.plain:
             return run([_plain(entry) for entry in shared], args, kwargs)
         if not self.why_whole:
@@ -190,7 +187,7 @@ class Sharing:
 
         values = [*leaves, *self.parameters]
         before = State(self.module)
-        found = _by_run(call, [*leaves, *shared], values, current, rows)
+        found = by_run(call, [*leaves, *shared], values, current, rows)
         if before.changed():
             before.restore()
             raise ValueError("it changes its buffers, as a power iteration does")
@@ -252,7 +249,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = _by_run(call, leaves, values, current, rows, always_vmap=in_place)
+        found = by_run(call, leaves, values, current, rows, always_vmap=in_place)
         if not in_place:
             sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -277,7 +274,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = _by_run(call, leaves, values, current, None)
+    found = by_run(call, leaves, values, current, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -302,7 +299,7 @@ def _repeated(shared: Shared) -> Tensor:
     return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
 
 
-def _by_run(
+def by_run(
     call: Callable[[Sequence[Any]], Any],
     leaves: list[Any],
     values: list[Any],
@@ -328,19 +325,11 @@ def _by_run(
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     found, before = [], 0
-    # Under autocast, vmap takes functions apart and rounds in between.
-    few = FEW_GROUPS if rows is None or torch.is_autocast_enabled(_device(values)) else 2
-    few = 0 if always_vmap else few
     for run in current.runs:
         parts = [part(leaf, run, before) for leaf in leaves]
-        found.append(mapped(call, values, parts, run.groups, few))
+        found.append(mapped(call, values, parts, run.groups, 0 if always_vmap else FEW_GROUPS))
         before += run.groups
     return tree_map(joined, *found)
-
-
-def _device(values: Sequence[Any]) -> str:
-    """Kind of the device of the first tensor."""
-    return next(value.device.type for value in values if isinstance(value, Tensor))
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:
