@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
-from cbs.noise_scale.check import Check, LossOfBatch, check
+from cbs.noise_scale.check import check
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -166,18 +166,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             part: averages.estimate(places, exponent=exponent, confidence=confidence) for part, places in parts.items()
         }
 
-    @staticmethod
-    def check(
-        model: nn.Module,
-        loss: LossOfBatch,
-        batch: Any,
-        *,
-        source: str = AUTO,
-        groups: int = 2,
-        count: CountExamples = first_dimension,
-    ) -> Check:
-        """One batch of a model and its loss against a loop over its examples: :func:`cbs.noise_scale.check.check`."""
-        return check(model, loss, batch, source=source, groups=groups, count=count)
+    check = staticmethod(check)
 
     @property
     def skipped(self) -> int:

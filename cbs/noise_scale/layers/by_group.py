@@ -10,9 +10,10 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.shared import Shared, by_run
+from cbs.noise_scale.layers.shared import Shared
 
 
 @LAYERS.register("by_group")
@@ -37,11 +38,8 @@ class ByGroup(Layer):
         return tuple(name for name, _ in module.named_parameters())
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
-        own = [self.module.get_parameter(name) for name in self.watched]
-        if any(here is not mine for here, mine in zip(own, self.parameters, strict=True)):
-            return self.original(*args, **kwargs)
         current = self._latest = self.recorder.enter(self.name)
-        if current is None:
+        if current is None or self.sharing.places() is None:
             return self.original(*args, **kwargs)
         split = self._split(current, args, kwargs)
         if split is None:
@@ -76,8 +74,8 @@ class ByGroup(Layer):
             return self._turned("", functional_call(self._inside, parameters, (), arguments, tie_weights=False))
 
         values = [*tensors, *self.parameters[: len(shared)]]
-        rows = tensors[0].shape[0]
-        return self._turned("", by_run(call, [*tensors, *shared], values, current, rows))
+        copies = [None] * len(tensors) + [entry.copies for entry in shared]
+        return self._turned("", by_run(call, values, copies, current, tensors[0].shape[0]))
 
     def _split(self, current: Pass, args: Any, kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Arguments with examples, first, and the others; ``None`` where it is not known which rows belong to which."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Found, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.scratch import Scratch
@@ -120,9 +120,7 @@ class Embedding(Layer):
                 return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         return super().watch(input)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
         if self.module.padding_idx is not None:

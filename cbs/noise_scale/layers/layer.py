@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.layers.contribution import Contribution
+from cbs.noise_scale.layers.contribution import Contribution, Found
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.layers.shared import Shared, Sharing
@@ -66,9 +66,7 @@ class Layer:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor | None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         """Contributions to every watched parameter, by attribute name.
 
         Args:
@@ -121,12 +119,8 @@ class Layer:
         """A forward pass that will be differentiated."""
         if isinstance(input, Shared):
             return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
-        own = self.module._parameters
-        for attribute, parameter in zip(self.watched, self.parameters, strict=True):
-            if own.get(attribute) is not parameter:
-                return self.original(input)
         current = self.recorder.enter(self.name)
-        if current is None:
+        if current is None or self.sharing.places() is None:
             return self.original(input)
         if input.ndim and input.shape[0] == 1 < current.examples:
             return self.sharing.run(self.original, input)  # type: ignore[no-any-return]

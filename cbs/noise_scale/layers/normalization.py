@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 FUSED_NUMEL = 2**15
@@ -26,9 +26,7 @@ class _Normalization(Layer):
     names = ("weight", "bias")
     whole = True
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         mask = [name in self.watched for name in self.names]
         if groups > 1 and gradient.numel() < FUSED_NUMEL * groups:
             values = self.elementwise(saved, gradient)
@@ -103,9 +101,7 @@ class RMSNorm(Layer):
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         inputs, shape, eps = saved[0], self.module.normalized_shape, self.module.eps
         normalised = rms_norm(inputs.to(accumulator(inputs.dtype)), shape, None, eps or torch.finfo(inputs.dtype).eps)
         return {"weight": Dense((normalised * gradient).reshape(groups, -1, *shape).sum(1))}, None

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import reason
+from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
-from cbs.noise_scale.layers.groups import Run
-from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.state import State
 
@@ -115,6 +114,7 @@ class Sharing:
         self.watched = watched
         self.recorder = recorder
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
+        self._paths = [name.rpartition(".")[::2] for name in watched]
         self.inside, self.why_whole = False, ""
         self.agreed: set[str] = set()
 
@@ -133,15 +133,18 @@ class Sharing:
             for mine, index in zip(self.parameters, self.watched.values(), strict=True)
         ]
 
+    def places(self) -> list[tuple[dict[str, nn.Parameter | None], str]] | None:
+        """Where the parameter tensors are kept; ``None`` where others stand in their place."""
+        places = [(self.module.get_submodule(path)._parameters, key) for path, key in self._paths]
+        for (holder, key), mine in zip(places, self.parameters, strict=True):
+            if holder.get(key) is not mine:
+                return None
+        return places
+
     def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The output of the module's ``forward`` while its parameters are shared tensors."""
-        places = []
-        for name in self.watched:
-            path, _, key = name.rpartition(".")
-            places.append((self.module.get_submodule(path)._parameters, key))
-        own = zip(places, self.parameters, strict=True)
-        current = self.recorder.enter(self.name)
-        if current is None or any(holder.get(key) is not mine for (holder, key), mine in own):
+        places, current = self.places(), self.recorder.enter(self.name)
+        if current is None or places is None:
             return forward(*args, **kwargs)
         current.count(self.watched.values())
         self.recorder.separation.alike.add(self.name)
@@ -187,7 +190,7 @@ class Sharing:
 
         values = [*leaves, *self.parameters]
         before = State(self.module)
-        found = by_run(call, [*leaves, *shared], values, current, rows)
+        found = by_run(call, values, [None] * len(leaves) + [entry.copies for entry in shared], current, rows)
         if before.changed():
             before.restore()
             raise ValueError("it changes its buffers, as a power iteration does")
@@ -215,6 +218,11 @@ class Sharing:
 
 def _plain(shared: Shared) -> Tensor:
     return shared.as_subclass(Tensor)  # type: ignore[no-any-return]
+
+
+def _copies(leaves: Sequence[Any]) -> list[Tensor | None]:
+    """The copies of those leaves that are shared."""
+    return [leaf.copies if isinstance(leaf, Shared) else None for leaf in leaves]
 
 
 def are_places(ids: Tensor, examples: int) -> bool:
@@ -249,7 +257,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = by_run(call, leaves, values, current, rows, always_vmap=in_place)
+        found = by_run(call, values, _copies(leaves), current, rows, in_place=in_place)
         if not in_place:
             sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -274,7 +282,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = by_run(call, leaves, values, current, None)
+    found = by_run(call, values, _copies(leaves), current, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -297,39 +305,6 @@ def _repeated(shared: Shared) -> Tensor:
     """What is shared, with a first dimension of 1, for every example."""
     sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
     return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
-
-
-def by_run(
-    call: Callable[[Sequence[Any]], Any],
-    leaves: list[Any],
-    values: list[Any],
-    current: Pass,
-    rows: int | None,
-    *,
-    always_vmap: bool = False,
-) -> Any:
-    """The results of all groups: one after the other where there are rows of examples, else along a new dimension."""
-
-    def part(leaf: Any, run: Run, before: int) -> Tensor | None:
-        if isinstance(leaf, Shared):
-            return leaf.copies[before : before + run.groups]
-        if rows is None or not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != rows:
-            return None
-        each = rows // current.examples
-        return leaf[run.start * each : run.stop * each].unflatten(0, (run.groups, run.size * each))
-
-    def joined(*parts: Any) -> Any:
-        if not isinstance(parts[0], Tensor):
-            return parts[0]
-        parts = parts if rows is None else tuple(part.flatten(0, 1) for part in parts)
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    found, before = [], 0
-    for run in current.runs:
-        parts = [part(leaf, run, before) for leaf in leaves]
-        found.append(mapped(call, values, parts, run.groups, 0 if always_vmap else FEW_GROUPS))
-        before += run.groups
-    return tree_map(joined, *found)
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:
