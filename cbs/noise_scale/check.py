@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.layers.groups import split_examples
+from cbs.noise_scale.layers.forward_pass import split_examples
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe

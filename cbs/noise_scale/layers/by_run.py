@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from cbs.noise_scale.layers.forward_pass import Pass
-from cbs.noise_scale.layers.groups import Run
+from cbs.noise_scale.layers.forward_pass import Pass, Run
 
 FEW_GROUPS = 8
 """Groups up to which one call per group is faster than ``vmap``."""

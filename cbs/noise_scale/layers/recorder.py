@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.completeness import Completeness
 from cbs.noise_scale.layers.contribution import Contribution, Dense, sum_of_groups
-from cbs.noise_scale.layers.forward_pass import Pass
-from cbs.noise_scale.layers.groups import Run, split_examples
+from cbs.noise_scale.layers.forward_pass import Pass, Run, split_examples
 from cbs.noise_scale.layers.scratch import Scratch
 from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD, ForwardPasses

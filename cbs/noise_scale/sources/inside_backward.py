@@ -1,4 +1,4 @@
-"""Sources that look into the backward pass."""
+"""Sources that look into the backward pass: groups of examples, down to single ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cbs.noise_scale.layers.plan import plan
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.small_batch import Small
+from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
 CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -78,3 +79,21 @@ class InsideBackward(Source):
                 self._recorder.found(index, gradient)
 
         return look
+
+
+@SOURCES.register("split")
+class Split(InsideBackward):
+    """The batch of every forward pass is split into a few groups within the backward pass.
+
+    Needs no second backward pass: the gradient of a parameter tensor is made group by group and added up.
+    """
+
+
+@SOURCES.register("per_example")
+class PerExample(InsideBackward):
+    """Gradients of single examples within the backward pass (Gray et al. 2024, arXiv 2411.00999, section 3).
+
+    Of all group sizes, one example gives the estimate of least variance.
+    """
+
+    single = True
