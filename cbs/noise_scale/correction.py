@@ -63,13 +63,8 @@ def corrected(noise_scale: Estimate, simple: Estimate, batch_size: float) -> Est
     if noise_scale.value is None:
         return noise_scale
     if simple.value is None:
-        return replace(
-            noise_scale,
-            value=None,
-            low=None,
-            high=None,
-            note=f"its correction needs the simple noise scale: {simple.note}",
-        )
+        note = f"its correction needs the simple noise scale: {simple.note}"
+        return replace(noise_scale, value=None, low=None, high=None, note=note)
     factor = correction(simple.value, simple.interval, batch_size)
     low, high = product_ends((noise_scale.value, noise_scale.interval), factor)
     return replace(

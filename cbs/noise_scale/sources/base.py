@@ -4,7 +4,7 @@ passes, without keeping it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -13,9 +13,6 @@ from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
 
 
 class Source:
@@ -37,7 +34,7 @@ class Source:
     """
 
     micro_batches = 1
-    ranks: Sequence[ProcessGroup] = ()
+    ranks: Sequence[Any] = ()
 
     def __init__(
         self,

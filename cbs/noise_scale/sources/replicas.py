@@ -20,8 +20,9 @@ class Replicas(Accumulation):
     """Every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
 
     A tensor hook sees a rank's own gradient before ranks are averaged, so nothing is added to DDP's or FSDP2's
-    communication but one small sum over ranks per step. Works with or
-    without ``no_sync()`` or ``set_requires_gradient_sync(False)``, with communication hooks and with mixed precision.
+    communication but one small sum over ranks per step. Works with or without ``no_sync()`` or
+    ``set_requires_gradient_sync(False)``, with communication hooks that round but do not compress (as PowerSGD does,
+    where the step is refused), and with mixed precision.
     A model that is neither DDP nor FSDP2 is taken to be averaged over all ranks by the training loop.
 
     Attributes:
