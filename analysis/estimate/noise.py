@@ -190,7 +190,7 @@ def over(scale: NoiseScale, critical: Quantity) -> NoiseScale:
 def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
     """A noise scale of exponent 2 corrected for the batch size it was measured at.
 
-    See :func:`cbs.noise_scale.rules.correct_for_batch_size`. Uncorrected, what trials at B examples read is bounded by
+    See :func:`cbs.noise_scale.correction.correction`. Uncorrected, what trials at B examples read is bounded by
     a multiple of B, and so would agree with whatever batch size it is measured at.
 
     Args:

@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cbs.noise_scale.averages import MomentAverages
-    from cbs.noise_scale.estimate import Estimate
-    from cbs.noise_scale.geometries import GEOMETRIES
-    from cbs.noise_scale.hessian import hessian_moments
-    from cbs.noise_scale.matching import matched
-    from cbs.noise_scale.meter import NoiseScaleMeter
-    from cbs.noise_scale.probe import Probe
-    from cbs.noise_scale.sources import SOURCES
+    from cbs.noise_scale.averages import MomentAverages as MomentAverages
+    from cbs.noise_scale.estimate import Estimate as Estimate
+    from cbs.noise_scale.geometries import GEOMETRIES as GEOMETRIES
+    from cbs.noise_scale.hessian import hessian_moments as hessian_moments
+    from cbs.noise_scale.matching import matched as matched
+    from cbs.noise_scale.meter import NoiseScaleMeter as NoiseScaleMeter
+    from cbs.noise_scale.probe import Probe as Probe
+    from cbs.noise_scale.sources import SOURCES as SOURCES
 
 _HOMES = {
     "GEOMETRIES": "geometries",
@@ -29,19 +29,10 @@ _HOMES = {
     "matched": "matching",
 }
 
-__all__ = [
-    "GEOMETRIES",
-    "SOURCES",
-    "Estimate",
-    "MomentAverages",
-    "NoiseScaleMeter",
-    "Probe",
-    "hessian_moments",
-    "matched",
-]
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return list(_HOMES)
     if name not in _HOMES:
         raise AttributeError(f"module 'cbs.noise_scale' has no attribute {name!r}")
     return getattr(importlib.import_module(f"cbs.noise_scale.{_HOMES[name]}"), name)

@@ -113,10 +113,7 @@ class MomentAverages:
             raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
         if not self._blocks:
             note = "no step yet" if not self.skipped else f"no finite moments in {self.skipped} steps"
-            return Estimate(
-                value=None, low=None, high=None, confidence=confidence, signal=None, noise=None, steps=0, examples=0,
-                note=note,
-            )  # fmt: skip
+            return Estimate(confidence=confidence, note=note)
         table = np.stack(self._blocks)
         steps, examples, weights = table[:, :_MOMENTS].T
         sums = table[:, _MOMENTS:].reshape(len(table), 2, -1).swapaxes(0, 1)
@@ -126,14 +123,12 @@ class MomentAverages:
         interval = ratio_interval(
             *means, steps=steps, weights=weights / steps, exponent=exponent, confidence=confidence
         )
-        value, note = None, interval.note
-        if signal > 0 and noise > 0:
-            value = float(noise / signal) ** exponent
-        else:
+        defined, note = bool(signal > 0 and noise > 0), interval.note
+        if not defined:
             which, mean = ("signal", signal) if signal <= 0 else ("noise", noise)
             note = "; ".join(filter(None, (f"the mean {which} is not positive ({mean:.3g})", note)))
         return Estimate(
-            value=value,
+            value=float(noise / signal) ** exponent if defined else None,
             low=interval.low,
             high=interval.high,
             confidence=confidence,

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.layers.groups import split_examples
+from cbs.noise_scale.layers.forward_pass import split_examples
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
@@ -171,25 +171,28 @@ def check(
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        own = []
+        rows_of_examples = []
         for place in range(examples):
             model.zero_grad()
             try:
                 loss(model, example(place)).backward()
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 raise ConfigError(f"the loss does not run on one example alone: {reason(error)}") from error
-            own.append(_gradients(parameters))
+            rows_of_examples.append(_gradients(parameters))
+    own = [torch.stack(rows) for rows in zip(*rows_of_examples, strict=True)]
     weights = _weights(own, gradient)
-    shares = [[weight * part for part in parts] for weight, parts in zip(weights.tolist(), own, strict=True)]
-    left_over = [total - torch.stack(parts).sum(0) for total, *parts in zip(gradient, *shares, strict=True)]
-    noise: list[tuple[float, float]] | None = None
-    if measured is not None:
-        per_example = probe.source != "split"
-        slow = _loop_noise(shares, gradient, examples if per_example else groups, examples)
-        noise = list(zip(measured.noise.tolist(), slow, strict=True))
-    places: dict[str, list[int]] = {}
+    shares = [weights[:, None] * parts for parts in own]
+    left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
+    sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
+    slow = _loop_noise(shares, gradient, groups if probe.source == "split" else examples)
+    layers: dict[str, list[int]] = {}
     for index, name in enumerate(probe.names):
-        places.setdefault(name.rpartition(".")[0] or name, []).append(index)
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(index)
+
+    def relative(values: Sequence[float], to: Sequence[float], places: Sequence[int]) -> float | None:
+        whole = sum(to[place] for place in places)
+        return sum(values[place] for place in places) / whole if whole else None
+
     return Check(
         examples=examples,
         source=probe.source,
@@ -198,64 +201,39 @@ def check(
         layers=tuple(
             LayerCheck(
                 layer=name,
-                coupling=_relative(
-                    [left_over[index] for index in own_places], [gradient[index] for index in own_places]
-                ),
-                noise=_ratio([noise[index] for index in own_places]) if noise else None,
+                coupling=(relative(over, sizes, places) or 0.0) ** 0.5,
+                noise=None if measured is None else relative(measured.noise.tolist(), slow, places),
             )
-            for name, own_places in places.items()
+            for name, places in layers.items()
         ),
     )
 
 
-def _loop_noise(
-    shares: Sequence[Sequence[Tensor]], gradient: Sequence[Tensor], groups: int, examples: int
-) -> list[float]:
+def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:
     """Noise of every parameter tensor from the examples' shares of the batch's gradient."""
-    bounds = [
-        (run.start + group * run.size, run.size)
-        for run in split_examples(examples, groups)
-        for group in range(run.groups)
-    ]
+    examples = len(shares[0])
+    sizes = [run.size for run in split_examples(examples, groups) for _ in range(run.groups)]
     small = [
-        sum(
-            torch.stack([share[index] for share in shares[start : start + size]]).sum(0).square().sum()
-            * examples
-            / size
-            for start, size in bounds
-        )
-        for index in range(len(gradient))
+        sum(group.sum(0).square().sum() * examples / len(group) for group in parts.split(sizes)) for parts in shares
     ]
     whole = torch.stack([part.square().sum() for part in gradient])
-    sizes = Sizes(small=examples / len(bounds), big=examples, groups=len(bounds))
-    return L2().read(torch.stack(small), whole, sizes)[1].tolist()  # type: ignore[arg-type]
+    compared = Sizes(small=examples / len(sizes), big=examples, groups=len(sizes))
+    return L2().read(torch.stack(small), whole, compared)[1].tolist()  # type: ignore[arg-type]
 
 
-def _weights(own: Sequence[Sequence[Tensor]], gradient: Sequence[Tensor]) -> Tensor:
+def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
     """Least-squares weights of the examples' gradients in that of the batch."""
-
-    def dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        return torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(left, right, strict=True)]).sum()
-
-    gram = torch.stack([torch.stack([dot(left, right) for right in own]) for left in own])
-    return torch.linalg.lstsq(gram, torch.stack([dot(left, gradient) for left in own]), driver="gelsd").solution
+    gram = torch.stack([parts @ parts.T for parts in own]).sum(0)
+    products = torch.stack([parts @ total for parts, total in zip(own, gradient, strict=True)]).sum(0)
+    return torch.linalg.lstsq(gram, products, driver="gelsd").solution
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """As vectors."""
     return [
-        (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu()
+        (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
         for tensor in parameters
     ]
-
-
-def _relative(parts: Sequence[Tensor], whole: Sequence[Tensor]) -> float:
-    size = sum(float(part.square().sum()) for part in whole)
-    return (sum(float(part.square().sum()) for part in parts) / size) ** 0.5 if size else 0.0
-
-
-def _ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
-    measured, slow = (sum(values) for values in zip(*pairs, strict=True))
-    return measured / slow if slow else None
 
 
 @contextmanager

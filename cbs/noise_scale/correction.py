@@ -32,7 +32,17 @@ def product_ends(*factors: tuple[float, Ends]) -> Ends:
 
 
 def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, Ends]:
-    r""":math:`1 + B_{simple}/B` with its interval, see :func:`cbs.noise_scale.rules.correct_for_batch_size`."""
+    r"""The factor :math:`1 + B_{simple}/B` with its interval, for noise scales of exponent 2 measured at batch size B.
+
+    Their signal is the norm of a noisy gradient g instead of the true G. In the Euclidean norm the excess is known,
+    :math:`E|g|^2/|G|^2 = 1 + B_{simple}/B`, and if g and G have the same ratio of norms, :math:`\|g\|/|g| = \|G\|/|G|`,
+    it is the same here. Exact for ``l1`` if gradient entries are Gaussian with one ratio of signal to noise, and for
+    any noise as B grows. Where the true gradient is sparser than the noise, or of lower rank, as always for
+    ``nuclear``, too little is corrected. On a small GPT at 1/3 to 100 times :math:`B_{simple}`, ``l1`` read 0.23 to
+    1.06 of the truth before and 0.78 to 1.09 after, ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy
+    quadratic, where few of 4096 coordinates hold the signal, ``l1`` at five times :math:`B_{simple}` read 0.18 before
+    and no more than 0.21 after.
+    """
     low, high = ends
     return 1.0 + simple / batch_size, (
         1.0 + (low or 0.0) / batch_size,
@@ -53,13 +63,8 @@ def corrected(noise_scale: Estimate, simple: Estimate, batch_size: float) -> Est
     if noise_scale.value is None:
         return noise_scale
     if simple.value is None:
-        return replace(
-            noise_scale,
-            value=None,
-            low=None,
-            high=None,
-            note=f"its correction needs the simple noise scale: {simple.note}",
-        )
+        note = f"its correction needs the simple noise scale: {simple.note}"
+        return replace(noise_scale, value=None, low=None, high=None, note=note)
     factor = correction(simple.value, simple.interval, batch_size)
     low, high = product_ends((noise_scale.value, noise_scale.interval), factor)
     return replace(

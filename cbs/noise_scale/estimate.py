@@ -27,14 +27,14 @@ class Estimate:
         note: what there is to say about it; mostly empty.
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
     confidence: float
-    signal: float | None
-    noise: float | None
-    steps: int
-    examples: int
+    signal: float | None = None
+    noise: float | None = None
+    steps: int = 0
+    examples: int = 0
     note: str = ""
 
     @property

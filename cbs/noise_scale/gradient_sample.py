@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -42,10 +43,8 @@ class GradientSample:
         self._entries = {
             index: tuple(self._random.randrange(size) for size in self._parameters[index].shape) for index in chosen
         }
-        self._before: dict[int, Tensor] = {}
-        self._latest: dict[int, Tensor] = {}
-        self._sums: dict[int, Tensor] = {}
-        self._passes: dict[int, int] = {}
+        self._found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._passes: Counter[int] = Counter()
 
     def add(self, index: int, gradient: Tensor) -> None:
         """Take notice of the gradient that a backward pass found for a parameter tensor, before it is in ``.grad``."""
@@ -53,12 +52,13 @@ class GradientSample:
         if entry is None:
             return
         value = gradient.detach()[entry].clone()
-        known = self._sums.get(index)
-        if known is None and self._parameters[index].grad is not None:
-            self._before[index] = self._parameters[index].grad[entry].clone()  # type: ignore[index]
-        self._sums[index] = value if known is None else known + value
-        self._latest[index] = value
-        self._passes[index] = self._passes.get(index, 0) + 1
+        self._passes[index] += 1
+        if index in self._found:
+            total, _, before = self._found[index]
+            self._found[index] = total + value, value, before
+        else:
+            grad = self._parameters[index].grad
+            self._found[index] = value, value, torch.zeros_like(value) if grad is None else grad[entry].clone()
 
     def compare(self, *, divisor: float = 1.0, ranks: Sequence[dist.ProcessGroup] = ()) -> None:
         """Compare with ``.grad``, and start a new step. A collective if there are ``ranks``, which average.
@@ -70,7 +70,7 @@ class GradientSample:
         Raises:
             ConfigError: if they differ; says what was probably done and what to do instead.
         """
-        indices = sorted(self._entries) if ranks else sorted(self._sums)
+        indices = sorted(self._entries) if ranks else sorted(self._found)
         entries, passes = self._entries, max(self._passes.values(), default=0)
         if not indices:
             self.forget()
@@ -78,10 +78,10 @@ class GradientSample:
         gradients = [self._parameters[index].grad for index in indices]
         gone = all(gradient is None for gradient in gradients)
         zero = self._parameters[indices[0]].new_zeros(())
-        rows = [
-            [zero if grad is None else grad[entries[index]] for index, grad in zip(indices, gradients, strict=True)],
-            *([table.get(index, zero) for index in indices] for table in (self._sums, self._latest, self._before)),
+        actual = [
+            zero if grad is None else grad[entries[index]] for index, grad in zip(indices, gradients, strict=True)
         ]
+        rows = [actual, *zip(*(self._found.get(index, (zero, zero, zero)) for index in indices), strict=True)]
         rounding = max(torch.finfo(value.dtype).eps for value in rows[0]) ** 0.5
         self.forget()
         table = torch.stack([torch.stack([value.double().to(zero.device) for value in row]) for row in rows]).cpu()

@@ -5,8 +5,7 @@ Equation 2.8. The quadratic statistic is :math:`T(g) = g^\top H g`, taken at a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
+from cbs.noise_scale.state import State
 
 SYMBOL = r"B_{\mathrm{noise}}"
 
@@ -69,9 +69,13 @@ def hessian_moments(
     if len(counts) != len(groups) or min(counts) < 1:
         raise ConfigError(f"sizes must be a positive number of examples for each of {len(groups)} groups, got {sizes}")
     total = sum(counts)
-    with _undisturbed(model):
-        gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
-        products = _hessian_products(loss, curvature, parameters, gradients)
+    before = State(model, random=True)
+    try:
+        with torch.enable_grad():
+            gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
+            products = _hessian_products(loss, curvature, parameters, gradients)
+    finally:
+        before.restore()
     shares = [count / total for count in counts]
     forms = torch.stack([_inner(g, h) for g, h in zip(gradients, products, strict=True)])
     small = torch.tensordot(torch.tensor(shares).to(forms), forms, dims=1)
@@ -139,17 +143,3 @@ def _mean(vectors: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> list[
         sum(share * entry.double() for share, entry in zip(shares, entries, strict=True))
         for entries in zip(*vectors, strict=True)
     ]
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Gradients on; buffers, such as running averages, and random states put back at the end."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
-    with torch.enable_grad(), torch.random.fork_rng(sorted(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
-from cbs.noise_scale.check import Check, LossOfBatch, check
+from cbs.noise_scale.check import check
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -24,7 +24,7 @@ _FLUSH = 64
 """Steps whose moments stay on the device before they are moved to the host in one go."""
 
 
-class NoiseScaleMeter:
+class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     r"""The gradient noise scale of a training run, in examples.
 
     ::
@@ -158,25 +158,15 @@ class NoiseScaleMeter:
         averages = self._averages[name]
         if by is None:
             found = averages.estimate(exponent=exponent, confidence=confidence)
-            note = "; ".join(filter(None, (found.note, self.probe.caveat)))
-            return replace(found, note=note)
+            return replace(found, note="; ".join(filter(None, (found.note, self.probe.caveat))))
+        parts: dict[str, list[int]] = {}
+        for place, index in enumerate(self.probe.indices(name)):
+            parts.setdefault(self._part(by, index), []).append(place)
         return {
-            part: averages.estimate(select, exponent=exponent, confidence=confidence)
-            for part, select in self._parts(by, name).items()
+            part: averages.estimate(places, exponent=exponent, confidence=confidence) for part, places in parts.items()
         }
 
-    @staticmethod
-    def check(
-        model: nn.Module,
-        loss: LossOfBatch,
-        batch: Any,
-        *,
-        source: str = AUTO,
-        groups: int = 2,
-        count: CountExamples = first_dimension,
-    ) -> Check:
-        """One batch of a model and its loss against a loop over its examples: :func:`cbs.noise_scale.check.check`."""
-        return check(model, loss, batch, source=source, groups=groups, count=count)
+    check = staticmethod(check)
 
     @property
     def skipped(self) -> int:
@@ -213,12 +203,7 @@ class NoiseScaleMeter:
         """Stop measuring and leave the model as it was; what was measured can still be read."""
         self.probe.detach()
 
-    def __enter__(self) -> NoiseScaleMeter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
     def __str__(self) -> str:
@@ -233,15 +218,8 @@ class NoiseScaleMeter:
             for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
                 averages.add(round(step[name].sizes.big), signal, noise)
 
-    def _parts(self, by: str, geometry: str) -> dict[str, list[int]]:
-        """Positions in the moments' vectors of every part."""
-        probe = self.probe
-        parts: dict[str, list[int]] = {}
-        for place, index in enumerate(probe.indices(geometry)):
-            parts.setdefault(self._part(by, index), []).append(place)
-        return parts
-
     def _part(self, by: str, index: int) -> str:
+        """Name of what a parameter tensor is counted to."""
         name = self.probe.names[index]
         if by == "parameter":
             return name

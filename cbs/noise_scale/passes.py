@@ -15,6 +15,15 @@ from cbs.errors import ConfigError
 CountExamples = Callable[[tuple[Any, ...], dict[str, Any]], int]
 """Number of examples in the arguments ``(args, kwargs)`` of a forward pass."""
 
+TWO_FORWARD = (
+    "two forward passes under one backward pass: the noise scale cannot tell whether they hold the same examples; "
+    "make them one, or say with count= how many examples both together have; evaluate under torch.no_grad()"
+)
+TWO_BACKWARD = (
+    "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "
+    "or add the losses"
+)
+
 
 def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """First dimension of the first tensor among the arguments.

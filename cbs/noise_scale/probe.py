@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.geometries.base import Statistics, scale_
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
-from cbs.noise_scale.norms import norms
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
@@ -36,24 +34,17 @@ COMPILED_WITHOUT = (AUTO, SPLIT, "per_example", "norm_layers")
 """Sources that look into layers, which compiled code does not call."""
 
 
-class Probe:
+class Probe(AbstractContextManager["Probe"]):
     """Measures both moments of every step of a training loop.
 
     Between the last backward pass of a step and anything that changes gradients (unscaling, clipping, the optimizer's
-    step), call :meth:`step`.
+    step), call :meth:`step`. Arguments are those of :class:`~cbs.noise_scale.meter.NoiseScaleMeter`, and
 
     Args:
-        model: what is called in the training loop.
-        optimizer: needed by geometries that belong to one.
-        source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"`` for ``split`` where every layer of the
-            model can be watched, ``accumulation`` where not, as the model or its first step shows, and ``replicas`` for
-            sharded models.
+        source: ``"auto"`` is ``split`` where every layer of the model can be watched, ``accumulation`` where not, as
+            the model or its first step shows, and ``replicas`` for sharded models.
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, or ``package.module:class`` of your own;
             ``"matched"`` for that of the optimizer, ``"all"`` for all that suit it.
-        groups: groups a backward pass is split into, for sources that split.
-        every: measure one step in that many, beginning with the first; the others run as if nothing was attached.
-        count: number of examples of a forward pass, from its arguments; the first dimension of the first tensor by
-            default.
 
     Attributes:
         parameters: the trainable parameter tensors, in the order of :attr:`Moments.indices`.
@@ -82,10 +73,9 @@ class Probe:
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not trainable:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
-        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 2:
-            raise ConfigError(f"groups must be a whole number of at least 2, got {groups}")
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ConfigError(f"every must be a whole number of steps of at least 1, got {every}")
+        for what, value, least in (("groups", groups, 2), ("every", every, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
         self.parameters = list(trainable.values())
         names = _resolve(geometries, self.parameters, optimizer)
@@ -102,18 +92,14 @@ class Probe:
             if source not in (AUTO, REPLICAS):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
-        if any("_orig_mod." in name for name in trainable) and source in COMPILED_WITHOUT:
-            why = "layers of a compiled model cannot be watched"
+        try:
+            if any("_orig_mod." in name for name in trainable) and source in COMPILED_WITHOUT:
+                raise ConfigError(f"layers of a compiled model cannot be watched; use the source {FALLBACK!r}")
+            self._watch(SPLIT if source == AUTO else source)
+        except ConfigError as error:
             if source != AUTO:
-                raise ConfigError(f"{why}; use the source {FALLBACK!r}")
-            self._watch(FALLBACK, why)
-        elif source == AUTO:
-            try:
-                self._watch(SPLIT)
-            except ConfigError as error:
-                self._watch(FALLBACK, str(error))
-        else:
-            self._watch(source)
+                raise
+            self._watch(FALLBACK, str(error))
         self._ranks = self._source.ranks or data_parallel_groups(model)
         self._guard = None if self._ranks else refuse_hidden_wrapper(model)
 
@@ -131,11 +117,7 @@ class Probe:
         self._indices = [tuple(index for index in watched if geometry.covers(index)) for geometry in self.geometries]
 
     def fall_back(self, why: str) -> None:
-        """Measure with ``accumulation`` from now on.
-
-        Args:
-            why: the model needs it.
-        """
+        """Measure with ``accumulation`` from now on, because of ``why``."""
         self._source.detach()
         self._watch(FALLBACK, why)
 
@@ -164,21 +146,21 @@ class Probe:
             ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes found.
         """
         watching, sample = self.watching, self._source.sample
-        failure: ConfigError | None = None
+        failure, small = None, None
         try:
             small = self._source.collect()
         except ConfigError as error:
             failure = error
         if watching and self._may_fall_back:
             failure = self._agree(failure)
+        if failure is not None and self._may_fall_back:
+            self.fall_back(str(failure))
+            watching, failure = False, None
+        self.start_at(self._step + 1)
         if failure is not None:
             sample.forget()
-            if not self._may_fall_back:
-                self.start_at(self._step + 1)
-                raise failure
-            self.fall_back(str(failure))
-        self.start_at(self._step + 1)
-        if failure is not None or not watching:
+            raise failure
+        if not watching:
             return {}
         if small is None:
             return None
@@ -189,9 +171,8 @@ class Probe:
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
-            if sizes.groups < 2:
-                signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
-            else:
+            signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
+            if sizes.groups > 1:
                 whole = self._whole(geometry, indices)
                 if loss_scale != 1.0:
                     scale_(statistics, loss_scale**-2)
@@ -230,12 +211,7 @@ class Probe:
         finally:
             self._source.attach()
 
-    def __enter__(self) -> Probe:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
     def _agree(self, failure: ConfigError | None) -> ConfigError | None:
@@ -249,16 +225,20 @@ class Probe:
 
     def _whole(self, geometry: Geometry, indices: Sequence[int]) -> Statistics:
         """T of the whole step's gradients."""
-        gradients = {index: self._gradient(index) for index in indices}
+        gradients = {}
+        for index in indices:
+            gradient = self.parameters[index].grad
+            gradients[index] = torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
         if geometry.norms_suffice and not self._sharded:
-            return torch.stack(norms(gradients.values())).square()
+            return _squared_norms(list(gradients.values()))
         return whole_statistics(geometry, gradients)
 
-    def _gradient(self, index: int) -> Tensor:
-        gradient = self.parameters[index].grad
-        if gradient is None:
-            return torch.zeros_like(self.parameters[index])
-        return gradient.detach() if gradient.requires_grad else gradient
+
+def _squared_norms(tensors: list[Tensor]) -> Tensor:
+    """One vector, in float32 or better, by one call for all."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype)).square()
 
 
 def _resolve(

@@ -10,8 +10,9 @@ and sign and spectral descent have the lower bound (Naganuma et al., arXiv 2602.
 .. math:: \kappa = (1 - \sqrt{\mathcal B/B})^2, \qquad \eta/\eta_{max} = 1 - \sqrt{\mathcal B/B},
 
 both 0 up to :math:`B = \mathcal B`, where it promises nothing. The first belongs to geometries of ``exponent`` 1, the
-second to those of ``exponent`` 2. Noise scales and batch sizes are in examples, numbers or arrays; a noise scale that
-is NaN or negative, as estimates can be, gives NaN.
+second to those of ``exponent`` 2. That bound promises most progress per example, a quarter of the best step's, at
+:math:`B = 4\mathcal B`; in the first model smaller batches always use examples better. Noise scales and batch sizes are
+in examples, numbers or arrays; a noise scale that is NaN or negative, as estimates can be, gives NaN.
 """
 
 from __future__ import annotations
@@ -79,48 +80,6 @@ def batch_size_for_noise(tolerance: ArrayLike, noise_scale: ArrayLike) -> np.nda
         ConfigError: if the tolerance is outside its domain.
     """
     return _valid(noise_scale) / _open_unit(tolerance, "tolerance theta") ** 2
-
-
-def batch_size_of_best_examples(noise_scale: ArrayLike) -> np.ndarray:
-    r""":math:`4\mathcal B`, where the bound for exponent 2 promises most progress per example: a quarter per step.
-
-    For exponent 1 there is none: smaller batches always use examples better.
-    """
-    return 4.0 * _valid(noise_scale)
-
-
-def batch_size_of_inflection(noise_scale: ArrayLike) -> np.ndarray:
-    r""":math:`\tfrac{16}{9}\mathcal B`, from where on the bound for exponent 2 gains less and less with the batch size.
-
-    For exponent 1 that is so from the smallest batch on.
-    """
-    return 16.0 / 9.0 * _valid(noise_scale)
-
-
-def correct_for_batch_size(noise_scale: ArrayLike, simple_noise_scale: ArrayLike, batch_size: ArrayLike) -> np.ndarray:
-    r"""A noise scale of exponent 2 without most of what it reads too low at batch size B.
-
-    Its signal is the norm of a noisy gradient g instead of the true G. In the Euclidean norm the excess is known,
-    :math:`E|g|^2/|G|^2 = 1 + B_{simple}/B`, and if g and G have the same ratio of norms, :math:`\|g\|/|g| = \|G\|/|G|`,
-    it is the same here:
-
-    .. math:: \mathcal B \approx \mathcal B_{measured} (1 + B_{simple}/B).
-
-    Exact for ``l1`` if gradient entries are Gaussian with one ratio of signal to noise, and for any noise as B grows.
-    Where the true gradient is sparser than the noise, or of lower rank, as always for ``nuclear``, too little is
-    corrected. On a small GPT at 1/3 to 100 times :math:`B_{simple}`, ``l1`` read 0.23 to 1.06 of the truth before and
-    0.78 to 1.09 after, ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy quadratic, where few of 4096
-    coordinates hold the signal, ``l1`` at five times :math:`B_{simple}` read 0.18 before and no more than 0.21 after.
-
-    Args:
-        noise_scale: mean noise over mean signal, squared.
-        simple_noise_scale: in geometry ``l2``, of the same steps.
-        batch_size: of these steps.
-
-    Raises:
-        ConfigError: if a batch size is not positive.
-    """
-    return _valid(noise_scale) * (1.0 + _valid(simple_noise_scale) / _positive(batch_size))
 
 
 def _valid(noise_scale: ArrayLike) -> np.ndarray:

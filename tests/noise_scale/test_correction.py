@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cbs.noise_scale.correction import corrected, product_ends
+from cbs.noise_scale.correction import corrected, correction, product_ends
 from cbs.noise_scale.estimate import Estimate
-from cbs.noise_scale.rules import correct_for_batch_size
 
 SIMPLE = Estimate(
     value=40.0, low=30.0, high=60.0, confidence=0.95, signal=1.0, noise=40.0, steps=100, examples=6400, note=""
@@ -46,13 +45,19 @@ def test_an_open_end_stays_open() -> None:
 
 def test_the_value_is_that_of_the_rule() -> None:
     found = corrected(L1, SIMPLE, 64)
-    assert found.value == pytest.approx(float(correct_for_batch_size(50.0, 40.0, 64)))
+    assert found.value == pytest.approx(50.0 * (1 + 40.0 / 64))
     assert found.low is not None
     assert found.high is not None
     assert found.low < found.value < found.high
     # no narrower than either part alone
     assert found.value / found.low >= 50 / 45
     assert found.high / found.value >= (1 + 60 / 64) / (1 + 40 / 64)
+
+
+def test_correction_fades_with_the_batch_size() -> None:
+    factors = [correction(30.0, (20.0, None), batch_size) for batch_size in (3.0, 30.0, 3e9)]
+    assert [factor for factor, _ in factors] == pytest.approx([11.0, 2.0, 1.0])
+    assert [ends for _, ends in factors][:1] == [(pytest.approx(1 + 20 / 3), None)]
 
 
 def test_large_batches_need_no_correction() -> None:

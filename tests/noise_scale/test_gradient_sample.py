@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
@@ -144,3 +147,23 @@ def test_a_hook_behind_ours_is_seen() -> None:
     backward(net)
     with pytest.raises(ConfigError, match="is 2 times what"):
         noise_scale.step()
+
+
+def test_gradients_that_a_communication_hook_compresses_are_refused() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        net = DistributedDataParallel(nn.Linear(32, 32))
+        compressing = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+        net.register_comm_hook(compressing, powerSGD_hook.powerSGD_hook)
+        with NoiseScaleMeter(net, source="replicas") as meter:
+            for step in range(2):
+                net.zero_grad()
+                for _ in range(2):
+                    (net(torch.randn(16, 32)).square().mean() / 2).backward()
+                if step == 0:  # not compressed yet
+                    meter.step()
+            with pytest.raises(ConfigError, match=r"not what the backward passes of the step add up to.*hook"):
+                meter.step()
+    finally:
+        dist.destroy_process_group()

@@ -11,9 +11,6 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.rules import (
     batch_size_for_noise,
     batch_size_for_progress,
-    batch_size_of_best_examples,
-    batch_size_of_inflection,
-    correct_for_batch_size,
     learning_rate_share,
     progress,
 )
@@ -27,8 +24,6 @@ def test_values_of_the_paper() -> None:
     assert progress(400.0, 100.0, exponent=2) == pytest.approx(0.25)
     assert batch_size_for_progress(0.5, 1.0, exponent=2) == pytest.approx(11.66, abs=0.005)
     assert batch_size_for_progress(0.5, 1.0, exponent=1) == pytest.approx(1.0)
-    assert batch_size_of_inflection(9.0) == pytest.approx(16.0)
-    assert batch_size_of_best_examples(9.0) == pytest.approx(36.0)
 
 
 @EXPONENTS
@@ -51,13 +46,10 @@ def test_exponent_one_is_the_hyperbola() -> None:
     np.testing.assert_allclose(learning_rate_share(sizes, 30.0, exponent=1), speed(sizes, 30.0))
 
 
-def test_special_batch_sizes_are_where_the_bound_bends_and_peaks() -> None:
+def test_the_bound_promises_most_per_example_at_four_times_the_noise_scale() -> None:
     sizes = np.linspace(1.001, 8.0, 700_000)
-    bound = progress(sizes, 1.0, exponent=2)
-    # the grid is 1e-5 wide; second differences of rounded values are good to a percent of the place they vanish
-    assert sizes[np.argmax(bound / sizes)] == pytest.approx(float(batch_size_of_best_examples(1.0)), rel=1e-3)
-    slope = np.gradient(bound, sizes)
-    assert sizes[np.argmax(slope)] == pytest.approx(float(batch_size_of_inflection(1.0)), rel=1e-2)
+    # the grid is 1e-5 wide, and the top is flat
+    assert sizes[np.argmax(progress(sizes, 1.0, exponent=2) / sizes)] == pytest.approx(4.0, rel=1e-3)
 
 
 @EXPONENTS
@@ -77,19 +69,11 @@ def test_an_undefined_noise_scale_gives_nan(undefined: float) -> None:
         batch_size_for_noise(0.5, undefined),
         batch_size_for_progress(0.5, undefined, exponent=1),
         batch_size_for_progress(0.5, undefined, exponent=2),
-        batch_size_of_best_examples(undefined),
-        batch_size_of_inflection(undefined),
         progress(8, undefined, exponent=1),
         progress(8, undefined, exponent=2),
-        correct_for_batch_size(undefined, 10.0, 8),
-        correct_for_batch_size(10.0, undefined, 8),
     ):
         assert np.isnan(value)
     assert np.isnan(progress(8, [undefined, 1.0], exponent=2)).tolist() == [True, False]
-
-
-def test_correction_fades_with_the_batch_size() -> None:
-    np.testing.assert_allclose(correct_for_batch_size(10.0, 30.0, [3.0, 30.0, 3e9]), [110.0, 20.0, 10.0])
 
 
 def test_values_outside_their_domain_are_refused() -> None:
@@ -101,7 +85,5 @@ def test_values_outside_their_domain_are_refused() -> None:
     for bad in (0, -4, math.nan):
         with pytest.raises(ConfigError, match="batch size must be positive"):
             progress(bad, 1.0, exponent=1)
-        with pytest.raises(ConfigError, match="batch size must be positive"):
-            correct_for_batch_size(1.0, 1.0, bad)
     with pytest.raises(ConfigError, match="exponent 1 or 2, got 3"):
         learning_rate_share(1, 1.0, exponent=3)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
+from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
-from cbs.noise_scale.layers.shared import Copies, Shared
+from cbs.noise_scale.layers.shared import Shared
 
 
 @LAYERS.register("by_group")
@@ -41,94 +38,73 @@ class ByGroup(Layer):
         return tuple(name for name, _ in module.named_parameters())
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
-        own = [self.module.get_parameter(name) for name in self.watched]
-        if any(here is not mine for here, mine in zip(own, self.parameters, strict=True)):
-            return self.original(*args, **kwargs)
         current = self._latest = self.recorder.enter(self.name)
-        if current is None:
+        if current is None or self.sharing.places() is None:
             return self.original(*args, **kwargs)
-        if not self._splits(current, args, kwargs):
+        split = self._split(current, args, kwargs)
+        if split is None:
             self.recorder.fail(
-                ConfigError(
-                    f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
-                    "batches of sequences that are not packed, or use the source 'accumulation'"
-                )
+                f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
+                "batches of sequences that are not packed, or use the source 'accumulation'"
             )
             return self.original(*args, **kwargs)
         current.count(self.watched.values())
-        copies = [
-            Copies.apply(parameter, self, current, index)  # type: ignore[no-untyped-call]
-            for parameter, index in zip(self.parameters, self.watched.values(), strict=True)
-        ]
-        return self._call(current, copies, args, kwargs)
+        return self._call(current, self.sharing.shared(current), *split)
 
     def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args if self.module.batch_first else transposed(args)
 
     def unwatched(self, *args: Any, **kwargs: Any) -> Any:
         draws = self.module.training and self.module.dropout
-        if not draws or self._latest is None or not self._splits(self._latest, args, kwargs):
+        split = self._split(self._latest, args, kwargs) if draws and self._latest else None
+        if split is None or self._latest is None:
             return self.original(*args, **kwargs)
         # A pass that is run once more to compare has to draw the same random numbers.
-        return self._call(self._latest, None, args, kwargs)
+        return self._call(self._latest, [], *split)
 
-    def _call(self, current: Pass, copies: list[Tensor] | None, args: Any, kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs).arguments
-        names = [f"layer.{name}" for name in self.watched]
-        tensors, structure = tree_flatten(bound)
-        dims = [dim for name, value in bound.items() for dim in self._dims(name, value)]
+    def _call(self, current: Pass, shared: list[Shared], of_examples: dict[str, Any], others: dict[str, Any]) -> Any:
+        """The output of the module when it runs on every group."""
+        tensors, structure = tree_flatten(of_examples)
+        names = [f"layer.{name}" for name in self.watched][: len(shared)]
 
         def call(values: Any) -> Any:
             arguments = tree_unflatten(list(values[: len(tensors)]), structure)
-            parameters = dict(zip(names, values[len(tensors) :], strict=True)) if copies else {}
-            return functional_call(self._inside, parameters, (), arguments, tie_weights=False)
+            arguments = others | {name: self._turned(name, value) for name, value in arguments.items()}
+            parameters = dict(zip(names, values[len(tensors) :], strict=True))
+            return self._turned("", functional_call(self._inside, parameters, (), arguments, tie_weights=False))
 
-        values = [*tensors, *self.parameters] if copies else tensors
-        found, before = [], 0
-        for run in current.runs:
-            parts: list[Tensor | None] = []
-            for tensor, dim in zip(tensors, dims, strict=True):
-                if dim is None:
-                    parts.append(None)
-                    continue
-                each = tensor.shape[dim] // current.examples
-                rows = tensor.narrow(dim, run.start * each, run.groups * run.size * each)
-                parts.append(rows.unflatten(dim, (run.groups, run.size * each)).movedim(dim, 0))
-            parts += [copy[before : before + run.groups] for copy in copies or ()]
-            found.append(tree_flatten(mapped(call, values, parts, run.groups, FEW_GROUPS)))
-            before += run.groups
-        outputs: list[Tensor | None] = []
-        for place, leaves in enumerate(zip(*(leaves for leaves, _ in found), strict=True)):
-            recurrent = isinstance(self.module, nn.RNNBase)
-            dim = int(recurrent if place else not self.module.batch_first)
-            if leaves[0] is None:
-                outputs.append(None)
-            else:
-                outputs.append(torch.cat([leaf.movedim(0, dim).flatten(dim, dim + 1) for leaf in leaves], dim))
-        return tree_unflatten(outputs, found[0][1])
+        values = [*tensors, *self.parameters[: len(shared)]]
+        copies = [None] * len(tensors) + [entry.copies for entry in shared]
+        return self._turned("", by_run(call, values, copies, current, tensors[0].shape[0]))
 
-    def _splits(self, current: Pass, args: Any, kwargs: Any) -> bool:
-        """Whether it is known which rows belong to which example."""
+    def _split(self, current: Pass, args: Any, kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Arguments with examples, first, and the others; ``None`` where it is not known which rows belong to which."""
         bound = self._signature.bind(*args, **kwargs).arguments
         first = next(iter(bound.values()))
         if not (isinstance(first, Tensor) and first.ndim == 3) or isinstance(first, Shared):
-            return False
-        return all(
-            tensor.shape[dim] % current.examples == 0
+            return None
+        rows = self.examples_first((first,))[0].shape[0]
+        others = {
+            name: value
             for name, value in bound.items()
-            for tensor, dim in zip(tree_flatten(value)[0], self._dims(name, value), strict=True)
-            if dim is not None
-        )
+            if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+            or (name == "attn_mask" and value.ndim == 2)
+        }
+        own = {name: self._turned(name, value, rows) for name, value in bound.items() if name not in others}
+        fits = rows % current.examples == 0 and all(leaf.shape[0] == rows for leaf in tree_leaves(own))
+        return (own, others) if fits else None
 
-    def _dims(self, name: str, value: Any) -> Iterable[int | None]:
-        """Dimension of the examples in every leaf of an argument."""
-        for leaf in tree_flatten(value)[0]:
-            if not isinstance(leaf, Tensor) or (name == "attn_mask" and leaf.ndim == 2):
-                yield None
-            else:
-                yield (
-                    0 if name in ("attn_mask", "key_padding_mask") else int(name == "hx" or not self.module.batch_first)
-                )
+    def _turned(self, name: str, value: Any, rows: int | None = None) -> Any:
+        """An argument, or without a name the output, with its examples first; so turned twice, as the module has it."""
+        if name == "attn_mask":  # one per head of an example
+            return value.flatten(0, 1) if rows is None else value.unflatten(0, (rows, -1))
+        leaves, structure = tree_flatten(value)
+        for place, leaf in enumerate(leaves):
+            states = name == "hx" or (not name and place and isinstance(self.module, nn.RNNBase))
+            weights = name == "key_padding_mask" or (not name and place)
+            if isinstance(leaf, Tensor) and (states or not (weights or self.module.batch_first)):
+                leaves[place] = leaf.transpose(0, 1)
+        return tree_unflatten(leaves, structure)
 
 
 def transposed(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -33,26 +33,23 @@ class Completeness:
         # A reference to the gradient would keep autograd from moving it into .grad.
         self._returned.setdefault(index, []).append(gradient.data_ptr() if index in self._complete else gradient)
 
-    def check(self, index: int, gradient: Tensor) -> None:
-        """Compare the gradient that a backward pass found.
-
-        Raises:
-            ConfigError: if it differs, because the parameter is used elsewhere, too, or a hook changes its gradient.
-        """
+    def check(self, index: int, gradient: Tensor) -> ConfigError | None:
+        """The error if the gradient that a backward pass found is another one, because the parameter is used elsewhere,
+        too, or a hook changes its gradient."""
         returned = self._returned.pop(index, [])
-        if len(returned) == 1 and index in self._complete and returned[0] == gradient.data_ptr():
-            return
+        known = index in self._complete
+        if known and len(returned) == 1 and returned[0] == gradient.data_ptr():
+            return None
         tensors = [tensor for tensor in returned if isinstance(tensor, Tensor)]
-        if len(returned) > 1 and not tensors:
-            return
-        if not bool(gradient.isfinite().all()):
-            return
+        if (known and len(returned) > 1) or not bool(gradient.isfinite().all()):
+            return None
         if not tensors or not _agree(gradient, tensors):
-            raise ConfigError(
+            return ConfigError(
                 f"the gradient of {self._names[index]!r} is not what its layer contributes to it: it is used outside "
                 "the layer, or a hook changes its gradient; use the source 'accumulation'"
             )
         self._complete.add(index)
+        return None
 
 
 def _agree(gradient: Tensor, tensors: Sequence[Tensor]) -> bool:

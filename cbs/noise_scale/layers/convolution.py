@@ -10,7 +10,7 @@ from torch.nn.functional import pad, unfold
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
 
@@ -100,9 +100,7 @@ class Convolution(Layer):
         output = self.module._conv_forward(input, self.value("weight"), self.value("bias"))
         return output, (cast(input, output.dtype),)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
             found["weight"] = ConvolutionWeight(self.module, groups, saved[0], gradient)

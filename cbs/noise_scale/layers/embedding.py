@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Found, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.scratch import Scratch
-from cbs.noise_scale.layers.shared import are_places, with_shared_parameters
+from cbs.noise_scale.layers.shared import are_places
 
 DENSE_ADVANTAGE = 4
 """Rows of tables that may be written per row looked up, before sorting the lookups is the cheaper way."""
@@ -117,12 +117,10 @@ class Embedding(Layer):
             if input.shape not in self._places:
                 self._places[input.shape] = are_places(input, current.examples)
             if self._places[input.shape]:
-                return with_shared_parameters(self, input)  # type: ignore[no-any-return]
+                return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         return super().watch(input)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
         if self.module.padding_idx is not None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.shared import with_shared_parameters
+
+MIXES = "mixes the examples of a batch, so that a group has no gradient of its own"
 
 
 @LAYERS.register("fallback")
@@ -18,4 +22,29 @@ class Fallback(Layer):
     """
 
     def watch(self, *args: Any, **kwargs: Any) -> Any:
-        return with_shared_parameters(self, *args, **kwargs)
+        return self.sharing.run(self.original, *args, **kwargs)
+
+
+@LAYERS.register("batch_norm")
+class BatchNorm(Fallback):
+    """Watches batch normalisation in evaluation mode, with or without parameters."""
+
+    types = (_BatchNorm, nn.SyncBatchNorm)
+    alone = True
+
+    @classmethod
+    def names_of(cls, module: nn.Module) -> tuple[str, ...]:
+        return tuple(module._parameters)
+
+    @classmethod
+    def refuse(cls, module: nn.Module) -> str | None:
+        return MIXES if module.training or module.running_mean is None else None
+
+    def watch(self, input: Tensor) -> Any:
+        if self.refuse(self.module):
+            self.recorder.fail(
+                f"layer {self.name!r} ({type(self.module).__name__}) is in training mode now, where it {MIXES}; "
+                "use the source 'accumulation'"
+            )
+            return self.original(input)
+        return super().watch(input)

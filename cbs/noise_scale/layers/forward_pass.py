@@ -1,14 +1,46 @@
-"""What is known of one forward pass, and of the passes that follow it."""
+"""What is known of one forward pass, of its groups and of the passes that follow it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
-from cbs.noise_scale.layers.groups import Run
+
+
+class Run(NamedTuple):
+    """Neighbouring groups of equal size.
+
+    Attributes:
+        start: first example.
+        groups: number of groups.
+        size: examples per group.
+    """
+
+    start: int
+    groups: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """One past the last example."""
+        return self.start + self.groups * self.size
+
+
+def split_examples(examples: int, groups: int) -> tuple[Run, ...]:
+    """Split neighbouring examples into groups whose sizes differ by at most one, larger groups first.
+
+    Args:
+        examples: examples of a forward pass, at least 1.
+        groups: wanted number of groups; one per example where there are fewer examples.
+    """
+    groups = min(groups, examples)
+    size, larger = divmod(examples, groups)
+    smaller = Run(larger * (size + 1), groups - larger, size)
+    return (Run(0, larger, size + 1), smaller) if larger else (smaller,)
 
 
 class Pass:

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cbs.errors import ConfigError
-from cbs.noise_scale.layers.contribution import Contribution
+from cbs.noise_scale.layers.contribution import Contribution, Found
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
-from cbs.noise_scale.layers.shared import Shared, Sharing, with_shared_parameters
+from cbs.noise_scale.layers.shared import Shared, Sharing
 
 
 class Layer:
@@ -50,8 +49,8 @@ class Layer:
         self.watched = watched
         self.recorder = recorder
         self.original = module.forward
-        self.parameters = [module.get_parameter(attribute) for attribute in watched]
-        self.sharing = Sharing()
+        self.sharing = Sharing(name, module, watched, recorder)
+        self.parameters = self.sharing.parameters
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
@@ -67,9 +66,7 @@ class Layer:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor | None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         """Contributions to every watched parameter, by attribute name.
 
         Args:
@@ -86,13 +83,6 @@ class Layer:
         """A parameter for use in :meth:`run`."""
         parameter = self.module._parameters[attribute]
         return parameter.detach() if attribute in self.watched else parameter  # type: ignore[union-attr]
-
-    def mixed_up(self, rows: int, examples: int) -> ConfigError:
-        """The error for an output of which it is not clear what belongs to which example."""
-        return ConfigError(
-            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for {examples} "
-            "examples; put examples first (batch_first=True), or use the source 'accumulation'"
-        )
 
     def install(self, active: Callable[[], bool] = lambda: True) -> None:
         """Take the place of the module's ``forward``, for forward passes that begin while ``active()``."""
@@ -128,16 +118,12 @@ class Layer:
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
         if isinstance(input, Shared):
-            return with_shared_parameters(self, input)  # type: ignore[no-any-return]
-        own = self.module._parameters
-        for attribute, parameter in zip(self.watched, self.parameters, strict=True):
-            if own.get(attribute) is not parameter:
-                return self.original(input)
+            return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         current = self.recorder.enter(self.name)
-        if current is None:
+        if current is None or self.sharing.places() is None:
             return self.original(input)
         if input.ndim and input.shape[0] == 1 < current.examples:
-            return with_shared_parameters(self, input)  # type: ignore[no-any-return]
+            return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         current.count(self.watched.values())
         if self.whole:
             return _tap(input, None, self, current, *self.parameters)
@@ -160,42 +146,36 @@ class Layer:
         if rows != current.examples:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
-                recorder.fail(self.mixed_up(rows, current.examples))
+                recorder.fail(
+                    f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for "
+                    f"{current.examples} examples; put examples first (batch_first=True), or use the source "
+                    "'accumulation'"
+                )
         if recorder.failure is not None:
             whole, inputs = self.contributions(1, saved, gradient)
             gradients = [
                 whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
             ]
             return (gradient if inputs is None else inputs), None, None, None, *gradients
-        if len(current.runs) > 1:
-            found, inputs = self._by_run(current, saved, gradient)
-        else:
-            first, inputs = self.contributions(current.runs[0].groups, saved, gradient)
-            found = [first]
-        if inputs is None:
-            inputs = gradient
+        found, inputs = self._by_run(current, saved, gradient)
         gradients = [
             recorder.take(current, index, [contributions[attribute] for contributions in found])
             for attribute, index in self.watched.items()
         ]
-        return inputs, None, None, None, *gradients
+        return (gradient if inputs is None else inputs), None, None, None, *gradients
 
     def _by_run(
         self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor
     ) -> tuple[list[dict[str, Contribution]], Tensor | None]:
-        per_example = gradient.shape[0] // current.examples
-        found, inputs = [], []
-        for run in current.runs:
-            part = slice(run.start * per_example, run.stop * per_example)
-            here = gradient[part]
-            values = tuple(tensor[part] for tensor in saved)
-            contributions, input_gradient = self.contributions(run.groups, values, here)
-            found.append(contributions)
-            if input_gradient is not None:
-                inputs.append(input_gradient)
-        if not inputs:
-            return found, None
-        return found, torch.cat(inputs)
+        if len(current.runs) == 1:
+            contributions, inputs = self.contributions(current.runs[0].groups, saved, gradient)
+            return [contributions], inputs
+        each = gradient.shape[0] // current.examples
+        sizes = [run.groups * run.size * each for run in current.runs]
+        parts = zip(current.runs, gradient.split(sizes), *(tensor.split(sizes) for tensor in saved), strict=True)
+        results = [self.contributions(run.groups, tuple(values), here) for run, here, *values in parts]
+        whole = [inputs for _, inputs in results if inputs is not None]
+        return [contributions for contributions, _ in results], torch.cat(whole) if whole else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
@@ -207,9 +187,7 @@ class Layer:
 
 @torch.compiler.disable
 def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-    layer.recorder.fail(
-        ConfigError(f"layer {layer.name!r} is called from compiled code; use the source 'accumulation'")
-    )
+    layer.recorder.fail(f"layer {layer.name!r} is called from compiled code; use the source 'accumulation'")
     return layer.original(*args, **kwargs)
 
 

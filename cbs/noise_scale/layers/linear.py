@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import (
-    Contribution,
-    Dense,
-    Products,
-    accumulator,
-    cast,
-    sum_of_products,
-)
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, cast, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.scratch import Scratch
 
@@ -76,18 +69,19 @@ class Linear(Layer):
 
     types: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.Linear,)
     names = ("weight", "bias")
+    transposed = False
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output = linear(input, self.value("weight"), self.value("bias"))  # type: ignore[arg-type]
+        weight: Any = self.value("weight")
+        output = linear(input, weight.t() if self.transposed else weight, self.value("bias"))
         return output, (cast(input, output.dtype),)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
-            found["weight"] = LinearWeight(saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients)
+            sides = saved[0].reshape(groups, -1, saved[0].shape[-1]), gradients
+            found["weight"] = LinearWeight(*(sides[::-1] if self.transposed else sides))
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
         return found, None
@@ -98,16 +92,4 @@ class TransposedLinear(Linear):
     """Watches the linear layer of GPT-2 in transformers, whose weight is ``[in, out]``."""
 
     types = ("transformers.pytorch_utils.Conv1D",)
-
-    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output = linear(input, self.value("weight").t(), self.value("bias"))  # type: ignore[union-attr, arg-type]
-        return output, (cast(input, output.dtype),)
-
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
-        found, _ = super().contributions(groups, saved, gradient)
-        weight = found.get("weight")
-        if isinstance(weight, LinearWeight):
-            found["weight"] = LinearWeight(weight.gradients, weight.inputs)
-        return found, None
+    transposed = True

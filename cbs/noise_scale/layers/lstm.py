@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import transposed
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.layers.shared import Shared
 
 GATES = 4
 """Input, forget, cell and output, in the order of torch's weights."""
@@ -31,7 +31,6 @@ class Direction(Layer):
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder, suffix: str) -> None:
         super().__init__(module, name, watched, recorder)
-        self.original = self._plain
         self._suffix = suffix
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -56,9 +55,7 @@ class Direction(Layer):
         saved = (cast(x, gates.dtype), *(part.transpose(0, 1) for part in (previous, gates, cells, tanh_c)))
         return states.transpose(0, 1), saved
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         names = self._names()
         weights = [self.value(name).to(gradient.dtype) for name in names[:2]]  # type: ignore[union-attr]
         x, previous, gates, cells, tanh_c = (part.transpose(0, 1) for part in saved)
@@ -78,16 +75,9 @@ class Direction(Layer):
         d_x = (through @ weights[0]).transpose(0, 1).flatten(1)
         return found, torch.cat([d_x, through[0] @ weights[1], d_c], 1)
 
-    def _plain(self, input: Tensor) -> Tensor:
-        """The output as torch has it."""
-        x, h, c = self._unpack(input)
-        weights = [self.module._parameters[name] for name in self._names()]
-        output, _, last = torch.lstm(x, (h[None], c[None]), weights, self.module.bias, 1, 0.0, True, False, True)
-        return torch.cat([output, last.transpose(0, 1)], 1)
-
     def _names(self) -> list[str]:
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.module.bias else 2]
-        return [f"{kind}_{self._suffix}" for kind in kinds]
+        return [kind + self._suffix for kind in kinds]
 
     def _unpack(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.module.hidden_size
@@ -129,11 +119,12 @@ class LSTM(Layer):
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
         super().__init__(module, name, watched, recorder)
-        self._directions = []
+        self._depths: list[list[Direction]] = []
         for depth in range(self.module.num_layers):
-            for suffix in (f"l{depth}", f"l{depth}_reverse")[: 2 if self.module.bidirectional else 1]:
-                own = {key: index for key, index in watched.items() if key.partition("_l")[2] == suffix[1:]}
-                self._directions.append(Direction(module, name, own, recorder, suffix))
+            suffixes = (f"_l{depth}", f"_l{depth}_reverse")[: 1 + self.module.bidirectional]
+            own = [{key: index for key, index in watched.items() if key.endswith(suffix)} for suffix in suffixes]
+            pairs = zip(own, suffixes, strict=True)
+            self._depths.append([Direction(module, name, some, recorder, suffix) for some, suffix in pairs])
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
@@ -144,34 +135,30 @@ class LSTM(Layer):
 
     def watch(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         module = self.module
-        own = module._parameters
-        if any(own.get(key) is not mine for key, mine in zip(self.watched, self.parameters, strict=True)):
+        current = self.recorder.enter(self.name)
+        if current is None or self.sharing.places() is None:
             return self.original(input, hx)
-        if not isinstance(input, Tensor) or input.ndim != 3:
+        (x,) = self.examples_first((input,))
+        known = isinstance(x, Tensor) and x.ndim == 3 and not isinstance(x, Shared)
+        if not known or x.shape[0] == 1 < current.examples:
             self.recorder.fail(
-                ConfigError(
-                    f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
-                    "use the source 'accumulation'"
-                )
+                f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
+                "use the source 'accumulation'"
             )
             return self.original(input, hx)
-        x = input if module.batch_first else input.transpose(0, 1)
         if hx is None:
-            zeros = x.new_zeros(len(self._directions), len(x), module.hidden_size)
+            zeros = x.new_zeros(sum(map(len, self._depths)), len(x), module.hidden_size)
             hx = zeros, zeros
         last: list[Tensor] = []
-        ways = 2 if module.bidirectional else 1
-        for depth in range(module.num_layers):
+        for depth, directions in enumerate(self._depths, 1):
             outputs = []
-            for way in range(ways):
-                place = ways * depth + way
+            for way, direction in enumerate(directions):
                 sequence = x.flip(1) if way else x
-                packed = torch.cat([sequence.flatten(1), hx[0][place], hx[1][place]], 1)
-                states = self._directions[place].watch(packed)
+                states = direction.watch(torch.cat([sequence.flatten(1), *(part[len(last)] for part in hx)], 1))
                 last.append(states[:, -2:])
                 outputs.append(states[:, :-1].flip(1) if way else states[:, :-1])
-            x = torch.cat(outputs, 2) if ways > 1 else outputs[0]
-            if module.dropout and depth < module.num_layers - 1:
+            x = torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0]
+            if module.dropout and depth < module.num_layers:
                 x = dropout(x, module.dropout, module.training)
         h, c = torch.stack(last).unbind(2)
         return x if module.batch_first else x.transpose(0, 1), (h, c)

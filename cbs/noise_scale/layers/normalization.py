@@ -9,23 +9,66 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, cast
+from cbs.noise_scale.layers.contribution import Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 
 FUSED_NUMEL = 2**15
 """Activations per group from which one fused kernel per group is faster than a product of all and a sum over rows."""
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
+_group_norm_backward = torch.ops.aten.native_group_norm_backward
 """Looked up once: on small models that takes as long as the call."""
 
 
+class _Normalization(Layer):
+    """A layer whose fused backward pass knows the gradients of input, gain and bias."""
+
+    names = ("weight", "bias")
+    whole = True
+
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+        mask = [name in self.watched for name in self.names]
+        if groups > 1 and gradient.numel() < FUSED_NUMEL * groups:
+            values = self.elementwise(saved, gradient)
+            found = {
+                name: Dense(value.reshape(groups, -1, *self.module.weight.shape).sum(1))
+                for name, value in zip(self.names, values, strict=True)
+                if value is not None
+            }
+            return dict(found), self.native(gradient, saved, [True, False, False])[0]
+        inputs, *totals = self.native(gradient, saved, [True, *mask])
+        rows = gradient.shape[0] // groups
+        parts = [
+            self.native(
+                gradient.narrow(0, start, rows), [part.narrow(0, start, rows) for part in saved], [False, *mask]
+            )
+            for start in range(0, gradient.shape[0] - rows, rows)
+        ]
+        found = {}
+        for place, name in enumerate(self.names):
+            if mask[place]:
+                # The last group has what the others leave over.
+                own = [part[1 + place] for part in parts]
+                last = totals[place]
+                for value in own:
+                    last = last - value
+                found[name] = Dense(torch.stack([*own, last]), totals[place])
+        return dict(found), inputs
+
+    def native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
+        """Gradients of input, weight and bias, those in the mask."""
+        raise NotImplementedError
+
+    def elementwise(self, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What adds up to the gradients of weight and bias, if these are watched, over the rows of a group."""
+        raise NotImplementedError
+
+
 @LAYERS.register("layer_norm")
-class LayerNorm(Layer):
+class LayerNorm(_Normalization):
     """Watches an ``nn.LayerNorm``."""
 
     types = (nn.LayerNorm,)
-    names = ("weight", "bias")
-    whole = True
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module = self.module
@@ -34,47 +77,17 @@ class LayerNorm(Layer):
         )
         return output, (cast(input, output.dtype), mean, rstd)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor]:
-        if groups > 1 and gradient.numel() < FUSED_NUMEL * groups:
-            return self._elementwise(groups, saved, gradient), self._native(gradient, saved, [True, False, False])[0]
-        mask = ["weight" in self.watched, "bias" in self.watched]
-        inputs, *totals = self._native(gradient, saved, [True, *mask])
-        step = gradient.shape[0] // groups
-        parts: list[list[Tensor]] = [[], []]
-        for start in range(0, gradient.shape[0] - step, step):
-            here = [tensor.narrow(0, start, step) for tensor in saved]
-            _, *values = self._native(gradient.narrow(0, start, step), here, [False, *mask])
-            for part, value in zip(parts, values, strict=True):
-                part.append(value)
-        found: dict[str, Contribution] = {}
-        for name, part, total in zip(self.names, parts, totals, strict=True):
-            if name in self.watched:
-                # The last group has what the others leave over.
-                last = total
-                for value in part:
-                    last = last - value
-                found[name] = Dense(torch.stack([*part, last]), total)
-        return found, inputs
+    def native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
+        weight, bias = self.value("weight"), self.value("bias")
+        return _layer_norm_backward(gradient, saved[0], self.module.normalized_shape, *saved[1:], weight, bias, mask)
 
-    def _elementwise(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+    def elementwise(self, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         inputs, mean, rstd = saved
-        found = {}
+        weight = None
         if "weight" in self.watched:
-            centred = torch.sub(inputs, mean, out=self.recorder.scratch.empty(inputs.shape, like=mean))
-            found["weight"] = centred.mul_(rstd).mul_(gradient)
-        if "bias" in self.watched:
-            found["bias"] = gradient
-        shape = self.module.normalized_shape
-        return {name: Dense(value.reshape(groups, -1, *shape).sum(1)) for name, value in found.items()}
-
-    def _native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
-        """Gradients of input, weight and bias, those in the mask."""
-        inputs, mean, rstd = saved
-        return _layer_norm_backward(
-            gradient, inputs, self.module.normalized_shape, mean, rstd, self.value("weight"), self.value("bias"), mask
-        )
+            weight = torch.sub(inputs, mean, out=self.recorder.scratch.empty(inputs.shape, like=mean))
+            weight.mul_(rstd).mul_(gradient)
+        return weight, gradient if "bias" in self.watched else None
 
 
 @LAYERS.register("rms_norm")
@@ -88,21 +101,17 @@ class RMSNorm(Layer):
         module = self.module
         return rms_norm(input, module.normalized_shape, self.value("weight"), module.eps), (input,)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], None]:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         inputs, shape, eps = saved[0], self.module.normalized_shape, self.module.eps
         normalised = rms_norm(inputs.to(accumulator(inputs.dtype)), shape, None, eps or torch.finfo(inputs.dtype).eps)
         return {"weight": Dense((normalised * gradient).reshape(groups, -1, *shape).sum(1))}, None
 
 
 @LAYERS.register("group_norm")
-class GroupNorm(Layer):
+class GroupNorm(_Normalization):
     """Watches an ``nn.GroupNorm``."""
 
     types = (nn.GroupNorm,)
-    names = ("weight", "bias")
-    whole = True
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module, input = self.module, input.contiguous()
@@ -111,25 +120,21 @@ class GroupNorm(Layer):
         )
         return output, (cast(input, output.dtype), mean, rstd)
 
-    def contributions(
-        self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[dict[str, Contribution], Tensor]:
+    def native(self, gradient: Tensor, saved: Sequence[Tensor], mask: list[bool]) -> tuple[Tensor, ...]:
+        weight, parts = self.value("weight"), self.module.num_groups
+        return _group_norm_backward(gradient.contiguous(), *saved, weight, *_sizes(gradient), parts, mask)
+
+    def elementwise(self, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         values, mean, rstd = saved
-        gradient, parts = gradient.contiguous(), self.module.num_groups
-        inputs = torch.ops.aten.native_group_norm_backward(
-            gradient, values, mean, rstd, self.value("weight"), *_sizes(values), parts, [True, False, False]
-        )[0]
         examples, channels, _ = _sizes(values)
-        flat = gradient.view(examples, channels, -1)
+        flat = gradient.reshape(examples, channels, -1)
         bias = flat.sum(2, dtype=accumulator(gradient.dtype))
-        found = {}
+        weight = None
         if "weight" in self.watched:
             weight = torch.linalg.vecdot(flat.to(bias.dtype), values.view_as(flat).to(bias.dtype))
-            weight = weight.view(examples, parts, -1) - bias.view(examples, parts, -1) * mean.unsqueeze(2)
-            found["weight"] = weight * rstd.unsqueeze(2)
-        if "bias" in self.watched:
-            found["bias"] = bias
-        return {name: Dense(value.reshape(groups, -1, channels).sum(1)) for name, value in found.items()}, inputs
+            of_groups = (examples, self.module.num_groups, -1)
+            weight = (weight.view(of_groups) - bias.view(of_groups) * mean.unsqueeze(2)) * rstd.unsqueeze(2)
+        return weight, bias if "bias" in self.watched else None
 
 
 def _sizes(values: Tensor) -> tuple[int, int, int]:

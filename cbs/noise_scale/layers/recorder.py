@@ -8,16 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
 from cbs.noise_scale.layers.completeness import Completeness
-from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, sum_of_groups
-from cbs.noise_scale.layers.forward_pass import Pass
-from cbs.noise_scale.layers.groups import Run, split_examples
+from cbs.noise_scale.layers.contribution import Contribution, Dense, sum_of_groups
+from cbs.noise_scale.layers.forward_pass import Pass, Run, split_examples
 from cbs.noise_scale.layers.scratch import Scratch
 from cbs.noise_scale.layers.separation import Separation
-from cbs.noise_scale.norms import NormSums
-from cbs.noise_scale.passes import ForwardPasses
-from cbs.noise_scale.small_batch import Small, gathered
+from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD, ForwardPasses
+from cbs.noise_scale.small_batch import GroupSums, Small
 
 BLOCK_BYTES = 2**22
 """Contributions written out at a time where their norm and their sum are all that is read."""
@@ -30,7 +27,7 @@ HELD_BYTES = 2**26
 
 
 class Recorder:
-    """The statistics of one step.
+    """The contributions of one step.
 
     What goes wrong inside a pass of somebody else's training loop is kept, and raised by :meth:`collect`; the loop has
     the gradients it would have had.
@@ -38,15 +35,13 @@ class Recorder:
     Args:
         passes: counts forward passes and their examples.
         separation: of the rows of examples.
+        sums: where contributions are added up.
         parameters: the parameter tensors, by index.
         names: theirs.
-        watched: indices of those that layers contribute to.
-        geometries: what to measure.
         groups: groups per forward pass; ``None`` for one per example.
 
     Attributes:
         failure: why this step cannot be measured; ``None`` if it can.
-        completeness: of what layers contribute.
         scratch: memory for intermediate results.
     """
 
@@ -54,81 +49,62 @@ class Recorder:
         self,
         passes: ForwardPasses,
         separation: Separation,
+        sums: GroupSums,
         parameters: Sequence[nn.Parameter],
         names: Sequence[str],
-        watched: Sequence[int],
-        geometries: Sequence[Geometry],
         groups: int | None,
     ) -> None:
-        self.failure: ConfigError | None = None
         self.separation = separation
-        self.completeness = Completeness(names)
-        self._passes = passes
-        self._parameters = parameters
-        self._names = names
-        self._geometries = geometries
-        self._groups = groups
-        places = range(len(geometries))
-        self._by_norm = [
-            any(geometries[place].norms_suffice and geometries[place].covers(index) for place in places)
-            for index in range(len(parameters))
-        ]
-        self._by_value = [
-            [place for place in places if not geometries[place].norms_suffice and geometries[place].covers(index)]
-            for index in range(len(parameters))
-        ]
-        self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
         self.scratch = Scratch()
-        self._norms = NormSums(len(parameters), parameters[0].device)
+        self._completeness = Completeness(names)
+        self._passes = passes
+        self._sums = sums
+        self._parameters = parameters
+        self._groups = groups
         self.forget()
 
     def forget(self) -> None:
         """Start a new step."""
-        self.failure = None
+        self.failure: ConfigError | None = None
         self._current = Pass(0, 0, ())
         self._differentiated: dict[int, Pass] = {}
         self._open: dict[int, int] = {}
-        self._values: list[dict[int, Tensor]] = [{} for _ in self._geometries]
-        self._norms.forget()
-        self.completeness.forget()
+        self._sums.forget()
+        self._completeness.forget()
 
-    def fail(self, error: ConfigError) -> None:
+    def fail(self, why: str) -> None:
         """Give up this step; :meth:`collect` raises the first error."""
-        self.failure = self.failure or error
+        self.failure = self.failure or ConfigError(why)
 
     def enter(self, layer: str) -> Pass | None:
         """The current forward pass, in which a layer is called; ``None`` if it cannot be measured."""
+        passes, current = self._passes, self._current
         if self.separation.rehearsing:
-            return Pass(0, self._passes.examples, self._runs())
-        current = self._current
-        if current.number == self._passes.number > 0:
+            return self._new_pass(0)
+        if current.number == passes.number > 0:
             return current
         if torch._C._are_functorch_transforms_active():
             self.fail(
-                ConfigError(
-                    f"layer {layer!r} of a measured model is called under a transform of torch.func (vmap, grad, jvp), "
-                    "which cannot be measured; apply the transform to a copy of the model"
-                )
+                f"layer {layer!r} of a measured model is called under a transform of torch.func (vmap, grad, jvp), "
+                "which cannot be measured; apply the transform to a copy of the model"
             )
             return None
-        if self._passes.number == 0:
+        if passes.number == 0:
             self.fail(
-                ConfigError(
-                    f"layer {layer!r} is called outside the model's forward pass; "
-                    "give the noise scale the module that the training loop calls"
-                )
+                f"layer {layer!r} is called outside the model's forward pass; "
+                "give the noise scale the module that the training loop calls"
             )
             return None
-        if self._passes.shared and current.number and current.number not in self._differentiated:
-            current.number = self._passes.number
-            return current
-        plain = self.failure is not None
-        self._current = Pass(self._passes.number, self._passes.examples, self._runs(), plain=plain)
+        if passes.shared and current.number and current.number not in self._differentiated:
+            current.number = passes.number
+        else:
+            self._current = self._new_pass(passes.number)
         return self._current
 
-    def _runs(self) -> tuple[Run, ...]:
+    def _new_pass(self, number: int) -> Pass:
         examples = self._passes.examples
-        return split_examples(examples, examples if self._groups is None else self._groups)
+        runs = split_examples(examples, examples if self._groups is None else self._groups)
+        return Pass(number, examples, runs, plain=self.failure is not None and number > 0)
 
     def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
@@ -143,23 +119,13 @@ class Recorder:
         """
         self._differentiated[current.number] = current
         if self._open.setdefault(index, current.number) != current.number:
-            self.fail(
-                ConfigError(
-                    "two forward passes under one backward pass: the noise scale cannot tell whether they hold the "
-                    "same examples; make them one, or say with count= how many examples both together have"
-                )
-            )
+            self.fail(TWO_FORWARD)
         uses = current.uses.get(index, 1)
         seen = current.seen[index] = current.seen.get(index, 0) + 1
         if seen > uses:
-            self.fail(
-                ConfigError(
-                    f"two backward passes through {self._names[index]!r} after one forward pass: the noise scale "
-                    "cannot tell them apart; run the model once for each, or add the losses"
-                )
-            )
+            self.fail(TWO_BACKWARD)
             totals = [part.total() for part in parts]
-        elif uses > 1 and (self._by_norm[index] or self._by_value[index]):
+        elif uses > 1 and (self._sums.by_norm[index] or self._sums.by_value[index]):
             parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
             totals = [part.total() for part in parts]
@@ -172,17 +138,14 @@ class Recorder:
             total = total + other
         if total.dtype is not (dtype := self._parameters[index].dtype):
             total = total.to(dtype)
-        self.completeness.returned(index, total)
+        self._completeness.returned(index, total)
         return total
 
     def found(self, index: int, gradient: Tensor) -> None:
         """Compare the gradient that a backward pass found for a parameter tensor with what its layers contributed."""
         self._open.pop(index, None)
         if self.failure is None and not self.separation.broken:
-            try:
-                self.completeness.check(index, gradient)
-            except ConfigError as error:
-                self.fail(error)
+            self.failure = self._completeness.check(index, gradient)
 
     def collect(self) -> Small | None:
         """Everything since the last call, which is forgotten; ``None`` if there was no backward pass.
@@ -191,30 +154,21 @@ class Recorder:
             ConfigError: if something went wrong inside a pass, or examples mix.
         """
         if self.separation.broken:
-            self.fail(ConfigError(f"{self.separation.broken}; use the source 'accumulation'"))
-        if self.failure is not None:
-            error = self.failure
-            self.forget()
-            raise error
-        if not self._differentiated:
+            self.fail(f"{self.separation.broken}; use the source 'accumulation'")
+        if self.failure is None and not self._differentiated:
             return None
         try:
+            if self.failure is not None:
+                raise self.failure
             self.separation.verify()
-        except ConfigError:
+            passes = self._differentiated.values()
+            for current in passes:
+                for index in list(current.held):
+                    self._finish(current, index)
+            groups = sum(run.groups for current in passes for run in current.runs)
+            return self._sums.small(groups, sum(current.examples for current in passes))
+        finally:
             self.forget()
-            raise
-        runs = [run for current in self._differentiated.values() for run in current.runs]
-        for current in self._differentiated.values():
-            for index in list(current.held):
-                self._finish(current, index)
-        groups = sum(run.groups for run in runs)
-        examples = sum(current.examples for current in self._differentiated.values())
-        statistics = self._statistics()
-        for entries in statistics:
-            scale_(entries, float(examples))
-        small = Small(statistics=statistics, groups=groups, size=examples / groups, examples=examples)
-        self.forget()
-        return small
 
     def _keep(self, part: Contribution) -> Contribution:
         """A form that can wait until the last use of a parameter was seen."""
@@ -225,33 +179,32 @@ class Recorder:
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
-            square = None if self._by_value[index] else _square_of_sum(calls)
-            if square is not None:
-                self._norms.add_square(index, 1.0 / run.size, square)
+            if not self._sums.by_value[index] and (square := _square_of_sum(calls)) is not None:
+                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
                 continue
             for start, stop in self._blocks(index, run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
                 for part in calls[1:]:
                     values = values + part.dense(start, stop)
-                self._add(index, run, values)
+                self._sums.add(index, run.size, values)
 
     def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
         """Measure a parameter used once; returns the sum of the contributions."""
-        if not self._by_value[index]:
-            if not self._by_norm[index]:
+        if not self._sums.by_value[index]:
+            if not self._sums.by_norm[index]:
                 return part.total()
             square = part.squared_norm()
             if square is not None:
-                self._norms.add_square(index, 1.0 / run.size, square)
+                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
                 return part.total()
         blocks = self._blocks(index, run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
-            self._add(index, run, part.values)
+            self._sums.add(index, run.size, part.values)
             return part.total()
         total = None
         for start, stop in blocks:
             values = part.dense(start, stop, self.scratch)
-            self._add(index, run, values)
+            self._sums.add(index, run.size, values)
             if total is None:
                 total = sum_of_groups(values)
             else:
@@ -260,30 +213,8 @@ class Recorder:
 
     def _blocks(self, index: int, groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
         """Blocks of groups whose contributions fit the cache."""
-        step = max(1, (VALUE_BLOCK_BYTES if self._by_value[index] else BLOCK_BYTES) // nbytes)
-        if groups <= step:
-            return ((0, groups),)
+        step = max(1, (VALUE_BLOCK_BYTES if self._sums.by_value[index] else BLOCK_BYTES) // nbytes)
         return [(start, min(start + step, groups)) for start in range(0, groups, step)]
-
-    def _add(self, index: int, run: Run, values: Tensor) -> None:
-        """Add the statistics of some groups of a run."""
-        weight = 1.0 / run.size
-        if self._by_norm[index]:
-            norm = torch.linalg.vector_norm(values, dtype=accumulator(values.dtype))
-            self._norms.add_norm(index, weight, norm)
-        for place in self._by_value[index]:
-            value = self._geometries[place].statistic(index, values).mul_(weight)
-            table = self._values[place]
-            table[index] = table[index].add_(value) if index in table else value
-
-    def _statistics(self) -> list[Statistics]:
-        statistics: list[Statistics] = []
-        for geometry, covered, table in zip(self._geometries, self._covered, self._values, strict=True):
-            if geometry.norms_suffice:
-                statistics.append(self._norms.total(covered))
-            else:
-                statistics.append(gathered(geometry, table, self._parameters, covered))
-        return statistics
 
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:

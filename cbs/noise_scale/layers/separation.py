@@ -3,7 +3,6 @@ other examples are replaced."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.beside import BESIDE
 from cbs.errors import ConfigError, reason
-from cbs.noise_scale.layers.buffers import restore, snapshot
 from cbs.noise_scale.passes import ForwardPasses
+from cbs.noise_scale.state import State
 
 OUTPUT = ""
 """Stands for the model's output where names of layers stand."""
@@ -180,10 +179,8 @@ class _Replay:
         )
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         self._first = next((tensor for tensor in tensors if tensor.ndim), None)
-        self._buffers = snapshot(self._module)
-        self._device = next(module.parameters()).device
-        self._random = _random_state(self._device)
-        kind = self._device.type
+        self._state = State(module, random=True)
+        kind = next(module.parameters()).device.type
         self._autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
 
     def rows(self, examples: int) -> int:
@@ -207,33 +204,15 @@ class _Replay:
             return torch.where(mask, leaf, leaf.roll(rows, 0))
 
         args, kwargs = tree_map(replace, self._arguments)
-        now, state = snapshot(self._module), _random_state(self._device)
+        now = State(self._module, random=True)
         token = BESIDE.set(True)
         try:
-            restore(self._buffers)
-            _set_random_state(self._device, self._random)
+            self._state.restore()
             with self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
             BESIDE.reset(token)
-            restore(now)
-            _set_random_state(self._device, state)
-
-
-def _clone(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _random_state(device: torch.device) -> tuple[Any, ...]:
-    on_device = torch.get_device_module(device).get_rng_state(device) if device.type != "cpu" else None
-    return random.getstate(), torch.get_rng_state(), on_device
-
-
-def _set_random_state(device: torch.device, state: tuple[Any, ...]) -> None:
-    random.setstate(state[0])
-    torch.set_rng_state(state[1])
-    if state[2] is not None:
-        torch.get_device_module(device).set_rng_state(state[2], device)
+            now.restore()
 
 
 def _projections(tensor: Tensor, examples: int) -> Tensor:

@@ -7,53 +7,24 @@ and autograd finds the gradient of every group. What else a model computes is le
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from cbs.errors import ConfigError, reason
-from cbs.noise_scale.layers.buffers import restore, snapshot
+from cbs.errors import reason
+from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
-from cbs.noise_scale.layers.groups import Run
-from cbs.noise_scale.layers.mapped import FEW_GROUPS, mapped
 from cbs.noise_scale.layers.recorder import Recorder
+from cbs.noise_scale.state import State
 
 ROUNDINGS = 2**10
 """Rounding errors of the largest entry by which a function may differ from itself, run group by group."""
 
 REPEATING = ("expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave")
 """Functions that give every example a row of what they share."""
-
-
-class Sharing:
-    """What is known of how a layer's parameters are shared.
-
-    Attributes:
-        inside: whether its module runs.
-        whole: whether the module has to run group by group as a whole, because a function in it cannot.
-        why: it cannot.
-        agreed: names of functions that gave, group by group, what they give for all examples.
-    """
-
-    def __init__(self) -> None:
-        self.inside = self.whole = False
-        self.why = ""
-        self.agreed: set[str] = set()
-
-
-class Owner(Protocol):
-    """Whose parameters are shared: a layer."""
-
-    name: str
-    module: nn.Module
-    watched: dict[str, int]
-    recorder: Recorder
-    parameters: list[nn.Parameter]
-    original: Callable[..., Any]
-    sharing: Sharing
 
 
 class Inseparable(Exception):
@@ -64,31 +35,32 @@ class Copies(torch.autograd.Function):
     """A parameter tensor repeated along a new first dimension, one copy per group, without a copy in memory."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, layer: Owner, current: Pass, index: int) -> Tensor:  # type: ignore[override]
-        ctx.layer, ctx.current, ctx.index = layer, current, index
+    def forward(ctx: Any, parameter: Tensor, sharing: Sharing, current: Pass, index: int) -> Tensor:  # type: ignore[override]
+        ctx.sharing, ctx.current, ctx.index = sharing, current, index
         groups = sum(run.groups for run in current.runs)
         return parameter.detach().expand(groups, *parameter.shape)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        refuse_second_derivatives(f"layer {ctx.layer.name!r}")
-        if ctx.layer.recorder.failure is not None:
+        refuse_second_derivatives(f"layer {ctx.sharing.name!r}")
+        recorder = ctx.sharing.recorder
+        if recorder.failure is not None:
             return gradients.sum(0), None, None, None
         parts = gradients.split([run.groups for run in ctx.current.runs])
-        return ctx.layer.recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
+        return recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
 
 
 class Unseen(torch.autograd.Function):
     """Identity for uses of a parameter tensor whose groups cannot be told apart."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, layer: Owner) -> Tensor:  # type: ignore[override]
-        ctx.layer = layer
+    def forward(ctx: Any, parameter: Tensor, sharing: Sharing) -> Tensor:  # type: ignore[override]
+        ctx.sharing = sharing
         return parameter.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        ctx.layer.recorder.fail(_refusal(ctx.layer, "is used where it cannot be told what belongs to which example"))
+        ctx.sharing.fail("is used where it cannot be told what belongs to which example")
         return gradient, None
 
 
@@ -97,12 +69,12 @@ class Shared(Tensor):
 
     Attributes:
         copies: one per group, shape ``[groups, *shape]``.
-        layer: whose parameter it is made of.
+        sharing: of the layer whose parameter it is made of.
         current: the forward pass.
     """
 
     copies: Tensor
-    layer: Owner
+    sharing: Sharing
     current: Pass
 
     @classmethod
@@ -121,90 +93,136 @@ class Shared(Tensor):
             return _call(call, name, leaves)
 
 
-def share(parameter: Tensor, layer: Owner, current: Pass, index: int) -> Shared:
-    """A parameter tensor as one copy per group."""
-    copies = Copies.apply(parameter, layer, current, index)
-    return _shared(Unseen.apply(parameter, layer), copies, layer, current)  # type: ignore[no-untyped-call]
+class Sharing:
+    """How the parameters of a layer's module are shared.
 
+    Args:
+        name: of the layer.
+        module: its module.
+        watched: index of the parameter tensor by attribute name, for those to watch.
+        recorder: where contributions go.
 
-def with_shared_parameters(layer: Owner, *args: Any, **kwargs: Any) -> Any:
-    """The output of a layer's module while its parameters are shared tensors."""
-    places = []
-    for name in layer.watched:
-        path, _, key = name.rpartition(".")
-        places.append((layer.module.get_submodule(path)._parameters, key))
-    own = zip(places, layer.parameters, strict=True)
-    current = layer.recorder.enter(layer.name)
-    if current is None or any(holder.get(key) is not mine for (holder, key), mine in own):
-        return layer.original(*args, **kwargs)
-    current.count(layer.watched.values())
-    layer.recorder.separation.alike.add(layer.name)
-    sharing = layer.sharing
+    Attributes:
+        inside: whether the module runs.
+        agreed: names of functions that gave, group by group, what they give for all examples.
+        why_whole: why the module has to run group by group as a whole, because of a function in it; empty if not.
+    """
 
-    def run(parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        sharing.inside = True
+    def __init__(self, name: str, module: nn.Module, watched: dict[str, int], recorder: Recorder) -> None:
+        self.name = name
+        self.module = module
+        self.watched = watched
+        self.recorder = recorder
+        self.parameters = [module.get_parameter(attribute) for attribute in watched]
+        self._paths = [name.rpartition(".")[::2] for name in watched]
+        self.inside, self.why_whole = False, ""
+        self.agreed: set[str] = set()
+
+    def fail(self, why: str) -> None:
+        """Give up this step, because the groups of a parameter tensor cannot be told apart."""
+        names = ", ".join(map(repr, self.watched))
+        self.recorder.fail(
+            f"a parameter of layer {self.name!r} ({type(self.module).__name__}: {names}) {why}; "
+            "use the source 'accumulation'"
+        )
+
+    def shared(self, current: Pass) -> list[Shared]:
+        """The parameter tensors as shared tensors."""
+        return [
+            _shared(Unseen.apply(mine, self), Copies.apply(mine, self, current, index), self, current)  # type: ignore[no-untyped-call]
+            for mine, index in zip(self.parameters, self.watched.values(), strict=True)
+        ]
+
+    def places(self) -> list[tuple[dict[str, nn.Parameter | None], str]] | None:
+        """Where the parameter tensors are kept; ``None`` where others stand in their place."""
+        places = [(self.module.get_submodule(path)._parameters, key) for path, key in self._paths]
+        for (holder, key), mine in zip(places, self.parameters, strict=True):
+            if holder.get(key) is not mine:
+                return None
+        return places
+
+    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The output of the module's ``forward`` while its parameters are shared tensors."""
+        places, current = self.places(), self.recorder.enter(self.name)
+        if current is None or places is None:
+            return forward(*args, **kwargs)
+        current.count(self.watched.values())
+        self.recorder.separation.alike.add(self.name)
+
+        def run(parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+            self.inside = True
+            try:
+                for (holder, key), value in zip(places, parameters, strict=True):
+                    holder[key] = value  # type: ignore[assignment]
+                return forward(*args, **kwargs)
+            finally:
+                self.inside = False
+                for (holder, key), mine in zip(places, self.parameters, strict=True):
+                    holder[key] = mine
+
+        shared = self.shared(current)
+        if current.plain:
+            return run([_plain(entry) for entry in shared], args, kwargs)
+        if not self.why_whole:
+            before = State(self.module)
+            try:
+                return run(shared, args, kwargs)
+            except Inseparable as error:
+                if error.args[0] is not self:
+                    raise
+                before.restore()
+                self.agreed, self.why_whole = set(), reason(error.__cause__ or error)
         try:
-            for (holder, key), value in zip(places, parameters, strict=True):
-                holder[key] = value  # type: ignore[assignment]
-            return layer.original(*args, **kwargs)
-        finally:
-            sharing.inside = False
-            for (holder, key), mine in zip(places, layer.parameters, strict=True):
-                holder[key] = mine
+            return self._whole(run, current, shared, args, kwargs)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            self.fail(f"cannot be used group by group: {self.why_whole}")
+            return run([_plain(entry) for entry in shared], args, kwargs)
 
-    shared = [
-        share(mine, layer, current, index) for mine, index in zip(layer.parameters, layer.watched.values(), strict=True)
-    ]
-    if current.plain:
-        return run([_plain(entry) for entry in shared], args, kwargs)
-    if not sharing.whole:
-        before = snapshot(layer.module)
-        try:
-            return run(shared, args, kwargs)
-        except Inseparable as error:
-            if error.args[0] is not layer:
-                raise
-            restore(before)
-            sharing.whole, sharing.agreed, sharing.why = True, set(), reason(error.__cause__ or error)
-    try:
-        return _whole(run, layer, current, shared, args, kwargs)
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        layer.recorder.fail(_refusal(layer, f"cannot be used group by group: {sharing.why}"))
-        return run([_plain(entry) for entry in shared], args, kwargs)
+    def _whole(self, run: Callable[..., Any], current: Pass, shared: list[Shared], args: Any, kwargs: Any) -> Any:
+        """The output of the module when it runs on every group, with its copies of the parameters."""
+        leaves, structure = tree_flatten((args, kwargs))
+        rows = self.rows([leaf for leaf in leaves if isinstance(leaf, Tensor)], current.examples)
+        if rows is None or any(isinstance(leaf, Shared) for leaf in leaves):
+            raise ValueError("it is given nothing that has a dimension of examples")
 
+        def call(values: Sequence[Any]) -> Any:
+            return run(values[len(leaves) :], *tree_unflatten(list(values[: len(leaves)]), structure))
 
-def _whole(run: Callable[..., Any], layer: Owner, current: Pass, shared: list[Shared], args: Any, kwargs: Any) -> Any:
-    """The output of a module that runs on every group, with its copies of the parameters."""
-    leaves, structure = tree_flatten((args, kwargs))
-    rows = _rows([leaf for leaf in leaves if isinstance(leaf, Tensor)], layer, current.examples)
-    if rows is None or any(isinstance(leaf, Shared) for leaf in leaves):
-        raise ValueError("it is given nothing that has a dimension of examples")
+        values = [*leaves, *self.parameters]
+        before = State(self.module)
+        found = by_run(call, values, [None] * len(leaves) + [entry.copies for entry in shared], current, rows)
+        if before.changed():
+            before.restore()
+            raise ValueError("it changes its buffers, as a power iteration does")
+        self.require_agreement("", found, lambda: call(values))
+        return found
 
-    def call(values: Sequence[Any]) -> Any:
-        return run(values[len(leaves) :], *tree_unflatten(list(values[: len(leaves)]), structure))
+    def require_agreement(self, name: str, found: Any, whole: Callable[[], Any]) -> None:
+        """Compare results of groups with that for all examples, until they agreed once."""
+        if name in self.agreed:
+            return
+        with torch.no_grad():
+            if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
+                raise ValueError("it mixes examples or draws random numbers")
+        self.agreed.add(name)
 
-    values = [*leaves, *layer.parameters]
-    before = snapshot(layer.module)
-    found = _by_run(call, [*leaves, *shared], values, current, rows)
-    if not all(torch.equal(buffer, value) for buffer, value in before):
-        restore(before)
-        raise ValueError("it changes its buffers, as a power iteration does")
-    _require_agreement("", found, layer, lambda: call(values))
-    return found
-
-
-def _require_agreement(name: str, found: Any, layer: Owner, whole: Callable[[], Any]) -> None:
-    """Compare results of groups with that for all examples, until they agreed once."""
-    if name in layer.sharing.agreed:
-        return
-    with torch.no_grad():
-        if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
-            raise ValueError("it mixes examples or draws random numbers")
-    layer.sharing.agreed.add(name)
+    def rows(self, others: Sequence[Tensor], examples: int) -> int | None:
+        """First dimension of the arguments that have examples there."""
+        buffers = {buffer.untyped_storage().data_ptr() for buffer in self.module.buffers(recurse=False)}
+        for other in others:
+            divisible = other.ndim and other.shape[0] and other.shape[0] % examples == 0
+            if divisible and not are_places(other, examples) and other.untyped_storage().data_ptr() not in buffers:
+                return other.shape[0]
+        return None
 
 
 def _plain(shared: Shared) -> Tensor:
     return shared.as_subclass(Tensor)  # type: ignore[no-any-return]
+
+
+def _copies(leaves: Sequence[Any]) -> list[Tensor | None]:
+    """The copies of those leaves that are shared."""
+    return [leaf.copies if isinstance(leaf, Shared) else None for leaf in leaves]
 
 
 def are_places(ids: Tensor, examples: int) -> bool:
@@ -218,34 +236,34 @@ def are_places(ids: Tensor, examples: int) -> bool:
     return steps.numel() > 0 and not bool(steps.any()) and bool((ids != ids.flatten()[0]).any())
 
 
-def _shared(value: Tensor, copies: Tensor, layer: Owner, current: Pass) -> Shared:
+def _shared(value: Tensor, copies: Tensor, sharing: Sharing, current: Pass) -> Shared:
     shared = value.as_subclass(Shared)
-    shared.copies, shared.layer, shared.current = copies, layer, current
+    shared.copies, shared.sharing, shared.current = copies, sharing, current
     return shared
 
 
 def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) -> Any:
     """A function of tensors some of which are shared."""
     first = next(leaf for leaf in leaves if isinstance(leaf, Shared))
-    layer, current = first.layer, first.current
+    sharing, current = first.sharing, first.current
     values = [_plain(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves]
     if current.plain:
         return call(values)
     others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Shared)]
-    rows = _rows(others, layer, current.examples) if torch.is_grad_enabled() else None
+    rows = sharing.rows(others, current.examples) if torch.is_grad_enabled() else None
     try:
         if rows is None:
-            return _alone(call, name, leaves, values, layer, current)
+            return _alone(call, name, leaves, values, sharing, current)
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = _by_run(call, leaves, values, current, rows, always_vmap=in_place)
+        found = by_run(call, values, _copies(leaves), current, rows, in_place=in_place)
         if not in_place:
-            _require_agreement(name, found, layer, lambda: call(values))
+            sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if layer.sharing.inside:
-            raise Inseparable(layer) from error
-        layer.recorder.fail(_refusal(layer, f"cannot be used group by group in {name!r}: {reason(error)}"))
+        if sharing.inside:
+            raise Inseparable(sharing) from error
+        sharing.fail(f"cannot be used group by group in {name!r}: {reason(error)}")
         return call(values)
     return found
 
@@ -255,7 +273,7 @@ def _alone(
     name: str,
     leaves: list[Any],
     values: list[Any],
-    layer: Owner,
+    sharing: Sharing,
     current: Pass,
 ) -> Any:
     """A function that meets no examples: it is shared what it makes of what is shared."""
@@ -264,7 +282,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = _by_run(call, leaves, values, current, None)
+    found = by_run(call, values, _copies(leaves), current, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -275,7 +293,7 @@ def _alone(
         if not isinstance(value, Tensor) or not value.requires_grad:
             return value
         if value.shape[:1] not in repeated:
-            return _shared(value, copies, layer, current)
+            return _shared(value, copies, sharing, current)
         each = value.shape[0] // current.examples
         sizes = [run.size * each for run in current.runs for _ in range(run.groups)]
         return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
@@ -287,66 +305,6 @@ def _repeated(shared: Shared) -> Tensor:
     """What is shared, with a first dimension of 1, for every example."""
     sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
     return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
-
-
-def _by_run(
-    call: Callable[[Sequence[Any]], Any],
-    leaves: list[Any],
-    values: list[Any],
-    current: Pass,
-    rows: int | None,
-    *,
-    always_vmap: bool = False,
-) -> Any:
-    """The results of all groups: one after the other where there are rows of examples, else along a new dimension."""
-
-    def part(leaf: Any, run: Run, before: int) -> Tensor | None:
-        if isinstance(leaf, Shared):
-            return leaf.copies[before : before + run.groups]
-        if rows is None or not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != rows:
-            return None
-        each = rows // current.examples
-        return leaf[run.start * each : run.stop * each].unflatten(0, (run.groups, run.size * each))
-
-    def joined(*parts: Any) -> Any:
-        if not isinstance(parts[0], Tensor):
-            return parts[0]
-        parts = parts if rows is None else tuple(part.flatten(0, 1) for part in parts)
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    found, before = [], 0
-    # Under autocast, vmap takes functions apart and rounds in between.
-    few = FEW_GROUPS if rows is None or torch.is_autocast_enabled(_device(values)) else 2
-    few = 0 if always_vmap else few
-    for run in current.runs:
-        parts = [part(leaf, run, before) for leaf in leaves]
-        found.append(mapped(call, values, parts, run.groups, few))
-        before += run.groups
-    return tree_map(joined, *found)
-
-
-def _device(values: Sequence[Any]) -> str:
-    """Kind of the device of the first tensor."""
-    return next(value.device.type for value in values if isinstance(value, Tensor))
-
-
-def _refusal(layer: Owner, why: str) -> ConfigError:
-    """The error for a parameter whose groups cannot be told apart."""
-    names = ", ".join(map(repr, layer.watched))
-    return ConfigError(
-        f"a parameter of layer {layer.name!r} ({type(layer.module).__name__}: {names}) {why}; "
-        "use the source 'accumulation'"
-    )
-
-
-def _rows(others: Sequence[Tensor], layer: Owner, examples: int) -> int | None:
-    """First dimension of the arguments that have examples there."""
-    for other in others:
-        if other.ndim and other.shape[0] and other.shape[0] % examples == 0 and not are_places(other, examples):
-            at = other.untyped_storage().data_ptr()
-            if all(at != buffer.untyped_storage().data_ptr() for buffer in layer.module.buffers(recurse=False)):
-                return other.shape[0]
-    return None
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:

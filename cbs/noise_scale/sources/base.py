@@ -3,48 +3,65 @@ passes, without keeping it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
-from cbs.noise_scale.small_batch import Small
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
+from cbs.noise_scale.small_batch import GroupSums, Small
 
 
-class Source(Protocol):
-    """Watches the backward passes of a model.
+class Source:
+    """Watches the backward passes of a model, from :meth:`attach` on. It never changes a gradient.
 
-    A source is built from the model, the trainable parameter tensors and the geometries to serve, and has no effect
-    until :meth:`attach`. It never changes a gradient.
+    Args:
+        model: what is called in the training loop.
+        parameters: trainable parameter tensors.
+        geometries: what to measure.
+        groups: groups wanted, of a step or of a backward pass.
+        count: number of examples of a forward pass.
 
     Attributes:
         micro_batches: micro-batches a training loop should at least make of a step.
         active: whether the passes of this step are watched; while it is off, the model runs as if nothing was attached.
             Changed between steps only.
         sample: entries of the gradients that its backward passes found.
-        caveat: what could not be checked; empty if nothing.
         ranks: process groups whose ranks average their gradients, where the source knows better than the model shows.
     """
 
-    micro_batches: int
-    ranks: Sequence[ProcessGroup]
-    active: bool
-    sample: GradientSample
-
-    @property
-    def caveat(self) -> str: ...
+    micro_batches = 1
+    ranks: Sequence[Any] = ()
 
     def __init__(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry], *, groups: int = 2
-    ) -> None: ...
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        geometries: Sequence[Geometry],
+        *,
+        groups: int = 2,
+        count: CountExamples = first_dimension,
+    ) -> None:
+        self.active = True
+        self.sample = GradientSample(parameters)
+        self._model = model
+        self._parameters = parameters
+        self._geometries = geometries
+        self._groups = groups
+        self._passes = ForwardPasses(model, count)
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def caveat(self) -> str:
+        """What could not be checked; empty if nothing."""
+        return ""
 
     def watched(self, index: int) -> bool:
         """Whether parameter tensor ``index`` is seen by this source; one that is not takes no part in any estimate."""
+        return True
 
     def attach(self) -> None:
         """Start watching.
@@ -52,9 +69,17 @@ class Source(Protocol):
         Raises:
             ConfigError: if the model has something this source cannot watch; the message says what and what to use.
         """
+        self._indices = [index for index in range(len(self._parameters)) if self.watched(index)]
+        self._sums = GroupSums(self._parameters, self._indices, self._geometries)
+        self._handles = self._watch()
+        self._passes.attach()
 
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
+        self._passes.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def collect(self) -> Small | None:
         """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass.
@@ -62,3 +87,12 @@ class Source(Protocol):
         Raises:
             ConfigError: if the passes of the step cannot be measured. Their gradients are those of the unwatched model.
         """
+        raise NotImplementedError
+
+    def _watch(self) -> list[RemovableHandle]:
+        """Hooks on the parameter tensors."""
+        return [self._parameters[index].register_hook(self._hook(index)) for index in self._indices]
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        """What is called with the gradient that a backward pass found for a parameter tensor."""
+        raise NotImplementedError

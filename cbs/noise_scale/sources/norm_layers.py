@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
 from cbs.errors import ConfigError
-from cbs.noise_scale.layers.backward import InsideBackward
 from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources.inside_backward import InsideBackward
 
 
 @SOURCES.register("norm_layers")
@@ -27,15 +24,15 @@ class NormLayers(InsideBackward):
 
     single = True
 
-    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> None:
-        super().__init__(model, parameters, *args, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         found = {
             id(parameter)
-            for module in model.modules()
+            for module in self._model.modules()
             if type(module).__name__.endswith("Norm")
             for parameter in module.parameters(recurse=False)
         }
-        self._found = [id(parameter) in found for parameter in parameters]
+        self._found = [id(parameter) in found for parameter in self._parameters]
         if not any(self._found):
             raise ConfigError(
                 "source 'norm_layers' needs a normalisation layer with trainable parameters, and the model has none; "

@@ -11,8 +11,6 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import data_parallel_groups, initialized, is_sharded, require_norms
-from cbs.noise_scale.geometries.base import Geometry
-from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.accumulation import Accumulation
 
@@ -22,16 +20,10 @@ class Replicas(Accumulation):
     """Every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
 
     A tensor hook sees a rank's own gradient before ranks are averaged, so nothing is added to DDP's or FSDP2's
-    communication but one small sum over ranks per step. Works with or
-    without ``no_sync()`` or ``set_requires_gradient_sync(False)``, with communication hooks and with mixed precision.
+    communication but one small sum over ranks per step. Works with or without ``no_sync()`` or
+    ``set_requires_gradient_sync(False)``, with communication hooks that round but do not compress (as PowerSGD does,
+    where the step is refused), and with mixed precision.
     A model that is neither DDP nor FSDP2 is taken to be averaged over all ranks by the training loop.
-
-    Args:
-        model: what is called in the training loop; for DDP the wrapper or the module inside.
-        parameters: trainable parameter tensors.
-        geometries: what to measure; for FSDP2 only those that need no more than norms.
-        groups: ignored; the ranks decide.
-        count: number of examples of a forward pass, on this rank.
 
     Attributes:
         micro_batches: 1, or 2 on a single rank.
@@ -40,34 +32,24 @@ class Replicas(Accumulation):
         ConfigError: if this process is not a rank, or the model is sharded in another way.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Sequence[nn.Parameter],
-        geometries: Sequence[Geometry],
-        *,
-        groups: int = 2,
-        count: CountExamples = first_dimension,
-    ) -> None:
-        super().__init__(model, parameters, geometries, groups=groups, count=count)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         everyone = dist.group.WORLD if initialized() else None
         if everyone is None:
             raise ConfigError(
                 "source 'replicas' needs torch.distributed: start with torchrun and call init_process_group, "
                 "or use source 'split'"
             )
-        self.ranks = data_parallel_groups(model) or [everyone]
+        self.ranks = data_parallel_groups(self._model) or [everyone]
         self.micro_batches = 1 if any(dist.get_world_size(group) > 1 for group in self.ranks) else 2
-        self._model = model
         self._unsharded: dict[int, tuple[nn.Parameter, RemovableHandle]] = {}
 
-    def attach(self) -> None:
+    def _watch(self) -> list[RemovableHandle]:
         from torch.distributed.fsdp import FSDPModule
 
         sharding = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
         if not sharding:
-            super().attach()
-            return
+            return super()._watch()
         for geometry in self._geometries:
             require_norms(geometry)
         if not all(is_sharded(parameter) for parameter in self._parameters):
@@ -75,7 +57,7 @@ class Replicas(Accumulation):
                 "a parameter of the FSDP2 model is not sharded; a forward pass leaves some whole: "
                 "measure from before the first one on, or call reshard() on every FSDP2 module first"
             )
-        self._passes.attach()
+        handles = []
         indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         for module in sharding:
             places = [
@@ -84,7 +66,8 @@ class Replicas(Accumulation):
                 for name, parameter in owner.named_parameters(recurse=False)
                 if id(parameter) in indices
             ]
-            self._handles.append(module.register_forward_pre_hook(self._follow(places)))
+            handles.append(module.register_forward_pre_hook(self._follow(places)))
+        return handles
 
     def detach(self) -> None:
         super().detach()

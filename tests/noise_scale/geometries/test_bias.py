@@ -13,10 +13,10 @@ import torch
 from scipy.stats import chi
 from torch import Tensor, nn
 
+from cbs.noise_scale.correction import correction
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.geometries.l1 import root_shrinkage
 from cbs.noise_scale.moments import Sizes
-from cbs.noise_scale.rules import correct_for_batch_size
 from cbs.theory import noise_scale as theory
 
 NOISE = pytest.mark.parametrize("noise", [0.05, 1.0, 50.0])
@@ -153,7 +153,7 @@ def test_correction_recovers_l1_of_a_gaussian_gradient() -> None:
         simple = found["l2"][1] / found["l2"][0]
         raw = (found["l1"][1] / found["l1"][0]) ** 2
         # 6000 entries are a Gaussian to 1 %, and the mean of |G|^2 known to some percent at the smallest size
-        assert correct_for_batch_size(raw, simple, 4 * size) == pytest.approx(truth, rel=0.1)
+        assert raw * correction(simple, (None, None), 4 * size)[0] == pytest.approx(truth, rel=0.1)
         assert raw < 0.85 * truth
 
 

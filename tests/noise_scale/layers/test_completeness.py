@@ -79,8 +79,5 @@ def test_the_rounding_of_additions_is_allowed_and_no_more() -> None:
         completeness = Completeness(["weight"])
         for part in parts:
             completeness.returned(0, part)
-        if wrong:
-            with pytest.raises(ConfigError, match="'weight'"):
-                completeness.check(0, total * factor)
-        else:
-            completeness.check(0, total)
+        error = completeness.check(0, total * factor)
+        assert ("'weight'" in str(error)) if wrong else error is None

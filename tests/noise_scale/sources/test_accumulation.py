@@ -162,7 +162,7 @@ def test_two_forward_passes_before_one_backward_pass() -> None:
     model = Linear(4)
     with (
         Probe(model, source="accumulation") as probe,
-        pytest.raises(ConfigError, match=r"two forward passes before one.*count=.*torch.no_grad"),
+        pytest.raises(ConfigError, match=r"two forward passes under one.*count=.*torch.no_grad"),
     ):
         step(probe, model)
     with Probe(model, source="accumulation", count=lambda args, kwargs: 4) as probe:
