@@ -88,16 +88,18 @@ class LARS(TrustRatioOptimizer):
         }
         super().__init__(params, defaults)
 
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, begun: Any, *, advance: bool) -> None:
-        """``out``: the gradient, with weight decay in ``"optax"``; the momentum in ``"lamb"``."""
-        decayed = decay if group["variant"] != "paper" else 0.0
+    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
+        """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
+        (buffers,) = tile.states
         if group["variant"] != "lamb" or advance:
-            torch.add(tile.gradient, tile.weight, alpha=decayed, out=tile.out)
+            torch._foreach_copy_(tile.views, tile.gradients)
+            if group["variant"] != "paper" and decay:
+                tile.out.add_(tile.weight, alpha=decay)
         if group["variant"] == "lamb":
-            (buffer,) = tile.states
             if advance:
-                buffer.lerp_(tile.out, 1 - group["momentum"])
-            tile.out.copy_(buffer)
+                torch._foreach_lerp_(buffers, tile.views, 1 - group["momentum"])
+            torch._foreach_copy_(tile.views, buffers)
+        tile.out.neg_()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``c |w| / |d|`` with the denominator of the variant."""
@@ -118,11 +120,14 @@ class LARS(TrustRatioOptimizer):
             return
         if group["variant"] == "paper" and decay:
             # Scaled, but not part of what is measured.
-            tile.out.add_(tile.weight, alpha=decay)
+            tile.out.sub_(tile.weight, alpha=decay)
         for out, (ratio,) in zip(tile.outs, tile.ratios, strict=False):
             out.mul_(ratio)
-        (buffer,) = tile.states
-        tile.take(buffer.mul_(group["momentum"]).add_(tile.out.mul_(lr)), 1.0)
+        (buffers,) = tile.states
+        torch._foreach_mul_(buffers, group["momentum"])
+        tile.out.mul_(lr)
+        torch._foreach_sub_(buffers, tile.views)
+        torch._foreach_sub_(tile.params, buffers)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)

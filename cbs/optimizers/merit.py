@@ -125,7 +125,7 @@ class MERIT(AdamTrustRatio):
     def apply(
         self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
     ) -> None:
-        """Take ``lr * clip(s * out)`` from the weights."""
+        """Add ``lr * clip(s * out)`` to the weights."""
         factor = None
         for pair, (whole, *lines) in zip(tile.pairs, tile.ratios, strict=False):
             factor = tile.spare[0]
@@ -149,7 +149,7 @@ class MERIT(AdamTrustRatio):
                 tile.out.mul_(factor)
             tile.out.clamp_(-group["clip"], group["clip"])
             factor = None
-        tile.take(tile.out, lr, factor)
+        tile.move(lr, factor)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
-from torch._utils import _unflatten_dense_tensors as unflatten
 
 Sizes = list[Tensor]
 """What broadcasts against a stack: ``[whole]``, or ``[whole, rows, columns]`` where these count."""
@@ -99,64 +98,71 @@ def stacks_of(shapes: Sequence[torch.Size], measure: Measure) -> list[Stack]:
 
 @dataclass
 class Tile:
-    """Entries to work on at a time: all those of a block, as a vector, or some rows of its only tensor, in its shape.
+    """Entries to work on at a time: all those of a block, or some rows of its only tensor.
 
     Attributes:
-        rows: the first row and their number; ``None`` for a vector.
-        out: the direction, later the update.
+        rows: the first row and their number; ``None`` for all of several tensors.
+        out: the descent direction, later the update: a vector of all entries, or rows in the shape of their tensor.
+        views: ``out`` tensor by tensor.
         spare: room of shape ``[2, *out.shape]``.
         pairs: ``spare`` as stacks, ``[2, count, ...]``.
         outs: ``out`` as stacks, ``[count, ...]``.
         sizes: norms of weights and directions, each of shape ``[2, count, ...]``, for each stack.
         ratios: the ratios, each of shape ``[count, ...]``, for each stack; empty where they are 1.
-        weight: the weights in the type of the state during a step, not to be written to.
-        gradient: their gradients.
+        weight: during a step, the weights in the type of ``out`` and in its shape, not to be written to.
+        params: the weights themselves, tensor by tensor.
+        gradients: their gradients, contiguous and in the type of ``out``.
         states: the optimizer's state, in the order of its names.
-        params: the parameters themselves.
+        steps: numbers of updates, ``[]`` each, if they are counted.
     """
 
     rows: tuple[int, int] | None
     out: Tensor
+    views: list[Tensor]
     spare: Tensor
     pairs: list[Tensor]
     outs: list[Tensor]
     sizes: list[Sizes]
     ratios: list[Sizes]
     weight: Tensor = field(init=False)
-    gradient: Tensor = field(init=False)
-    states: list[Tensor] = field(init=False)
     params: list[Tensor] = field(init=False)
+    gradients: list[Tensor] = field(init=False)
+    states: list[list[Tensor]] = field(init=False)
+    steps: list[Tensor] = field(init=False)
 
-    def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
-        """Read the block's tensors: views of a single one, copies of several."""
-        self.params = params if self.rows is None else [self._of(params)]
-        self.weight, self.gradient = (self._of(some).to(self.out.dtype) for some in (params, gradients))
-        self.states = [self._of(some) for some in states]
+    def load(
+        self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]], steps: list[Tensor]
+    ) -> None:
+        """Take what it needs of the block's tensors."""
+        if self.rows is not None:
+            wholes = [whole if whole.ndim else whole.view(1) for (whole,) in (params, gradients, *states)]
+            params, gradients, *states = ([whole.narrow(0, *self.rows)] for whole in wholes)
+        self.params, self.states, self.steps, dtype = params, states, steps, self.out.dtype
+        self.gradients = [
+            grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
+        ]
+        self.weight = (flatten(params) if self.rows is None else params[0]).to(dtype)
 
-    def take(self, update: Tensor, factor: float | Tensor, multiplier: Tensor | None = None) -> None:
-        """``weights <- weights - factor * multiplier * update``; may overwrite ``update``."""
-        if isinstance(factor, Tensor):
-            update, factor = update.mul_(factor), 1.0
-        if self.rows is not None and multiplier is not None and self.params[0].dtype == update.dtype:
-            self.params[0].addcmul_(update, multiplier, value=-factor)
-            return
+    def move(self, lr: float | Tensor, multiplier: Tensor | None = None) -> None:
+        """Add ``lr * multiplier * out`` to the weights; overwrites ``out``."""
+        if isinstance(lr, Tensor):
+            self.out.mul_(lr)
+            lr = 1.0
         if multiplier is not None:
-            update.mul_(multiplier)
-        updates = [update] if self.rows is not None else list(unflatten(update, self.params))
-        torch._foreach_add_(self.params, updates, alpha=-factor)
+            if self.rows is not None and self.params[0].dtype == self.out.dtype:
+                self.params[0].addcmul_(self.out, multiplier, value=lr)
+                return
+            self.out.mul_(multiplier)
+        torch._foreach_add_(self.params, self.views, alpha=lr)
 
-    def store(self, states: list[list[Tensor]]) -> None:
-        """Write back the state, where it was copied, and let go of all tensors."""
-        if self.rows is None:
-            for entries, tensors in zip(self.states, states, strict=True):
-                torch._foreach_copy_(tensors, unflatten(entries, tensors))
-        del self.weight, self.gradient, self.states, self.params
+    def release(self) -> None:
+        """Let go of all tensors that are not its own."""
+        del self.weight, self.params, self.gradients, self.states, self.steps
 
-    def _of(self, tensors: list[Tensor]) -> Tensor:
-        if self.rows is None:
-            return flatten(tensors)
-        whole = tensors[0] if tensors[0].ndim else tensors[0].view(1)
-        return whole.narrow(0, *self.rows)
+    @property
+    def first(self) -> bool:
+        """Whether it is the first of its block."""
+        return self.rows is None or self.rows[0] == 0
 
 
 @dataclass
@@ -214,7 +220,9 @@ class Block:
         self.sizes = [[norm for norm, _ in some] for some in both]
         factors = [[ratio for _, ratio in some] for some in both]
         if not self.alone:
-            self.tiles = [_tile(None, (self.widest,), directions, spare, self.stacks, self.sizes, factors)]
+            tile = _tile(None, (self.widest,), directions, spare, self.stacks, self.sizes, factors)
+            ends = [part.view(shape) for part, shape in zip(tile.out.split(self.lengths), self.shapes, strict=True)]
+            tile.views, self.tiles = ends, [tile]
             return
         self.tiles, (stack,) = [], self.stacks
         total, *rest = self.shapes[0] or (1,)
@@ -248,6 +256,7 @@ def _tile(
     return Tile(
         rows,
         out.view(shape),
+        [out.view(shape)],
         pair.view(2, *shape),
         [stack.of(pair) for stack in stacks],
         [stack.of(out) for stack in stacks],

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.contract import CheckedOptimizer, state_dtype
-from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, unflatten
+from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, layout_of, local, merge_over_shards, pieces_of
 
@@ -45,13 +45,12 @@ class TrustRatioOptimizer(CheckedOptimizer):
     """
 
     state_names: ClassVar[tuple[str, ...]]
-    """State of the shape of the parameter."""
+    """State of the shape of the parameter, beside which there may be ``"step"``, of shape ``[]``."""
+    counts: ClassVar[bool] = False
+    """Whether there is."""
 
-    def begin(self, group: Mapping[str, Any], block: Block, states: list[dict[str, Any]]) -> Any:
-        """Before a block is updated; what is returned goes to :meth:`direct`."""
-
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, begun: Any, *, advance: bool) -> None:
-        """Write the direction d into ``tile.out``; update the state first if ``advance``."""
+    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
+        """Write the descent direction ``-d`` into ``tile.out``; update the state first if ``advance``."""
         raise NotImplementedError
 
     def measure(self, group: Mapping[str, Any]) -> Measure:
@@ -71,11 +70,11 @@ class TrustRatioOptimizer(CheckedOptimizer):
     ) -> None:
         """Multiply ``tile.out`` by its ratios, if it has any, and move the weights. See :meth:`look` for the flags."""
         if tile.rows is not None and tile.ratios:
-            tile.take(tile.out, lr, tile.ratios[0][0].view(()))
+            tile.move(lr, tile.ratios[0][0].view(()))
             return
         for out, (ratio,) in zip(tile.outs, tile.ratios, strict=False):
             out.mul_(ratio)
-        tile.take(tile.out, lr)
+        tile.move(lr)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
@@ -104,9 +103,16 @@ class TrustRatioOptimizer(CheckedOptimizer):
 
     def _state_of(self, param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         state = self.state[param]
+        if self.counts:
+            count = state.get("step", 0.0)
+            if not isinstance(count, Tensor) or count.device != param.device:
+                state["step"] = torch.as_tensor(count, dtype=torch.float32, device=param.device)
         for name in self.state_names:
             if name not in state:
-                state[name] = torch.zeros_like(param, dtype=state_dtype(param))
+                kept = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.contiguous_format)
+                state[name] = kept
+            elif not state[name].is_contiguous():
+                state[name] = state[name].contiguous()
         return state
 
     def _update(
@@ -115,8 +121,8 @@ class TrustRatioOptimizer(CheckedOptimizer):
         lr, decay = group["lr"], group["weight_decay"] if block.decayed else 0.0
         if isinstance(lr, Tensor):
             lr = lr.reshape(()) if never_waits(group) else float(lr)
-        begun = self.begin(group, block, states)
         own = [[local(state[name]) for state in states] for name in self.state_names]
+        steps = [state["step"] for state in states] if self.counts else []
         gradients = [local(param.grad) for param in params if param.grad is not None]
         params = [local(param) for param in params]
         several = len(block.tiles) > 1
@@ -124,8 +130,8 @@ class TrustRatioOptimizer(CheckedOptimizer):
             if several or block.layout is not None:
                 block.norms.zero_()
             for tile in block.tiles:
-                tile.load(params, gradients, own)
-                self.direct(tile, group, decay, begun, advance=True)
+                tile.load(params, gradients, own, steps)
+                self.direct(tile, group, decay, advance=True)
                 measure(tile, block.measure.norm, merge=several)
             if block.layout is not None:
                 merge_over_shards(block)
@@ -136,11 +142,11 @@ class TrustRatioOptimizer(CheckedOptimizer):
         finite, tame = self.look(block, group) if looks else (False, False)
         for tile in block.tiles:
             if not block.scaled:
-                tile.load(params, gradients, own)
+                tile.load(params, gradients, own, steps)
             if not (block.scaled and block.keeps):
-                self.direct(tile, group, decay, begun, advance=not block.scaled)
+                self.direct(tile, group, decay, advance=not block.scaled)
             self.apply(tile, group, decay, lr, finite=finite, tame=tame)
-            tile.store(own)
+            tile.release()
 
     def _blocks_of(
         self, index: int, group: Mapping[str, Any], params: list[Tensor], states: list[dict[str, Any]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cbs.optimizers.trust_ratio.blocks import Block, flatten, unflatten
+from cbs.optimizers.trust_ratio.blocks import Block
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -64,14 +64,15 @@ def merge_over_shards(block: Block) -> None:
             # Split along dimension 0, the entries of a column lie on several processes; along dimension 1, of a row.
             split = (dim == 1 or (stack.inner and dim > 1), dim == 0)
             parts += [whole, *(line for line, flag in zip(lines, split, strict=False) if flag)]
-        total = flatten(parts)
+        total = torch.cat([part.reshape(-1) for part in parts])
         group = mesh.get_group(mesh_dim)
         if block.measure.norm == "max":
             dist.all_reduce(total, dist.ReduceOp.MAX, group=group)
         else:
             dist.all_reduce(total.square_(), dist.ReduceOp.SUM, group=group)
             total.sqrt_()
-        torch._foreach_copy_(parts, list(unflatten(total, parts)))
+        for part, merged in zip(parts, total.split([part.numel() for part in parts]), strict=True):
+            part.copy_(merged.view(part.shape))
 
 
 def _split_dim(place: Any) -> int | None:
