@@ -28,12 +28,11 @@ class AdamTrustRatio(TrustRatioOptimizer):
     :class:`~cbs.optimizers.trust_ratio.core.TrustRatioOptimizer`: ``betas``, ``eps`` and ``bias_correction``.
     """
 
-    state_names = ("exp_avg", "exp_avg_sq")
-    counts = True
+    state_names = ("step", "exp_avg", "exp_avg_sq")
 
     def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
         """``out <- -(m / (sqrt(v) + eps) + weight_decay * w)``, after the moments moved if ``advance``."""
-        (beta1, beta2), (means, squares), out = group["betas"], tile.states, tile.out
+        (beta1, beta2), (steps, means, squares), out = group["betas"], tile.states, tile.out
         if not advance:
             self._again(tile, group, decay)
             return
@@ -42,7 +41,6 @@ class AdamTrustRatio(TrustRatioOptimizer):
             torch.mul(tile.weight, -decay, out=out)
         else:
             out.zero_()
-        steps = tile.steps
         if not group["bias_correction"]:
             if tile.first:
                 # A tensor is added in half the time of a number, of which torch makes a tensor for each of them.
@@ -77,7 +75,7 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     def _again(self, tile: Tile, group: Mapping[str, Any], decay: float) -> None:
         """The direction of a single tensor from moments that have moved."""
-        ((mean,), (square,)), (step,), out = tile.states, tile.steps, tile.out
+        ((step,), (mean,), (square,)), out = tile.states, tile.out
         torch.sqrt(square, out=out)
         if group["bias_correction"]:
             # (m/c1) / (sqrt(v/c2) + eps) = (sqrt(c2)/c1) m / (sqrt(v) + eps sqrt(c2)), in two passes fewer.

@@ -30,7 +30,7 @@ class Extent(NamedTuple):
     block: int
 
 
-CPU = Extent(small=2**16, tile=2**17, block=2**22)
+CPU = Extent(small=2**16, tile=2**18, block=2**22)
 ACCELERATOR = Extent(small=2**22, tile=2**24, block=2**24)
 
 
@@ -112,8 +112,7 @@ class Tile:
         weight: during a step, the weights in the type of ``out`` and in its shape, not to be written to.
         params: the weights themselves, tensor by tensor.
         gradients: their gradients, contiguous and in the type of ``out``.
-        states: the optimizer's state, in the order of its names.
-        steps: numbers of updates, ``[]`` each, if they are counted.
+        states: the optimizer's state, in the order of its names; what has the shape ``[]`` is never cut into rows.
     """
 
     rows: tuple[int, int] | None
@@ -128,16 +127,13 @@ class Tile:
     params: list[Tensor] = field(init=False)
     gradients: list[Tensor] = field(init=False)
     states: list[list[Tensor]] = field(init=False)
-    steps: list[Tensor] = field(init=False)
 
-    def load(
-        self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]], steps: list[Tensor]
-    ) -> None:
+    def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
         """Take what it needs of the block's tensors."""
         if self.rows is not None:
-            wholes = [whole if whole.ndim else whole.view(1) for (whole,) in (params, gradients, *states)]
-            params, gradients, *states = ([whole.narrow(0, *self.rows)] for whole in wholes)
-        self.params, self.states, self.steps, dtype = params, states, steps, self.out.dtype
+            every = (params, gradients, *states)
+            params, gradients, *states = ([one.narrow(0, *self.rows)] if one.ndim else [one] for (one,) in every)
+        self.params, self.states, dtype = params, states, self.out.dtype
         self.gradients = [
             grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
         ]
@@ -157,7 +153,7 @@ class Tile:
 
     def release(self) -> None:
         """Let go of all tensors that are not its own."""
-        del self.weight, self.params, self.gradients, self.states, self.steps
+        del self.weight, self.params, self.gradients, self.states
 
     @property
     def first(self) -> bool:
@@ -233,7 +229,8 @@ class Block:
             room = directions[top * math.prod(rest) :] if self.keeps else directions
             sizes = [_rows(every, 2, top, count) for every in self.sizes]
             ratios_here = [_rows(every, 1, top, count) for every in factors]
-            self.tiles.append(_tile((top, count), (count, *rest), room, spare, [some], sizes, ratios_here))
+            shape = (count, *rest) if self.shapes[0] else ()
+            self.tiles.append(_tile((top, count), shape, room, spare, [some], sizes, ratios_here))
 
 
 def _rows(sizes: Sizes, dim: int, top: int, count: int) -> Sizes:

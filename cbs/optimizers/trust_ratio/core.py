@@ -24,7 +24,7 @@ from torch import Tensor
 from cbs.optimizers.contract import CheckedOptimizer, state_dtype
 from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on
 from cbs.optimizers.trust_ratio.norms import measure
-from cbs.optimizers.trust_ratio.sharded import check_layout, layout_of, local, merge_over_shards, pieces_of
+from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
 
 
 class TrustRatioOptimizer(CheckedOptimizer):
@@ -45,9 +45,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
     """
 
     state_names: ClassVar[tuple[str, ...]]
-    """State of the shape of the parameter, beside which there may be ``"step"``, of shape ``[]``."""
-    counts: ClassVar[bool] = False
-    """Whether there is."""
+    """``"step"`` has shape ``[]``, all other state the shape of the parameter."""
 
     def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
         """Write the descent direction ``-d`` into ``tile.out``; update the state first if ``advance``."""
@@ -95,24 +93,22 @@ class TrustRatioOptimizer(CheckedOptimizer):
                 loss = closure()
         for index, group in enumerate(self.param_groups):
             params = [param for param in group["params"] if param.grad is not None and param.numel() > 0]
-            states = [self._state_of(param, group) for param in params]
+            states = [self._state_of(param) for param in params]
             for block in self._blocks_of(index, group, params, states):
                 some = [params[member] for member in block.members], [states[member] for member in block.members]
                 self._update(block, group, *some)
         return loss
 
-    def _state_of(self, param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    def _state_of(self, param: Tensor) -> dict[str, Any]:
         state = self.state[param]
-        if self.counts:
-            count = state.get("step", 0.0)
-            if not isinstance(count, Tensor) or count.device != param.device:
-                state["step"] = torch.as_tensor(count, dtype=torch.float32, device=param.device)
         for name in self.state_names:
             if name not in state:
-                kept = torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.contiguous_format)
-                state[name] = kept
-            elif not state[name].is_contiguous():
-                state[name] = state[name].contiguous()
+                shape: Any = {"memory_format": torch.contiguous_format}
+                state[name] = (
+                    torch.zeros((), dtype=torch.float32, device=param.device)
+                    if name == "step"
+                    else torch.zeros_like(param, dtype=state_dtype(param), **shape)
+                )
         return state
 
     def _update(
@@ -122,7 +118,6 @@ class TrustRatioOptimizer(CheckedOptimizer):
         if isinstance(lr, Tensor):
             lr = lr.reshape(()) if never_waits(group) else float(lr)
         own = [[local(state[name]) for state in states] for name in self.state_names]
-        steps = [state["step"] for state in states] if self.counts else []
         gradients = [local(param.grad) for param in params if param.grad is not None]
         params = [local(param) for param in params]
         several = len(block.tiles) > 1
@@ -130,7 +125,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
             if several or block.layout is not None:
                 block.norms.zero_()
             for tile in block.tiles:
-                tile.load(params, gradients, own, steps)
+                tile.load(params, gradients, own)
                 self.direct(tile, group, decay, advance=True)
                 measure(tile, block.measure.norm, merge=several)
             if block.layout is not None:
@@ -142,7 +137,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         finite, tame = self.look(block, group) if looks else (False, False)
         for tile in block.tiles:
             if not block.scaled:
-                tile.load(params, gradients, own, steps)
+                tile.load(params, gradients, own)
             if not (block.scaled and block.keeps):
                 self.direct(tile, group, decay, advance=not block.scaled)
             self.apply(tile, group, decay, lr, finite=finite, tame=tame)
@@ -152,35 +147,43 @@ class TrustRatioOptimizer(CheckedOptimizer):
         self, index: int, group: Mapping[str, Any], params: list[Tensor], states: list[dict[str, Any]]
     ) -> list[Block]:
         """The blocks of a group, built anew when anything else than values has changed since the step before."""
-        key = (
-            (group["ratio_from_ndim"], group["decay_from_ndim"], group["foreach"], self.measure(group)),
-            [
-                (id(param), *_form(param), *_form(param.grad), *(id(state[name]) for name in self.state_names))
-                for param, state in zip(params, states, strict=True)
-            ],
-        )
+        options = group["ratio_from_ndim"], group["decay_from_ndim"], group["foreach"], self.measure(group)
         plans = self.__dict__.setdefault("_plans", {})
+        key = options, self._forms(params, states)
         if index not in plans or plans[index][0] != key:
             for param, state in zip(params, states, strict=True):
-                self._check_forms(param, state)
+                self._fit(param, state)
             blocks = self._arranged(params, group)
             # With the tensors, so that no others get their ids.
-            plans[index] = key, blocks, (params, states)
+            held = params, [list(state.values()) for state in states]
+            plans[index] = (options, self._forms(params, states)), blocks, held
             self._share_memory(blocks)
         return plans[index][1]
 
-    def _check_forms(self, param: Tensor, state: Mapping[str, Any]) -> None:
+    def _forms(self, params: list[Tensor], states: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [
+            (id(param), _form(param), _form(param.grad), *[id(state[name]) for name in self.state_names])
+            for param, state in zip(params, states, strict=True)
+        ]
+
+    def _fit(self, param: Tensor, state: dict[str, Any]) -> None:
+        """Have gradient and state lie as a step needs them, or refuse them."""
         check_layout(param)
-        grad = param.grad
+        grad, kind = param.grad, type(self).__name__
         if grad is not None and grad.layout is not torch.strided:
-            raise RuntimeError(f"{type(self).__name__} needs dense gradients; build the embedding with sparse=False")
+            raise RuntimeError(f"{kind} needs dense gradients; build the embedding with sparse=False")
         for name, tensor in [("gradient", grad), *((name, state[name]) for name in self.state_names)]:
+            if name == "step":
+                state[name] = torch.as_tensor(tensor, dtype=torch.float32, device=param.device)
+                continue
             dtype = state_dtype(param) if name in self.state_names else tensor.dtype
             if (tensor.shape, tensor.device, tensor.dtype) != (param.shape, param.device, dtype):
                 raise RuntimeError(
-                    f"{type(self).__name__}: the {name} ({_said(tensor)}) does not fit its parameter ({_said(param)}); "
-                    "a parameter that changed its form needs a new gradient and new state: del optimizer.state[parameter]"
+                    f"{kind}: the {name} ({_said(tensor)}) does not fit its parameter ({_said(param)}); one that "
+                    "changes its shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
                 )
+            if name in state:
+                state[name] = tensor.contiguous()
 
     def _arranged(self, params: list[Tensor], group: Mapping[str, Any]) -> list[Block]:
         """Large tensors one by one, small ones that agree in all that matters together."""
@@ -228,7 +231,7 @@ def never_waits(group: Mapping[str, Any]) -> bool:
 
 
 def _form(tensor: Any) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, layout_of(tensor)
+    return tensor.shape, tensor.dtype, tensor.device, layout_of(tensor) if is_sharded(tensor) else tensor.layout
 
 
 def _said(tensor: Tensor) -> str:
