@@ -180,7 +180,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
             if (tensor.shape, tensor.device, tensor.dtype) != (param.shape, param.device, dtype):
                 raise RuntimeError(
                     f"{kind}: the {name} ({_said(tensor)}) does not fit its parameter ({_said(param)}); one that "
-                    "changes its shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
+                    "changes shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
                 )
             if name in state:
                 state[name] = tensor.contiguous()
@@ -194,7 +194,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
             key = scaled, decayed, param.dtype, param.device, layout_of(param), position if large else None
             together.setdefault(key, []).append(position)
         blocks = []
-        for (scaled, decayed, dtype, device, layout, _), members in together.items():
+        for (scaled, decayed, _, device, layout, _), members in together.items():
             members.sort(key=lambda member: tuple(params[member].shape))
             room = extent_on(device).tile * pieces_of(params[members[0]])
             while members:
