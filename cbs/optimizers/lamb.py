@@ -79,20 +79,7 @@ class LAMB(AdamTrustRatio):
         foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "gamma_l": gamma_l,
-            "gamma_u": gamma_u,
-            "ratio_from_ndim": ratio_from_ndim,
-            "decay_from_ndim": decay_from_ndim,
-            "foreach": foreach,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, locals())
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``phi(|w|) / |d|``, 1 where either is 0."""

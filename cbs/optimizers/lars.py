@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_size
+from cbs.optimizers.contract import check_decay, check_size
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
@@ -86,18 +86,7 @@ class LARS(TrustRatioOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "variant": variant,
-            "trust_coefficient": trust_coefficient,
-            "ratio_from_ndim": ratio_from_ndim,
-            "decay_from_ndim": decay_from_ndim,
-            "foreach": foreach,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, locals())
 
     def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
         """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
@@ -122,12 +111,10 @@ class LARS(TrustRatioOptimizer):
             moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
         )
 
-    def apply(
-        self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
-    ) -> None:
+    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
         """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
         if group["variant"] == "lamb":
-            super().apply(tile, group, decay, lr, finite=finite, tame=tame)
+            super().apply(tile, group, decay, lr, seen)
             return
         if group["variant"] == "paper" and decay:
             # Scaled, but not part of what is measured.
@@ -142,8 +129,7 @@ class LARS(TrustRatioOptimizer):
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
-        if not 0.0 <= group["momentum"] < 1.0:
-            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
+        check_decay("momentum", group["momentum"])
         if group["variant"] not in _COEFFICIENTS:
             raise ValueError(f"variant must be one of {', '.join(_COEFFICIENTS)}, got {group['variant']!r}")
         if group["trust_coefficient"] is not None:

@@ -101,23 +101,7 @@ class MERIT(AdamTrustRatio):
         foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "variant": variant,
-            "clip": clip,
-            "lower_bound": lower_bound,
-            "elementwise": elementwise,
-            "norm": norm,
-            "ratio_from_ndim": ratio_from_ndim,
-            "decay_from_ndim": decay_from_ndim,
-            "foreach": foreach,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, locals())
 
     def measure(self, group: Mapping[str, Any]) -> Measure:
         return Measure(group["norm"], group["elementwise"], group["variant"] == "paper")
@@ -134,10 +118,9 @@ class MERIT(AdamTrustRatio):
         clip = math.inf if group["clip"] is None else _SHY * group["clip"]
         return finite, finite and bool(block.norms[0].amax() < clip)
 
-    def apply(
-        self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
-    ) -> None:
+    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
         """Add ``lr * clip(s * out)`` to the weights."""
+        finite, tame = seen or (False, False)
         factor = None
         for pair, (whole, *lines) in zip(tile.pairs, tile.ratios, strict=False):
             factor = tile.spare[0]

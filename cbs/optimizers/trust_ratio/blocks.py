@@ -198,14 +198,13 @@ class Block:
         self.height, self.widest = 0, total
         if self.alone:
             rows, *rest = self.shapes[0] or (1,)
-            self.height = min(rows, max(1, extent.tile // max(1, math.prod(rest))))
+            self.height = max(1, min(rows, extent.tile // max(1, math.prod(rest))))
             self.widest = self.height * math.prod(rest)
         self.keeps = total <= extent.block
         self.room = total if self.keeps else self.widest
 
-    def work_in(self, memory: tuple[Tensor, Tensor]) -> None:
-        """Use this memory: directions, ``[room or more]``, and ``[2, widest or more]`` entries beside them."""
-        self.memory, (directions, spare) = memory, memory
+    def work_in(self, directions: Tensor, spare: Tensor) -> None:
+        """Use this memory, ``[room or more]`` and ``[2, widest or more]`` entries."""
         shapes = [shape for stack in self.stacks for shape in stack.size_shapes()] if self.scaled else []
         lengths = [math.prod(shape) for shape in shapes]
         self.norms, self.ratios = spare.new_zeros(2, sum(lengths)), spare.new_zeros(sum(lengths))
@@ -222,21 +221,30 @@ class Block:
             return
         self.tiles, (stack,) = [], self.stacks
         total, *rest = self.shapes[0] or (1,)
-        for top in range(0, total, max(1, self.height)):
+        # One even of nothing, as a process may hold of a sharded parameter, since steps are counted there too.
+        for top in range(0, max(1, total), self.height):
             count = min(self.height, total - top)
             sides = (count, *stack.shape[2:]) if stack.by_line else (count * math.prod(rest),)
-            some = stack._replace(shape=(1, *sides))
+            part = stack._replace(shape=(1, *sides))
             room = directions[top * math.prod(rest) :] if self.keeps else directions
-            sizes = [_rows(every, 2, top, count) for every in self.sizes]
-            ratios_here = [_rows(every, 1, top, count) for every in factors]
+            parts = [_rows(some, dim, top, count) for some, dim in ((self.sizes, 2), (factors, 1))]
             shape = (count, *rest) if self.shapes[0] else ()
-            self.tiles.append(_tile((top, count), shape, room, spare, [some], sizes, ratios_here))
+            self.tiles.append(_tile((top, count), shape, room, spare, [part], *parts))
 
 
-def _rows(sizes: Sizes, dim: int, top: int, count: int) -> Sizes:
+def share_memory(blocks: list[Block]) -> None:
+    """Have all blocks of a device and type work in the same memory."""
+    for kind in {block.kind for block in blocks}:
+        some = [block for block in blocks if block.kind == kind]
+        room, widest = max(block.room for block in some), max(block.widest for block in some)
+        directions, spare = (torch.empty(shape, device=kind[0], dtype=kind[1]) for shape in ((room,), (2, widest)))
+        for block in some:
+            block.work_in(directions, spare)
+
+
+def _rows(every: list[Sizes], dim: int, top: int, count: int) -> list[Sizes]:
     """Of the sizes of a single tensor those that belong to some of its rows, which lie along ``dim``."""
-    whole, *lines = sizes
-    return [whole, lines[0].narrow(dim, top, count), lines[1]] if lines else sizes
+    return [[whole, *(line.narrow(dim, top, count) for line in lines[:1]), *lines[1:]] for whole, *lines in every]
 
 
 def _tile(

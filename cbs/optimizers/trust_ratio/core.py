@@ -15,6 +15,7 @@ passes over memory; see :mod:`cbs.optimizers.trust_ratio.blocks`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.contract import CheckedOptimizer, state_dtype
-from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on
+from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
 
@@ -59,14 +60,11 @@ class TrustRatioOptimizer(CheckedOptimizer):
         """Ratios from norms of weights and directions, all of shape ``[norms]``."""
         raise NotImplementedError
 
-    def look(self, block: Block, group: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Whether all ratios are finite, and whether no update reaches a bound on it. Waits for the device."""
-        return False, False
+    def look(self, block: Block, group: Mapping[str, Any]) -> Any:
+        """What :meth:`apply` is to know of the values of a block's norms and ratios; waits for the device."""
 
-    def apply(
-        self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
-    ) -> None:
-        """Multiply ``tile.out`` by its ratios, if it has any, and move the weights. See :meth:`look` for the flags."""
+    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+        """Multiply ``tile.out`` by its ratios, if it has any, and move the weights; ``seen`` if :meth:`look` did."""
         if tile.rows is not None and tile.ratios:
             tile.move(lr, tile.ratios[0][0].view(()))
             return
@@ -91,12 +89,14 @@ class TrustRatioOptimizer(CheckedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for index, group in enumerate(self.param_groups):
-            params = [param for param in group["params"] if param.grad is not None and param.numel() > 0]
-            states = [self._state_of(param) for param in params]
-            for block in self._blocks_of(index, group, params, states):
-                some = [params[member] for member in block.members], [states[member] for member in block.members]
-                self._update(block, group, *some)
+        groups = [[p for p in group["params"] if p.grad is not None and p.numel() > 0] for group in self.param_groups]
+        states = [[self._state_of(param) for param in params] for params in groups]
+        for index, block in self._blocks(groups, states):
+            own = (
+                [groups[index][member] for member in block.members],
+                [states[index][member] for member in block.members],
+            )
+            self._update(block, self.param_groups[index], *own)
         return loss
 
     def _state_of(self, param: Tensor) -> dict[str, Any]:
@@ -134,36 +134,42 @@ class TrustRatioOptimizer(CheckedOptimizer):
             block.ratios.copy_(self.ratios(block.norms[0], block.norms[1], group, decay))
         # To look takes about as long as a pass over some ten thousand entries.
         looks = block.scaled and block.alone and block.kind[0].type == "cpu" and not never_waits(group)
-        finite, tame = self.look(block, group) if looks else (False, False)
+        seen = self.look(block, group) if looks else None
         for tile in block.tiles:
             if not block.scaled:
                 tile.load(params, gradients, own)
             if not (block.scaled and block.keeps):
                 self.direct(tile, group, decay, advance=not block.scaled)
-            self.apply(tile, group, decay, lr, finite=finite, tame=tame)
+            self.apply(tile, group, decay, lr, seen)
             tile.release()
 
-    def _blocks_of(
-        self, index: int, group: Mapping[str, Any], params: list[Tensor], states: list[dict[str, Any]]
-    ) -> list[Block]:
-        """The blocks of a group, built anew when anything else than values has changed since the step before."""
-        options = group["ratio_from_ndim"], group["decay_from_ndim"], group["foreach"], self.measure(group)
-        plans = self.__dict__.setdefault("_plans", {})
-        key = options, self._forms(params, states)
-        if index not in plans or plans[index][0] != key:
-            for param, state in zip(params, states, strict=True):
+    def _blocks(self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]) -> list[tuple[int, Block]]:
+        """Blocks and their groups, built anew when anything else than values has changed since the step before."""
+        known, blocks, _ = vars(self).get("_plan", (None, [], None))
+        if known != self._forms(groups, states):
+            for param, state in ((p, s) for some in map(zip, groups, states) for p, s in some):
                 self._fit(param, state)
-            blocks = self._arranged(params, group)
+            blocks = [
+                (index, block)
+                for index, (params, group) in enumerate(zip(groups, self.param_groups, strict=True))
+                for block in self._arranged(params, group)
+            ]
+            share_memory([block for _, block in blocks])
             # With the tensors, so that no others get their ids.
-            held = params, [list(state.values()) for state in states]
-            plans[index] = (options, self._forms(params, states)), blocks, held
-            self._share_memory(blocks)
-        return plans[index][1]
+            held = groups, [[list(state.values()) for state in some] for some in states]
+            self._plan = self._forms(groups, states), blocks, held
+        return blocks
 
-    def _forms(self, params: list[Tensor], states: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    def _forms(self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]) -> list[Any]:
         return [
-            (id(param), _form(param), _form(param.grad), *[id(state[name]) for name in self.state_names])
-            for param, state in zip(params, states, strict=True)
+            (
+                [group["ratio_from_ndim"], group["decay_from_ndim"], group["foreach"], self.measure(group)],
+                [
+                    (id(param), _form(param), _form(param.grad), *[id(state[name]) for name in self.state_names])
+                    for param, state in zip(params, some, strict=True)
+                ],
+            )
+            for group, params, some in zip(self.param_groups, groups, states, strict=True)
         ]
 
     def _fit(self, param: Tensor, state: dict[str, Any]) -> None:
@@ -187,18 +193,18 @@ class TrustRatioOptimizer(CheckedOptimizer):
 
     def _arranged(self, params: list[Tensor], group: Mapping[str, Any]) -> list[Block]:
         """Large tensors one by one, small ones that agree in all that matters together."""
-        how, together = self.measure(group), {}
+        how, together = self.measure(group), defaultdict(list)
         for position, param in enumerate(params):
             large = param.numel() > extent_on(param.device).small * pieces_of(param) or group["foreach"] is False
             scaled, decayed = (param.ndim >= group[name] for name in ("ratio_from_ndim", "decay_from_ndim"))
             key = scaled, decayed, param.dtype, param.device, layout_of(param), position if large else None
-            together.setdefault(key, []).append(position)
+            together[key].append(position)
         blocks = []
         for (scaled, decayed, _, device, layout, _), members in together.items():
             members.sort(key=lambda member: tuple(params[member].shape))
             room = extent_on(device).tile * pieces_of(params[members[0]])
             while members:
-                total, some = 0, []
+                total, some = 0, list[int]()
                 while members and (not some or total + params[members[0]].numel() <= room):
                     total += params[members[0]].numel()
                     some.append(members.pop(0))
@@ -206,23 +212,6 @@ class TrustRatioOptimizer(CheckedOptimizer):
                 kind = device, state_dtype(params[some[0]])
                 blocks.append(Block(some, shapes, kind, scaled, decayed, layout, how))
         return blocks
-
-    def _share_memory(self, blocks: list[Block]) -> None:
-        """Have all blocks of a device and type work in the same memory."""
-        memory = self.__dict__.setdefault("_memory", {})
-        for block in blocks:
-            held = memory.get(block.kind)
-            room, widest = (held[0].numel(), held[1].shape[1]) if held else (0, 0)
-            if block.room > room or block.widest > widest:
-                device, dtype = block.kind
-                memory[block.kind] = (
-                    torch.empty(max(room, block.room), dtype=dtype, device=device),
-                    torch.empty(2, max(widest, block.widest), dtype=dtype, device=device),
-                )
-        for _, every, _ in self._plans.values():
-            for block in every:
-                if not hasattr(block, "tiles") or block.memory is not memory[block.kind]:
-                    block.work_in(memory[block.kind])
 
 
 def never_waits(group: Mapping[str, Any]) -> bool:
