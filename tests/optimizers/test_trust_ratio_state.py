@@ -1,0 +1,213 @@
+"""The state of LAMB, LARS and MERIT is ``optimizer.state``, and what changes under them is refused or followed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.optimizers import LAMB, MERIT
+from cbs.optimizers.lars import LARS
+
+ALL = pytest.mark.parametrize("optimizer_class", [MERIT, LAMB, LARS])
+NAMES = {MERIT: "exp_avg", LAMB: "exp_avg", LARS: "momentum_buffer"}
+SHAPES = [(8, 4), (4,), (), (3, 2, 2), (300, 300)]
+
+
+def parameters() -> list[nn.Parameter]:
+    """Some that are updated together, and one that is updated alone."""
+    draw = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in SHAPES]
+
+
+def step(params: list[nn.Parameter], optimizer: Any, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=draw).to(param.dtype)
+    optimizer.step()
+
+
+def started(optimizer_class: Any, **options: Any) -> tuple[list[nn.Parameter], Any]:
+    params = parameters()
+    optimizer = optimizer_class(params, lr=0.01, **options)
+    step(params, optimizer, 1)
+    return params, optimizer
+
+
+def values(params: list[nn.Parameter]) -> list[Tensor]:
+    return [param.detach().clone() for param in params]
+
+
+@ALL
+def test_a_new_state_starts_anew_and_is_what_is_saved(optimizer_class: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    optimizer.state = defaultdict(dict)
+    fresh = [nn.Parameter(value) for value in values(params)]
+    other = optimizer_class(fresh, lr=0.01)
+    step(params, optimizer, 2)
+    step(fresh, other, 2)
+    torch.testing.assert_close(values(params), values(fresh), rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.state_dict()["state"], other.state_dict()["state"], rtol=0, atol=0)
+    assert len(optimizer.state_dict()["state"]) == len(SHAPES)
+
+
+@ALL
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_state_that_is_put_there_is_used_and_kept(optimizer_class: Any, index: int) -> None:
+    (params, optimizer), (others, twin) = started(optimizer_class), started(optimizer_class)
+    given, name = torch.full(SHAPES[index], 5.0), NAMES[optimizer_class]
+    optimizer.state[params[index]][name] = given
+    twin.state[others[index]][name].fill_(5.0)
+    step(params, optimizer, 2)
+    step(others, twin, 2)
+    torch.testing.assert_close(values(params), values(others), rtol=0, atol=0)
+    assert optimizer.state[params[index]][name] is given
+    assert (given != 5.0).any()
+
+
+@ALL
+def test_every_parameter_has_memory_of_its_own(optimizer_class: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    for param in params:
+        kept = optimizer.state[param][NAMES[optimizer_class]]
+        assert kept.untyped_storage().nbytes() == param.numel() * 4
+
+
+@ALL
+@pytest.mark.parametrize("index", [0, 4])
+def test_weights_of_another_precision_go_on(optimizer_class: Any, index: int) -> None:
+    (params, optimizer), (others, twin) = started(optimizer_class), started(optimizer_class)
+    for param in (params[index], others[index]):
+        param.data = param.data.bfloat16()
+    others[index].data = others[index].data.float()
+    step(params, optimizer, 2)
+    step(others, twin, 2)
+    assert params[index].dtype is torch.bfloat16
+    # One rounding to 8 bits.
+    torch.testing.assert_close(params[index].float(), others[index].data, rtol=2**-7, atol=2**-7)
+
+
+@ALL
+@pytest.mark.parametrize("index", [0, 4])
+def test_gradients_of_another_precision_are_taken_for_what_they_are(optimizer_class: Any, index: int) -> None:
+    (params, optimizer), (others, twin) = started(optimizer_class), started(optimizer_class)
+    params[index].grad.data = params[index].grad.data.bfloat16()  # type: ignore[union-attr]
+    others[index].grad = params[index].grad.float()  # type: ignore[union-attr]
+    optimizer.step()
+    twin.step()
+    torch.testing.assert_close(values(params), values(others), rtol=0, atol=0)
+
+
+@ALL
+@pytest.mark.parametrize("index", [0, 4])
+@pytest.mark.parametrize("change", [lambda param: param.data[:4], lambda param: param.data.double()])
+def test_weights_of_another_form_are_refused(optimizer_class: Any, index: int, change: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    params[index].data = change(params[index])
+    with pytest.raises(RuntimeError, match=f"{optimizer_class.__name__}: the .* does not fit its parameter"):
+        optimizer.step()
+
+
+@ALL
+def test_state_of_another_form_is_refused(optimizer_class: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    optimizer.state[params[0]][NAMES[optimizer_class]] = torch.zeros(4, 8)
+    with pytest.raises(RuntimeError, match=rf"{NAMES[optimizer_class]} \(\[4, 8\], torch.float32, cpu\) does not fit"):
+        optimizer.step()
+
+
+@ALL
+def test_strided_state_is_followed(optimizer_class: Any) -> None:
+    (params, optimizer), (others, twin) = started(optimizer_class), started(optimizer_class)
+    name = NAMES[optimizer_class]
+    for index in (0, 4):
+        state = optimizer.state[params[index]]
+        state[name] = state[name].t().contiguous().t()
+    step(params, optimizer, 2)
+    step(others, twin, 2)
+    torch.testing.assert_close(values(params), values(others), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("optimizer_class", [MERIT, LAMB])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_every_parameter_counts_its_own_steps(optimizer_class: Any, bias_correction: bool) -> None:
+    params, optimizer = started(optimizer_class, bias_correction=bias_correction)
+    alone = [nn.Parameter(value) for value in values(params)]
+    optimizer.state[params[1]]["step"] = 7
+    optimizer.state[params[4]]["step"] += 2.0
+    each = [optimizer_class([param], lr=0.01, bias_correction=bias_correction) for param in alone]
+    for one, param, source in zip(each, alone, params, strict=True):
+        one.state[param] = copy.deepcopy(optimizer.state[source])
+    step(params, optimizer, 2)
+    for param, source, one in zip(alone, params, each, strict=True):
+        param.grad = source.grad
+        one.step()
+    # The same arithmetic on slices of longer vectors; vectorised loops may round their tails differently.
+    torch.testing.assert_close(values(params), values(alone), rtol=1e-6, atol=1e-7)
+    assert [float(optimizer.state[param]["step"]) for param in params] == [2.0, 8.0, 2.0, 2.0, 4.0]
+
+
+@ALL
+def test_a_hook_that_reorders_what_is_loaded_is_heeded(optimizer_class: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    others = [nn.Parameter(value) for value in values(params)[::-1]]
+    loaded = optimizer_class(others, lr=0.01)
+    loaded.register_load_state_dict_pre_hook(
+        lambda _, saved: {**saved, "state": {len(SHAPES) - 1 - key: kept for key, kept in saved["state"].items()}}
+    )
+    loaded.load_state_dict(optimizer.state_dict())
+    for param, other in zip(params, others[::-1], strict=True):
+        other.grad = param.grad
+    optimizer.step()
+    loaded.step()
+    # Blocks hold parameters in another order.
+    torch.testing.assert_close(values(params), values(others)[::-1], rtol=1e-6, atol=1e-7)
+
+
+@ALL
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
+def test_copies_go_on_alike(optimizer_class: Any, copied: Any) -> None:
+    params, optimizer = started(optimizer_class)
+    twin = copied(optimizer)
+    others = twin.param_groups[0]["params"]
+    step(params, optimizer, 2)
+    step(others, twin, 2)
+    torch.testing.assert_close(values(params), values(others), rtol=0, atol=0)
+
+
+@ALL
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_learning_rate_of_one_element_has_any_shape(optimizer_class: Any, shape: Any, capturable: bool) -> None:
+    (params, _), others = started(optimizer_class), parameters()
+    step(others, optimizer_class(others, lr=torch.full(shape, 0.01), capturable=capturable), 1)
+    # A tensor multiplies at another place than a number.
+    torch.testing.assert_close(values(params), values(others), rtol=1e-5, atol=1e-6)
+
+
+@ALL
+def test_complex_parameters_and_misspelt_options_are_refused(optimizer_class: Any) -> None:
+    with pytest.raises(ValueError, match="takes real parameters"):
+        optimizer_class([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
+    with pytest.raises(ValueError, match="did you mean 'weight_decay'"):
+        optimizer_class([{"params": parameters(), "weight_dcay": 0.1}])
+
+
+@ALL
+def test_a_compiled_step_does_the_same(optimizer_class: Any) -> None:
+    params, others = parameters(), parameters()
+    plain, compiled = optimizer_class(params, lr=0.01), optimizer_class(others, lr=0.01)
+    run = torch.compile(compiled.step, backend="eager")
+    for seed in range(3):
+        step(params, plain, seed)
+        for param, other in zip(params, others, strict=True):
+            other.grad = param.grad.clone()  # type: ignore[union-attr]
+        run()
+    # A step that a compiler reads takes the path without looking at values.
+    torch.testing.assert_close(values(params), values(others), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(plain.state_dict()["state"], compiled.state_dict()["state"], rtol=1e-5, atol=1e-6)
