@@ -1,7 +1,8 @@
-"""The type of every array of numbers here, and the interval of many of them."""
+"""The type of every array of numbers here, the interval of many of them, and a number with its interval."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,3 +16,32 @@ def percentiles(values: Array, confidence: float) -> Array:
     if not len(values):
         return np.full((2, *values.shape[1:]), np.nan)
     return np.asarray(np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0))
+
+
+Interval = tuple[float | None, float | None]
+OPEN: Interval = (None, None)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that came out of a fit or of measurements.
+
+    Attributes:
+        value: ``None`` where the data do not show it.
+        interval: of ``value``; an open end is ``None``.
+    """
+
+    value: float | None = None
+    interval: Interval = OPEN
+
+    def times(self, factor: float) -> Quantity:
+        """In another unit."""
+        value, low, high = (None if each is None else each * factor for each in (self.value, *self.interval))
+        return Quantity(value, (low, high))
+
+    def named(self, name: str) -> dict[str, Any]:
+        """Two keys in place of a nested object."""
+        return {name: self.value, f"{name}_interval": list(self.interval)}
+
+
+UNKNOWN = Quantity()

@@ -33,3 +33,6 @@ class AnalysisConfig:
             raise ConfigError(f"confidence must be between 0 and 1, got {self.confidence}")
         if self.resamples < 100:
             raise ConfigError(f"resamples must be at least 100, got {self.resamples}")
+
+
+DEFAULT = AnalysisConfig()

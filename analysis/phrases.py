@@ -38,9 +38,9 @@ def ends(interval: tuple[float | None, float | None]) -> str:
     return f"[{'0' if low is None else number(low)}, {'∞' if high is None else number(high)}]"
 
 
-def with_interval(value: float | None, interval: tuple[float | None, float | None], *, between: str = " ") -> str:
+def with_interval(value: float | None, interval: tuple[float | None, float | None]) -> str:
     """``value [low, high]``, see :func:`ends`."""
-    return between.join(filter(None, (number(value), ends(interval))))
+    return " ".join(filter(None, (number(value), ends(interval))))
 
 
 def percent(confidence: float) -> str:

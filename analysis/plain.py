@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any
@@ -29,3 +29,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return str(value) if isinstance(value, StrEnum) else value
+
+
+def flat(value: Any, name: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested dictionaries, and in ``lists``, that holds nothing further."""
+    if value and isinstance(value, (dict, list) if lists else dict):
+        for key, part in dict(value if isinstance(value, dict) else enumerate(value)).items():
+            yield from flat(part, f"{name}.{key}" if name else str(key), lists=lists)
+    else:
+        yield name, value

@@ -1,15 +1,12 @@
-"""Widths of the pages that figures go to: a figure drawn for its venue needs no scaling, so its text keeps its size.
-
-Every width is that of the venue's own style file, in inches.
-"""
+"""Widths of the pages that figures go to: a figure drawn for its venue needs no scaling, so its text keeps its size."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from cbs.errors import ConfigError
 
@@ -17,19 +14,16 @@ _NARROW = 3.25
 """Width of a figure of one panel where the page has one column: a figure of the whole width would be a page high."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Venue:
+class Venue(NamedTuple):
     """The page of a venue.
 
     Attributes:
         text: width of the text, inches; of figures with several panels.
         column: width of one column, inches; ``text`` where the page has one column.
-        source: style file and the lengths it sets.
     """
 
     text: float
     column: float
-    source: str
 
     @property
     def single(self) -> float:
@@ -37,23 +31,16 @@ class Venue:
         return self.column if self.column < self.text else min(self.text, _NARROW)
 
 
-VENUES: dict[str, Venue] = {
-    "default": Venue(text=6.75, column=3.25, source="as icml"),
-    "icml": Venue(text=6.75, column=3.25, source=r"icml2025.sty: \textwidth 6.75in, \columnsep 0.25in, two columns"),
-    "neurips": Venue(text=5.5, column=5.5, source="neurips_2023.sty: textwidth=5.5in, one column"),
-    "iclr": Venue(text=5.5, column=5.5, source=r"iclr2024_conference.sty: \textwidth 5.5 true in, one column"),
-    "acl": Venue(
-        text=16.0 / 2.54,
-        column=7.7 / 2.54,
-        source=r"acl.sty: a4paper, margin=2.5cm, so a text of 16 cm; \columnsep 0.6cm, two columns",
-    ),
-    "jmlr": Venue(text=6.0, column=6.0, source=r"jmlr2e.sty: \textwidth 6.0 true in, one column"),
-    "ieee": Venue(
-        text=43 * 12 / 72.27,
-        column=21 * 12 / 72.27,
-        source=r"IEEEtran.cls: \textwidth 43pc = 2 x 21pc + 1pc; a pica is 12/72.27 inch",
-    ),
+VENUES = {
+    "default": Venue(6.75, 3.25),  # as icml
+    "icml": Venue(6.75, 3.25),  # icml2025.sty: \textwidth 6.75in, \columnsep 0.25in, two columns
+    "neurips": Venue(5.5, 5.5),  # neurips_2023.sty: textwidth=5.5in, one column
+    "iclr": Venue(5.5, 5.5),  # iclr2024_conference.sty: \textwidth 5.5 true in, one column
+    "acl": Venue(16 / 2.54, 7.7 / 2.54),  # acl.sty: a4paper, margin=2.5cm, so a text of 16 cm; \columnsep 0.6cm
+    "jmlr": Venue(6.0, 6.0),  # jmlr2e.sty: \textwidth 6.0 true in, one column
+    "ieee": Venue(43 * 12 / 72.27, 21 * 12 / 72.27),  # IEEEtran.cls: \textwidth 43pc = 2 x 21pc + 1pc of 12/72.27 inch
 }
+"""By name; every width is that of the venue's own style file."""
 
 _CURRENT: ContextVar[Venue] = ContextVar("venue", default=VENUES["default"])
 

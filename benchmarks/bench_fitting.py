@@ -19,10 +19,11 @@ from interleaved import measure, table
 from scipy.optimize import curve_fit, minimize
 from scipy.stats import norm
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.trials import Trials
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256, 512])
 LRS = 7
@@ -129,7 +130,7 @@ def compare(censored: bool) -> None:
     tables = sweep(censored)
 
     def bootstrap() -> Fit:
-        return fit_curve(SIZES.tolist(), tables, resamples=RESAMPLES)
+        return fit_curve(SIZES.tolist(), tables, config=AnalysisConfig(resamples=RESAMPLES))
 
     resamples = Resamples.of(bootstrap())
     slow: dict[str, Callable[[], np.ndarray]]

@@ -33,7 +33,7 @@ TARGET = Target(metric="validation_loss", value=2.4)
 
 CHILD = """
 import json, resource, sys, time
-from analysis.estimate.result import answers
+from analysis.estimate.estimates import answers
 from analysis.read.results import load
 from analysis.config import AnalysisConfig
 from cbs.store import find_sweeps, read_record

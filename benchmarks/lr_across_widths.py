@@ -29,6 +29,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from cbs.training import run_trial
 from cbs.workloads import build_workload
+from sweeps.telescope import vertex
 
 BASE = 32
 BATCH_SIZE = 64
@@ -111,9 +112,8 @@ def optimum(losses: dict[float, float]) -> tuple[float, float, float]:
     place = lrs.index(best)
     interpolated = math.nan
     if 0 < place < len(lrs) - 1 and all(math.isfinite(losses[lr]) for lr in lrs[place - 1 : place + 2]):
-        left, centre, right = (losses[lr] for lr in lrs[place - 1 : place + 2])
-        offset = 0.5 * (left - right) / (left - 2 * centre + right)
-        interpolated = best * (lrs[place + 1] / best) ** offset
+        around = lrs[place - 1 : place + 2]
+        interpolated = vertex(around, [losses[lr] for lr in around])
     return best, interpolated, losses[best]
 
 

@@ -30,6 +30,15 @@ def _is_whole(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
+def _set_options(config: Any, of: str) -> None:
+    """Check that ``options`` are JSON and store them as JSON would give them back."""
+    try:
+        canonical = json.loads(json.dumps(config.options, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"options of {of!r} must be plain JSON values: {error}") from None
+    object.__setattr__(config, "options", canonical)
+
+
 def _set_floats(config: object, *names: str) -> None:
     """Check that fields hold finite numbers and store them as floats, so that 2 and 2.0 have one fingerprint."""
     for name in names:
@@ -53,11 +62,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "a name must not be empty")
-        try:
-            canonical = json.loads(json.dumps(self.options, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options of {self.name!r} must be plain JSON values: {error}") from None
-        object.__setattr__(self, "options", canonical)
+        _set_options(self, self.name)
 
     def __str__(self) -> str:
         if not self.options:
@@ -74,14 +79,17 @@ class Schedule:
         warmup_examples: length of the linear warmup from 0.
         decay_examples: examples after which the decay is complete; required by schedules that decay.
         final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+        options: of this schedule alone, such as the power of a polynomial; only JSON values.
     """
 
     name: str = "constant"
     warmup_examples: int = 0
     decay_examples: int | None = None
     final_fraction: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _set_options(self, self.name)
         _set_floats(self, "final_fraction")
         _require(
             _is_whole(self.warmup_examples, 0),
@@ -136,6 +144,9 @@ class TrialConfig:
         max_steps: budget in optimizer updates.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
         schedule: learning-rate schedule.
+        clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for never.
+        averaging: whose average of the weights is validated, a name in :data:`cbs.averaging.AVERAGES`; ``None`` for the
+            weights that are trained.
         evaluation: when the validation metric is measured.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
             options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
@@ -157,6 +168,8 @@ class TrialConfig:
     max_steps: int
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    clip_norm: float | None = None
+    averaging: Choice | None = None
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     diagnostics: tuple[str, ...] = ()
@@ -182,6 +195,7 @@ class TrialConfig:
                 _is_whole(self.micro_batch_size, 1),
                 f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
             )
+        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         _require(
             _is_whole(self.diagnostics_every, 1),
@@ -195,7 +209,7 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        return without_unused_diagnostics(json.loads(json.dumps(dataclasses.asdict(self))))
+        return without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -213,7 +227,8 @@ class TrialConfig:
         }
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
-            return cls(**parts | ({"probe": Choice(**data["probe"])} if data.get("probe") else {}))
+            choices = {key: Choice(**data[key]) for key in ("probe", "averaging") if data.get(key)}
+            return cls(**parts | choices)
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
 
@@ -242,10 +257,23 @@ def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def without_unused_diagnostics(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` without the settings of diagnostics that are as they were before there were any: fingerprints stay."""
-    unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1}
-    return {key: value for key, value in data.items() if key not in unused or value != unused[key]}
+def clip_norm_or_none(value: Any) -> float | None:
+    """A norm to clip gradients to, as a float; ``None`` where it is ``None`` or 0.
+
+    Raises:
+        ConfigError: if it is not a finite number of at least 0.
+    """
+    valid = isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
+    _require(value is None or valid, f"clip_norm must be a finite number of at least 0 or none, got {value!r}")
+    return float(value) if value else None
+
+
+def without_unused(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` without the settings that are as they were before there were any: fingerprints stay."""
+    unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1, "clip_norm": None, "averaging": None}
+    kept = {key: value for key, value in data.items() if key not in unused or value != unused[key]}
+    schedule = {key: value for key, value in data["schedule"].items() if key != "options" or value}
+    return kept | {"schedule": schedule}
 
 
 def fingerprint(data: Any) -> str:

@@ -141,7 +141,7 @@ def measure_run(
         count=lambda args, kwargs: loop.examples,
     )
     loop.micro_batches = noise_scale.probe.micro_batches
-    handle = loop.optimizer.register_step_pre_hook(lambda *_: noise_scale.step())
+    loop.before_clipping = noise_scale.step
     fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
     step = 0
     with seeding.seeded(config.seed, "training"):
@@ -178,7 +178,6 @@ def measure_run(
                 )
             )
             noise_scale.reset()
-    handle.remove()
     noise_scale.detach()
     return NoiseScaleRun(
         config=config,

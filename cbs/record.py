@@ -14,6 +14,9 @@ from cbs.config import TrialConfig
 SCHEMA_VERSION = 2
 """Raised when a stored column or key changes its name, unit or meaning."""
 
+CLIPPED = "clipped"
+"""Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
+
 
 class TrialStatus(StrEnum):
     """How a trial ended. None of these is an error of the program."""
@@ -105,8 +108,8 @@ class TrialResult:
         status: how it ended.
         steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
         evaluations: the full evaluation curve, step 0 included.
-        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss`` and the columns of
-            the probes.
+        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss``, the columns of the
+            probe, :data:`CLIPPED` and those of diagnostics.
         geometries: which of these columns are the moments of which geometry.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.

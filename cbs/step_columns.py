@@ -15,11 +15,11 @@ class StepColumns:
 
     Args:
         batch_size: examples per step.
-        probe_columns: names of the columns after ``train_loss``; those of diagnostics follow.
+        columns: names of the columns after ``train_loss``; those of diagnostics follow.
     """
 
-    def __init__(self, batch_size: int, probe_columns: Sequence[str]) -> None:
-        self.names = ("train_loss", *probe_columns)
+    def __init__(self, batch_size: int, columns: Sequence[str]) -> None:
+        self.names = ("train_loss", *columns)
         self._batch_size = batch_size
         self._rows: list[np.ndarray] = []
         self._pending: list[Tensor] = []
@@ -28,7 +28,7 @@ class StepColumns:
         """Add the row of one step: a zero-dimensional tensor per column, NaN in the columns that are not given.
 
         Args:
-            values: of ``train_loss`` and the columns of the probe.
+            values: of ``train_loss`` and ``columns``.
             diagnostics: of further columns, by name. Those of the first step are there ever after.
         """
         found = diagnostics or {}

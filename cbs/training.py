@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.utils._pytree import tree_flatten, tree_map
 
 from cbs import seeding
+from cbs.averaging import build_averaging
+from cbs.averaging.weights import averaged_weights
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
@@ -24,10 +27,9 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
-from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.weights import averaged_weights
-from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.schedules import check_schedule, lr_multiplier
+from cbs.optimizers.problem import Problem, ProblemOptimizer, check_clipping
+from cbs.record import CLIPPED, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.schedules import build_schedule
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
 from cbs.workloads.base import Batch, PredictiveWorkload
@@ -59,7 +61,6 @@ def run_trial(
         ConfigError: if the configuration names something unknown or cannot run on this machine.
         torch.OutOfMemoryError: if the device runs out of memory.
     """
-    check_schedule(config.schedule)
     workload = workload or build_workload(config.workload)
     if config.target.metric != workload.metric:
         raise ConfigError(
@@ -105,11 +106,20 @@ class TrainingLoop:
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.attach(self.problem())
+        check_clipping(self.optimizer, config.clip_norm)
+        self.average = (
+            build_averaging(config.averaging, self.model, self.optimizer, config.batch_size)
+            if config.averaging is not None
+            else None
+        )
+        self.multiplier = build_schedule(config.schedule)
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.probe = self.build_probe() if config.probe is not None else None
-        self.columns = StepColumns(config.batch_size, self.probe.names if self.probe else ())
+        clipped = (CLIPPED,) if config.clip_norm else ()
+        self.columns = StepColumns(config.batch_size, (*(self.probe.names if self.probe else ()), *clipped))
+        self.before_clipping: Callable[[], object] = lambda: None
         self.examples = config.batch_size
         self.micro_batches = 1
         self.evaluations: list[Measurement] = []
@@ -169,6 +179,7 @@ class TrainingLoop:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state_dict() if self.average else {},
             "columns": torch.from_numpy(self.columns.table()),
             "column_names": list(self.columns.names),
             "probe_source": self.probe.source if self.probe else "",
@@ -182,6 +193,8 @@ class TrainingLoop:
         """Go back to :meth:`state`; the training stream is drawn again up to that point."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.columns.restore(state["columns"].numpy(), state["column_names"])
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
@@ -197,18 +210,29 @@ class TrainingLoop:
     def train_step(self, step: int) -> float:
         """One optimizer update; returns its learning rate."""
         config = self.config
-        multiplier = lr_multiplier(config.schedule, step * config.batch_size)
+        multiplier = self.multiplier(step * config.batch_size)
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
         batch = self.to_device(self.stream.next(config.batch_size))
         watching = self.diagnostics if (step - 1) % config.diagnostics_every == 0 else ()
         loss = self.accumulate(batch, watching)
         seen = {name: value for diagnostic in watching for name, value in diagnostic.columns().items()}
-        self.columns.append([loss, *(self.probe.step() if self.probe else ())], seen)
+        measured = self.probe.step() if self.probe else ()
+        self.before_clipping()
+        self.columns.append([loss, *measured, *self.clip()], seen)
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.observe(batch)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(step)
         return config.lr * multiplier
+
+    def clip(self) -> list[Tensor]:
+        """Scale the gradient down to ``clip_norm`` if it is longer; 1 if it was, else 0, nothing without a norm."""
+        limit = self.config.clip_norm
+        if limit is None:
+            return []
+        return [(clip_grad_norm_(self.model.parameters(), limit) > limit).double()]
 
     def accumulate(self, batch: Batch, watching: Sequence[Diagnostic] = ()) -> Tensor:
         """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss. The diagnostics in
@@ -268,7 +292,7 @@ class TrainingLoop:
         started = time.perf_counter()
         self.model.eval()
         with (
-            averaged_weights(self.optimizer),
+            averaged_weights(self.optimizer, self.average),
             torch.no_grad(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from cbs.averaging import build_averaging
 from cbs.errors import CbsError, ResultsError
 from cbs.noise_scale.columns import build_probe
 from cbs.optimizers import build_optimizer
-from cbs.schedules import check_schedule
+from cbs.optimizers.problem import check_clipping
+from cbs.schedules import build_schedule
 from cbs.seeding import seeded
 from cbs.store import Store
 from cbs.target import Target
@@ -48,8 +50,11 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         optimizer = build_optimizer(choice, model, sweep.lr_grid(choice.name)[0])
         if sweep.probe is not None:
             build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
+        check_clipping(optimizer, sweep.clip_norm)
+        if sweep.averaging is not None:
+            build_averaging(sweep.averaging, model, optimizer, sweep.batch_sizes[0])
     for study in sweep.studies():
-        check_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
+        build_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
     return sweep
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
+from cbs.schedules import schedule_options
 from sweeps.spec import Sweep
 
 _PLAIN = (
     "max_steps",
     "max_examples",
     "micro_batch_size",
+    "clip_norm",
     "prune_factor",
     "diagnostics_every",
     "precision",
@@ -23,13 +25,17 @@ _PLAIN = (
     "device",
 )
 _NESTED = ("schedule", "evaluation")
+_NONE_TOO = ("prune_factor", "clip_norm")
+_OPTIONAL = ("probe", "averaging")
+"""Fields that hold a name with options, or nothing."""
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the workload (``workload.size``), of the probe (``probe.groups``) and of an optimizer (``merit.eps``).
+    options of the schedule (``schedule.power``), the workload (``workload.size``), the probe (``probe.groups``), the
+    averaging of weights (``averaging.decay``) and of an optimizer (``merit.eps``).
     Values are JSON; anything that is not valid JSON is taken as a string, and ``none`` as null.
 
     Raises:
@@ -54,24 +60,26 @@ def _parse(text: str) -> Any:
 
 def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     head, _, option = key.partition(".")
+    if head in _OPTIONAL and option in ("", "name"):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"--set {key}: expected a name or none, got {value!r}")
+        return sweep.replace(**{head: None if value is None else Choice(name=value)})
     if not option:
-        if head == "probe":
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"--set probe: expected the name of a source or none, got {value!r}")
-            return sweep.replace(probe=None if value is None else Choice(name=value))
         if head == "diagnostics":
             return sweep.replace(diagnostics=() if value is None else [value] if isinstance(value, str) else value)
         if head not in _PLAIN:
             raise ConfigError(_unknown(sweep, key))
         current = getattr(sweep, head)
-        if current is not None and not _same_kind(current, value) and not (head == "prune_factor" and value is None):
+        if current is not None and not _same_kind(current, value) and not (head in _NONE_TOO and value is None):
             raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
         if head == "micro_batch_size" and value is not None and not isinstance(value, int):
             raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
         return sweep.replace(**{head: value})
     if head in _NESTED:
         part = getattr(sweep, head)
-        if option not in {field.name for field in dataclasses.fields(part)}:
+        if head == "schedule" and option in schedule_options():
+            option, value = "options", {**part.options, option: value}
+        elif option not in _fields(part):
             raise ConfigError(_unknown(sweep, key))
         try:
             return sweep.replace(**{head: dataclasses.replace(part, **{option: value})})
@@ -79,10 +87,11 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: {error}") from None
     if head == "workload":
         return sweep.replace(workload=_with_option(sweep.workload, option, value))
-    if head == "probe":
-        if sweep.probe is None:
-            raise ConfigError(f"--set {key}: the sweep has no probe; set probe=split first")
-        return sweep.replace(probe=_with_option(sweep.probe, option, value))
+    if head in _OPTIONAL:
+        choice = getattr(sweep, head)
+        if choice is None:
+            raise ConfigError(f"--set {key}: the sweep has no {head}; set {head}=NAME first")
+        return sweep.replace(**{head: _with_option(choice, option, value)})
     names = [choice.name for choice in sweep.optimizers]
     # Names of libraries hold a dot themselves: torch.adam.eps.
     head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
@@ -94,6 +103,10 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             f"--set {key}: the sweep has no optimizer {head!r}, only {', '.join(names)}; add --optim {head}"
         )
     raise ConfigError(_unknown(sweep, key))
+
+
+def _fields(part: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(part) if field.name != "options"]
 
 
 def _same_kind(current: Any, value: Any) -> bool:
@@ -109,7 +122,8 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 
 
 def _unknown(sweep: Sweep, key: str) -> str:
-    nested = [f"{part}.{field.name}" for part in _NESTED for field in dataclasses.fields(getattr(sweep, part))]
-    optimizers = [f"{choice.name}.OPTION" for choice in sweep.optimizers]
-    known = [*_PLAIN, "diagnostics", "probe", *nested, "workload.OPTION", "probe.OPTION", *optimizers]
+    nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
+    schedule = [f"schedule.{name}" for name in schedule_options()]
+    options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, *(choice.name for choice in sweep.optimizers))]
+    known = [*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options]
     return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

@@ -13,9 +13,10 @@ from cbs.config import (
     EvaluationPlan,
     Schedule,
     TrialConfig,
+    clip_norm_or_none,
     fingerprint,
     sorted_names,
-    without_unused_diagnostics,
+    without_unused,
 )
 from cbs.diagnostics import build_diagnostics
 from cbs.errors import ConfigError
@@ -34,6 +35,7 @@ class ScheduleRule:
         warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
         decay_examples: examples after which the decay is complete.
         final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+        options: of this schedule alone.
     """
 
     name: str = "constant"
@@ -41,6 +43,7 @@ class ScheduleRule:
     warmup_examples: int | None = None
     decay_examples: int | None = None
     final_fraction: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
 
     def at(self, batch_size: int) -> Schedule:
         """The schedule of a trial at ``batch_size``."""
@@ -50,6 +53,7 @@ class ScheduleRule:
             warmup_examples=warmup,
             decay_examples=self.decay_examples,
             final_fraction=self.final_fraction,
+            options=self.options,
         )
 
 
@@ -69,6 +73,8 @@ class Sweep:
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
         max_examples: see ``max_steps``.
         schedule: learning-rate schedule.
+        clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
+        averaging: average of the weights that is validated; ``None`` for the weights that are trained.
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
@@ -91,6 +97,8 @@ class Sweep:
     max_steps: int = 2_000
     max_examples: int = 100_000
     schedule: ScheduleRule = field(default_factory=ScheduleRule)
+    clip_norm: float | None = None
+    averaging: Choice | None = None
     micro_batch_size: int | None = None
     prune_factor: float | None = 1.3
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
@@ -122,6 +130,7 @@ class Sweep:
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         build_diagnostics(self.diagnostics, compiled=self.compile)
         if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
@@ -181,6 +190,8 @@ class Sweep:
             max_steps=self.budget(cell.batch_size),
             micro_batch_size=self.micro_batch_size,
             schedule=self.schedule.at(cell.batch_size),
+            clip_norm=self.clip_norm,
+            averaging=self.averaging,
             evaluation=self.evaluation,
             probe=self.probe,
             diagnostics=self.diagnostics,
@@ -201,7 +212,7 @@ class Sweep:
 
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
-        data = without_unused_diagnostics(json.loads(json.dumps(dataclasses.asdict(self))))
+        data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
         for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
             del data[axis]
         options = {choice.name: choice.options for choice in self.optimizers if choice.options}

@@ -41,6 +41,8 @@ class Truth:
     own_signal: float = 1.0
     own_noise: float = 6.0
     layers: int = 0
+    clipped: tuple[int, ...] = ()
+    """Steps whose gradients were clipped; none if there are none."""
 
     def best_lr(self, batch_size: int) -> float:
         return min(self.lr_at_1 * batch_size**self.lr_power, self.lr_max)
@@ -118,6 +120,8 @@ def trial(
     own = [truth.geometry] if truth and truth.geometry != "l2" else []
     for layer in range(1, 1 + (truth.layers if truth else 0)):
         columns[f"max_attention_logit_layer_{layer}"] = attention_logit(layer, steps, config.seed)
+    if truth and truth.clipped:
+        columns["clipped"] = np.isin(steps, truth.clipped).astype(float)
     crossing = config.target.crossing([row[0] for row in rows], [row[1] for row in rows])
     return TrialResult(
         config=config,

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from cbs import Choice, Target, TrialConfig, run_trial
+from cbs import Choice, Schedule, Target, TrialConfig, run_trial
 from cbs.checkpoint import Checkpoint
 from cbs.errors import ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.store import Store
-from cbs.workloads import Workload, build_workload
+from cbs.workloads import TrainingStream, Workload, build_workload
 
 # What is validated is not what is tested; 512 sequences would take most of the time.
 TEXT = Choice(name="text", options={"validation_sequences": 32})
+
+
+TWO_STAGES = Schedule(
+    name="two_stage",
+    warmup_examples=8,
+    decay_examples=200,
+    options={"boundary_examples": 80, "rewarmup_examples": 20},
+)
 
 
 class Killed(Exception):
@@ -48,9 +58,8 @@ def workload() -> Workload:
     return build_workload(TEXT)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.names())
-def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
-    trial = config(optimizer)
+def assert_resumes_to_the_same_bytes(trial: TrialConfig, workload: Workload, tmp_path: Path) -> Checkpoint:
+    """Killed twice and run to its end, a trial leaves the files of one that was left alone."""
     undisturbed = run_trial(trial, workload=workload)
     for step in (7, 22):
         checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=0.0)
@@ -64,9 +73,64 @@ def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     for file in ("record.parquet", "steps.parquet"):
         a, b = (tmp_path / name / "trials" / trial.trial_id / file for name in ("a", "b"))
         assert a.read_bytes() == b.read_bytes()
+    return checkpoint
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.names())
+def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
+    checkpoint = assert_resumes_to_the_same_bytes(config(optimizer), workload, tmp_path)
     checkpoint.remove()
     assert not checkpoint.path.exists()
     checkpoint.remove()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"averaging": Choice(name="ema", options={"half_life": 40})},
+        {"averaging": Choice(name="lawa", options={"checkpoints": 3, "every_examples": 12})},
+        {"clip_norm": 1.5},
+        {"schedule": TWO_STAGES},
+    ],
+    ids=["ema", "lawa", "clip_norm", "two_stage"],
+)
+def test_so_does_one_with_more_state(changes, workload, tmp_path):
+    plain, changed = (run_trial(config("adamw", **each), workload=workload) for each in ({}, changes))
+    assert changed.evaluations[-1].value != plain.evaluations[-1].value
+    assert_resumes_to_the_same_bytes(config("adamw", **changes), workload, tmp_path)
+
+
+class Dropping(torch.nn.Module):
+    """A model whose forward passes draw random numbers."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner, self.dropout = inner, torch.nn.Dropout(0.2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.inner(ids))
+
+
+class Masking:
+    """Training data that draw random numbers beside their own generator, as augmentations do."""
+
+    def __init__(self, inner: TrainingStream) -> None:
+        self.inner = inner
+
+    def next(self, examples: int) -> torch.Tensor:
+        batch = self.inner.next(examples)
+        return batch.where(torch.rand(batch.shape) > 0.1, 0)
+
+
+@pytest.mark.parametrize("where", ["model", "data", "model and data"])
+def test_so_does_one_that_draws_random_numbers(where, tmp_path, monkeypatch):
+    drawing = build_workload(TEXT)
+    build, stream = drawing.build_model, drawing.training_stream
+    if "model" in where:
+        monkeypatch.setattr(drawing, "build_model", lambda: Dropping(build()))
+    if "data" in where:
+        monkeypatch.setattr(drawing, "training_stream", lambda generator: Masking(stream(generator)))
+    assert_resumes_to_the_same_bytes(config("adamw"), drawing, tmp_path)
 
 
 def test_a_probe_that_fell_back_does_so_no_second_time(tmp_path, monkeypatch):

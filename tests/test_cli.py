@@ -21,8 +21,8 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
+from cbs.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
-from sweeps.parsing import parse_batch_sizes, parse_seeds
 from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
 
@@ -91,8 +91,8 @@ NAMES = [
     ("noise-scale", "--probe", SOURCES),
     ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
-    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "report", "scale")),
-    *((command, "--venue", VENUES) for command in ("analyze", "compare")),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "report", "scale")),
+    *((command, "--venue", VENUES) for command in ("analyze", "compare", "lr", "recommend", "scale")),
 ]
 
 
@@ -142,6 +142,9 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
+        (["sweep", "--telescope", "16..64"], ["muP", "workload.parametrization=mup"]),
+        (["sweep", "--telescope", "16", "--recipe", "essential_telescope"], ["two widths", "16"]),
+        (["sweep", "--telescope", "wide"], ["--telescope", "whole numbers"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
         (["sweep", "--diagnostic", "max_logit"], ["max_logit", "did you mean max_attention_logit"]),
         (["sweep", "--diagnostic", "max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),

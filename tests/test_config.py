@@ -56,7 +56,10 @@ def configs(draw: st.DrawFn) -> TrialConfig:
             warmup_examples=warmup,
             decay_examples=draw(st.none() | st.integers(warmup + 1, 10**9)),
             final_fraction=draw(st.floats(0, 1)),
+            options=draw(options),
         ),
+        clip_norm=draw(st.none() | st.floats(0, 1e9)),
+        averaging=draw(st.none() | choices),
         evaluation=EvaluationPlan(
             growth=growth, far_growth=growth + draw(st.floats(0, 2)), near_fraction=draw(st.floats(0, 2))
         ),
@@ -86,6 +89,8 @@ CHANGES: dict[str, Any] = {
     "max_steps": 101,
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
+    "clip_norm": 1.0,
+    "averaging": Choice(name="ema", options={"decay": 0.9}),
     "evaluation": EvaluationPlan(near_fraction=0.26),
     "probe": None,
     "diagnostics": ("max_attention_logit",),
@@ -105,9 +110,16 @@ def test_every_field_changes_the_fingerprint() -> None:
     assert len({CONFIG.trial_id, *(config.trial_id for config in changed)}) == len(CHANGES) + 1
 
 
-def test_without_diagnostics_the_fingerprint_is_that_of_before_there_were_any() -> None:
-    assert not {"diagnostics", "diagnostics_every"} & set(CONFIG.to_dict())
+def test_without_what_came_later_the_fingerprint_is_that_of_before() -> None:
+    assert not {"diagnostics", "diagnostics_every", "clip_norm", "averaging"} & set(CONFIG.to_dict())
+    assert "options" not in CONFIG.to_dict()["schedule"]
     assert CONFIG.fingerprint == "65cc2799e8ab1b49"
+    assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
+    assert (
+        dataclasses.replace(CONFIG, clip_norm=1).fingerprint == dataclasses.replace(CONFIG, clip_norm=1.0).fingerprint
+    )
+    powers = {dataclasses.replace(CONFIG, schedule=Schedule(options={"power": power})).fingerprint for power in (1, 2)}
+    assert len({CONFIG.fingerprint, *powers}) == 3
     one, other = (dataclasses.replace(CONFIG, diagnostics=names) for names in (("b", "a"), ["a", "b"]))
     assert one.to_dict()["diagnostics"] == ["a", "b"]
     assert one.fingerprint == other.fingerprint
@@ -147,6 +159,7 @@ def test_trial_id_is_readable_and_fit_for_a_folder() -> None:
         *(("divergence_factor", value) for value in (1.0, math.nan, math.inf)),
         *(("diagnostics", value) for value in ("max_attention_logit", ("a", "a"), ("",), (3,), None)),
         *(("diagnostics_every", value) for value in (0, 1.5)),
+        *(("clip_norm", value) for value in (-1.0, math.nan, math.inf, "1", True)),
         ("precision", "float16"),
         ("device", "tpu"),
     ],
@@ -169,6 +182,7 @@ def test_bad_values_are_refused_in_one_line_that_names_the_field(field: str, val
         (Schedule, {"warmup_examples": 10, "decay_examples": 10}),
         (Schedule, {"decay_examples": 10.5}),
         (Schedule, {"final_fraction": 1.1}),
+        (Schedule, {"options": {"power": math.nan}}),
         (Schedule, {"final_fraction": math.nan}),
         (EvaluationPlan, {"growth": 1.0}),
         (EvaluationPlan, {"growth": math.nan}),

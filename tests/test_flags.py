@@ -110,6 +110,32 @@ FLAGS = {
             "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
         },
     ),
+    "nqm": Flags(
+        {
+            "analysis.questions.quadratic.quadratic": answer,
+            "analysis.present.results.analysis.save_figure": None,
+            "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
+            "cbs.theory.noisy_quadratic.NoisyQuadratic.binned": answer,
+            **PRESENT,
+        },
+        cases=CONFIG
+        | JSON
+        | WIDE
+        | {
+            "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
+            "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
+            "--target": (["--target", "0.25"], "target=0.25"),
+            "--momentum": (["--momentum", "0.75"], "momentum=0.75"),
+            "--ema": (["--ema", "0.75"], "ema=0.75"),
+            "--dimension": (["--dimension", "77"], "power_law(77"),
+            "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
+            "--noise": (["--noise", "2.5"], "noise=2.5"),
+            "--reference": (["--reference"], "binned(10000)"),
+            "--figure": (["--figure", "curves.png"], "curves.png"),
+            "--definitions": (["--definitions"], "definitions=True"),
+        },
+    ),
     "fit": Flags(
         {
             "analysis.questions.fit_table.fit_table": answer,
@@ -158,10 +184,8 @@ FLAGS = {
         | FIGURES
         | VENUE
         | JSON
-        | {
-            "--scale-from": (["--scale-from", "16"], "reference=16"),
-            **{flag: CONFIG[flag] for flag in ("--definition", "--confidence", "--resamples")},
-        },
+        | CONFIG
+        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -216,6 +240,7 @@ FLAGS = {
         cases=RESULTS
         | OUTPUT
         | FIGURES
+        | VENUE
         | JSON
         | {
             "--devices": (["--devices", "6"], "devices=6"),
@@ -241,6 +266,7 @@ FLAGS = {
         cases=OUTPUT
         | CONFIG
         | FIGURES
+        | VENUE
         | JSON
         | {
             "results": (["elsewhere"], "elsewhere"),
@@ -259,6 +285,8 @@ FLAGS = {
             "sweeps.launch.sweep": answer,
             "sweeps.estimate.measure_cost": None,
             "sweeps.cluster.check_listening": None,
+            "sweeps.across_widths.telescope": dict,
+            "sweeps.across_widths.report_lines": list,
             "sweeps.report.dry_run_report": dict,
             "sweeps.report.dry_run_lines": list,
             "sweeps.report.outcome_report": dict,
@@ -276,6 +304,7 @@ FLAGS = {
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
+            "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
             "--output": (["-o", "there"], "there"),
             "--workers": (["--workers", "3"], "workers=3"),
             "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),

@@ -85,6 +85,12 @@ def test_measuring_does_not_change_the_run() -> None:
     assert one.phases[0].noise_scales["l2"] == two.phases[0].noise_scales["l2"]
 
 
+def test_clipping_comes_after_the_measurement() -> None:
+    clipped, plain = (measure_run(config_with(max_steps=8, clip_norm=norm), phases=1) for norm in (0.01, None))
+    for found, wanted in zip(clipped.phases, plain.phases, strict=True):
+        assert found.noise_scales["l2"].value == pytest.approx(wanted.noise_scales["l2"].value, rel=1e-4)
+
+
 def test_the_report_is_plain_json() -> None:
     run = measure_run(config_with(max_steps=4, optimizer=Choice(name="adamw")), phases=2)
     again = json.loads(json.dumps(run.to_json(), allow_nan=False))

@@ -283,6 +283,37 @@ def test_the_first_update_is_the_optimizers() -> None:
     torch.testing.assert_close(spy.models[0].theta.detach(), spy.initial - 0.05 * gradient)
 
 
+def test_clipping_scales_longer_gradients_down_and_is_recorded() -> None:
+    spy, plain = Spy(), run_trial(config_with(probe=None))
+    limit = 0.5
+    result = run_trial(config_with(clip_norm=limit, max_steps=1, probe=None), workload=spy)
+    gradient = spy.models[0].curvature * spy.initial + spy.batches[0].mean(0)
+    assert gradient.norm() > limit
+    moved = spy.initial - 0.05 * gradient * limit / gradient.norm()
+    torch.testing.assert_close(spy.models[0].theta.detach(), moved)
+    assert result.steps["clipped"].tolist() == [1.0]
+    never = run_trial(config_with(clip_norm=1e6, probe=None))
+    assert values(never) == values(plain)
+    assert set(never.steps["clipped"]) == {0.0}
+    assert "clipped" not in plain.steps
+
+
+def test_the_noise_scale_reads_gradients_before_they_are_clipped() -> None:
+    every = Choice(name="auto", options={"every": 1})
+    clipped, plain = (run_trial(config_with(clip_norm=norm, probe=every)).steps for norm in (1.0, None))
+    assert set(clipped) - set(plain) == {"clipped"}
+    for name in L2_COLUMNS:
+        assert clipped[name][0] == plain[name][0]
+    norms = np.sqrt(clipped["big_grad_sq_norm"])
+    np.testing.assert_array_equal(clipped["clipped"], norms > 1.0)
+    assert 0 < clipped["clipped"].mean() < 1
+
+
+def test_an_optimizer_with_gradients_of_its_own_is_not_clipped_in_silence() -> None:
+    with pytest.raises(ConfigError, match="gradients of its own"):
+        run_trial(config_with(clip_norm=1.0, optimizer=Choice(name="gauss_newton")))
+
+
 def test_facts_of_the_workload_travel_with_the_result() -> None:
     result = run_trial(config_with(max_steps=1))
     assert result.workload is not None

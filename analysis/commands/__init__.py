@@ -52,10 +52,6 @@ DefinitionName = Annotated[
 Definitions = Annotated[
     bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
 ]
-VenueName = Annotated[
-    str,
-    typer.Option("--venue", callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}."),
-]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -142,6 +138,27 @@ def assumed_of(
     return None
 
 
+def answer_with(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis, or the command's within it."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    venue: Annotated[
+        str, typer.Option(callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}.")
+    ] = "default",
+    as_json: AsJson = False,
+) -> Callable[..., None]:
+    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it."""
+
+    def answer(result: Result, folder: Path, **shown: bool) -> None:
+        from analysis import present
+
+        tell(result, present.write(result, output or folder, figures=figures, venue=venue), as_json=as_json, **shown)
+
+    return answer
+
+
 def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator of a command: parameters of these names become the options of the functions that make them."""
     parts = {name: inspect.signature(make, eval_str=True).parameters for name, make in made.items()}
@@ -176,15 +193,6 @@ def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> d
             raise ConfigError(f"{flag} {name} is given twice")
         found[name] = value
     return found
-
-
-def answer(
-    result: Result, folder: Path, *, as_json: bool, figures: bool = True, venue: str = "default", **shown: bool
-) -> None:
-    """Write what a question found into ``folder`` and :func:`tell` it."""
-    from analysis import present
-
-    tell(result, present.write(result, folder, figures=figures, venue=venue), as_json=as_json, **shown)
 
 
 def tell(

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Definitions, ResultsPath, Targets, VenueName, Wide, answer, config_of, options
+from analysis.commands import Definitions, ResultsPath, Targets, Wide, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 
 
-@options(config=config_of)
+@options(config=config_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for figures and tables. Default: RESULTS/analysis.")
-    ] = None,
     *,
     config: AnalysisConfig,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    venue: VenueName = "default",
     definitions: Definitions = False,
     wide: Wide = False,
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
     ] = False,
-    as_json: AsJson = False,
+    answer: Callable[..., None],
 ) -> None:
     """Critical batch size with interval, noise scale, figures and tables.
 
@@ -36,5 +32,4 @@ def command(
     from analysis.questions.analyze import analyze
 
     found = analyze(results, config, targets=target or None, suggestions=suggest)
-    folder = output or results / "analysis"
-    answer(found, folder, as_json=as_json, figures=figures, venue=venue, wide=wide, definitions=definitions)
+    answer(found, results / "analysis", wide=wide, definitions=definitions)

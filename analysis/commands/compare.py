@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, ResultsPath, Targets, VenueName, answer, assumed_of, config_of, options
+from analysis.commands import ResultsPath, Targets, answer_with, assumed_of, config_of, options
 from analysis.config import AnalysisConfig
 from cbs.errors import ConfigError
 
 
-@options(config=config_of, assumed=assumed_of)
+@options(config=config_of, assumed=assumed_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
@@ -27,14 +28,8 @@ def command(
     ] = None,
     *,
     assumed: Any,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder for tables and figures. Default: RESULTS/analysis/compare."),
-    ] = None,
     config: AnalysisConfig,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    venue: VenueName = "default",
-    as_json: AsJson = False,
+    answer: Callable[..., None],
 ) -> None:
     """Optimizers side by side: token ratio, which critical batch size is the larger, compute-time plane.
 
@@ -47,4 +42,4 @@ def command(
         raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
     times = assumed if throughput is None else read_throughput(throughput)
     found = compare(results, config, targets=target or None, reference=reference, throughput=times)
-    answer(found, output or results / "analysis" / "compare", as_json=as_json, figures=figures, venue=venue)
+    answer(found, results / "analysis" / "compare")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, answer, errors
+from analysis.commands import AsJson, Confidence, answer_with, errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
@@ -73,7 +73,7 @@ def command(
     """
     from rich.progress import Progress
 
-    from analysis.questions.noise_scale_run import MeasuredRun
+    from analysis.present.results.noise_scale_run import MeasuredRun
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
@@ -98,4 +98,4 @@ def command(
             progress=lambda: bar.advance(task),
         )
     folder = output if output is not None else Path("results") / "noise-scale"
-    answer(MeasuredRun(run), folder, as_json=as_json, figures=figures, wide=layers)
+    answer_with(folder, figures=figures, as_json=as_json)(MeasuredRun(run), folder, wide=layers)

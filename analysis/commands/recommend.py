@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, Confidence, Resamples, ResultsPath, Targets, answer, assumed_of, options
+from analysis.commands import Confidence, Resamples, ResultsPath, Targets, answer_with, assumed_of, options
 from cbs.errors import ConfigError
 
 
-@options(assumed=assumed_of)
+@options(assumed=assumed_of, answer=answer_with)
 def command(
     context: typer.Context,
     results: ResultsPath = Path("results"),
@@ -28,13 +29,9 @@ def command(
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for files. Default: RESULTS/analysis/recommend.")
-    ] = None,
     confidence: Confidence = 0.95,
     resamples: Resamples = 2000,
-    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
-    as_json: AsJson = False,
+    answer: Callable[..., None],
 ) -> None:
     """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
 
@@ -60,4 +57,4 @@ def command(
         if save_throughput is not None:
             write_step_times(rows, save_throughput)
     found = recommend(results, times, wish, config, targets=target or None)
-    answer(found, output or results / "analysis" / "recommend", as_json=as_json, figures=figures)
+    answer(found, results / "analysis" / "recommend")

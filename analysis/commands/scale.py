@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Targets, answer, config_of, errors, options
+from analysis.commands import Targets, answer_with, config_of, errors, options
 from analysis.config import AnalysisConfig
 
 
-@options(config=config_of)
+@options(config=config_of, answer=answer_with)
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
     against: Annotated[
@@ -45,11 +46,7 @@ def command(
     target: Targets = None,
     *,
     config: AnalysisConfig,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis/scaling.")
-    ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    as_json: AsJson = False,
+    answer: Callable[..., None],
 ) -> None:
     """Laws of the critical batch size in data, model size, loss and compute, and comparisons at all else equal.
 
@@ -69,4 +66,4 @@ def command(
             three_terms=three_term,
             targets=target or None,
         )
-    answer(found, output or results[0] / "analysis" / "scaling", as_json=as_json, figures=figures)
+    answer(found, results[0] / "analysis" / "scaling")

@@ -31,32 +31,20 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
         ``max_attention_logit``: the median over seeds of each seed's largest value since the point before, ``low`` and
         ``high``: the least and the most of the seeds, ``seeds``: their number. No row where nothing was measured.
     """
-    names = [{name for name in found if name.startswith(PREFIX)} for found in columns]
-    layers = sorted({int(name.removeprefix(PREFIX)) for found in names for name in found})
-    measured = [(found, steps) for found, steps, own in zip(columns, steps_to_target, names, strict=True) if own]
+    every = zip(columns, steps_to_target, strict=True)
+    measured = [(found, steps) for found, steps in every if any(name.startswith(PREFIX) for name in found)]
     if not measured:
         return _NOTHING
     last = int(min(min(np.ceil(steps), found["step"][-1]) for found, steps in measured))
     ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
-    tables = []
-    for layer in layers:
-        name = f"{PREFIX}{layer}"
-        seeds = np.stack([_largest(found[name], ends) for found, _ in measured if name in found])
-        known = ~np.isnan(seeds).all(axis=0)
-        table = {
-            "layer": layer,
-            "step": ends[known],
-            "examples": ends[known] * batch_size,
-            "max_attention_logit": np.nanmedian(seeds[:, known], axis=0),
-            "low": np.nanmin(seeds[:, known], axis=0),
-            "high": np.nanmax(seeds[:, known], axis=0),
-            "seeds": (~np.isnan(seeds[:, known])).sum(axis=0),
-        }
-        tables.append(pd.DataFrame(table))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _largest(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Largest value of the steps up to each of ``ends`` and after the one before; NaN where none was measured."""
     starts = np.concatenate([[0], ends[:-1]])
-    return np.fmax.reduceat(values[: ends[-1]], starts)
+    curves = [
+        pd.DataFrame({"layer": int(name[len(PREFIX) :]), "step": ends, "largest": np.fmax.reduceat(of[:last], starts)})
+        for found, _ in measured
+        for name, of in found.items()
+        if name.startswith(PREFIX)
+    ]
+    points = pd.concat(curves).dropna().groupby(["layer", "step"])["largest"]
+    table = points.agg(["median", "min", "max", "count"]).reset_index()
+    table.insert(2, "examples", table["step"] * batch_size)
+    return table.set_axis(COLUMNS, axis=1)

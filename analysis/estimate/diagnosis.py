@@ -117,18 +117,13 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             Verdict.TOO_FEW_BATCH_SIZES,
             "2 batch sizes determine the curve exactly and leave no interval; add a third",
         )
-    if len(reached) >= 2 and not seen[0]:
-        smallest = reached[0].batch_size
-        text = (
-            f"batch size {smallest}, the smallest that reached the target, is past the critical one: add smaller ones"
-        )
-        yield Verdict.NO_PERFECT_SCALING, text
-    if len(reached) >= 2 and not seen[1]:
-        largest = reached[-1].batch_size
-        text = (
-            f"batch size {largest}, the largest that reached the target, is short of the critical one: add larger ones"
-        )
-        yield Verdict.NO_SATURATION, text
+    sides = (
+        (Verdict.NO_PERFECT_SCALING, reached[0], "smallest that reached the target, is past", "smaller"),
+        (Verdict.NO_SATURATION, reached[-1], "largest that reached the target, is short of", "larger"),
+    )
+    for shown, (verdict, end, words, wanted) in zip(seen, sides, strict=True):
+        if len(reached) >= 2 and not shown:
+            yield verdict, f"batch size {end.batch_size}, the {words} the critical one: add {wanted} ones"
     edges = [point for point in reached if point.at_grid_edge]
     if edges:
         where = ", ".join(f"{point.batch_size} ({point.best_lr:g})" for point in edges)

@@ -1,125 +1,40 @@
-"""From the studies of one optimizer to its critical batch sizes: the fit, every definition of it, and the verdict."""
+"""From results, or the studies of one optimizer, to answers: the fit, every definition of it, the verdict, and what the
+per-step columns of the trials say."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Interval, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
-from analysis.estimate.diagnosis import Doubts, FarRun, Verdict, judge
+from analysis.estimate.diagnosis import Doubts, FarRun, judge, not_reached, with_value
 from analysis.estimate.fitting import Fit, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import leave_one_out, misfit
-from analysis.estimate.fitting.seeds import FarSeed
-from analysis.estimate.quantity import UNKNOWN, Interval, Quantity
-from analysis.estimate.studies import Point, Study, point
-from analysis.estimate.study_fits import fit_studies, sample, tables
-from cbs.store import finite_or_none
+from analysis.estimate.noise import Recorded, measure
+from analysis.estimate.result import Answer, Critical, Hyperbola
+from analysis.estimate.studies import Study, best_values, point, studies, within_reach
+from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
+from analysis.read.results import Group, Results
+from cbs.errors import ConfigError
+from cbs.record import CLIPPED
+from cbs.store import finite_or_none, read_steps
 from cbs.target import Target
 
 _ROUNDING = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Critical(Quantity):
-    """A critical batch size by one definition, in examples; no value where the data do not bound it, or the definition
-    does not apply.
-
-    Attributes:
-        definition: its name.
-        options: the options it was evaluated with.
-        remark: what has to be said about it; empty if nothing.
-        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
-    """
-
-    definition: str
-    options: dict[str, Any]
-    remark: str = ""
-    resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
-        found = super().to_json()
-        return {"critical_batch_size": found.pop("value"), **found}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hyperbola:
-    """What the same trials say if the curve is taken for the hyperbola (exponent 1).
-
-    Attributes:
-        critical_batch_size: ``E_min / S_min`` in examples.
-        min_steps: ``S_min``, optimizer updates.
-        min_examples: ``E_min``.
-    """
-
-    critical_batch_size: Quantity
-    min_steps: Quantity
-    min_examples: Quantity
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return _pairs(self, "critical_batch_size", "min_steps", "min_examples")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What the studies of one optimizer say at one target.
-
-    Attributes:
-        studies: steps to target of every learning rate and seed, per batch size.
-        points: one per batch size.
-        fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
-        definitions: the critical batch size by every definition, by its name.
-        min_steps: ``S_min``, optimizer updates.
-        exponent: of the curve.
-        examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
-        hyperbola: the same if the exponent were 1; ``None`` without a fit.
-        verdict: see :class:`Verdict`.
-        advice: what to change; empty when nothing is missing.
-        doubts: what may speak against the fit.
-    """
-
-    studies: tuple[Study, ...] = field(repr=False)
-    points: tuple[Point, ...]
-    fit: Fit | None = field(repr=False)
-    definitions: dict[str, Critical]
-    min_steps: Quantity = UNKNOWN
-    exponent: Quantity = UNKNOWN
-    examples_at_critical: Quantity = UNKNOWN
-    hyperbola: Hyperbola | None = None
-    verdict: Verdict
-    advice: str
-    doubts: Doubts = field(default=Doubts(), repr=False)
-
-    @property
-    def leave_one_out(self) -> Interval | None:
-        """Lowest and highest critical batch size of refits without one batch size, in examples; an end that the rest
-        leaves open is ``None``. ``None`` below 4 batch sizes that reached the target."""
-        return None if self.doubts.left_out is None else self.doubts.left_out.range
-
-    def to_json(self) -> dict[str, Any]:
-        """The curve and what says whether it can be believed, as plain JSON values."""
-        return {
-            **_pairs(self, "min_steps", "exponent", "examples_at_critical"),
-            "hyperbola": None if self.hyperbola is None else self.hyperbola.to_json(),
-            "misfit": None if self.doubts.misfit is None else dataclasses.asdict(self.doubts.misfit),
-            "leave_one_out": None if self.leave_one_out is None else list(self.leave_one_out),
-            "far_seeds": [far._asdict() for far in self.doubts.far_seeds],
-        }
-
-
-def _pairs(of: Any, *names: str) -> dict[str, Any]:
-    return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,36 +59,45 @@ def known_value(target: Target) -> float | None:
     return target.value if getattr(target, "known", True) else None
 
 
-def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]) -> list[Estimate]:
-    """One estimate per target of one optimizer.
+def estimates(
+    group: Group, readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]
+) -> list[Answer]:
+    """The answers at every target of one optimizer, without what the per-step columns say.
 
     Args:
+        group: the trials.
         readings: one per target.
         config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
             resample.
         believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
-    usable = [
-        (fit, known_value(reading.target)) for (fit, _), reading in zip(found, readings, strict=True) if fit is not None
-    ]
+    pairs = zip(found, readings, strict=True)
+    usable = [(fit, known_value(reading.target)) for (fit, *_), reading in pairs if fit is not None]
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
+    laws = {name: _parameters(each, measured, resampled, config.confidence) for name, each in wanted.items()}
     made, at = [], -1
-    for reading, (fit, far) in zip(readings, found, strict=True):
+    for reading, (fit, far, used) in zip(readings, found, strict=True):
         at += fit is not None
         definitions = {
-            name: Critical(definition=name, options=dataclasses.asdict(definition))  # type: ignore[call-overload]
-            if fit is None
-            else _critical(name, definition, measured, resampled, at, config.confidence)
+            name: Critical(
+                definition=name,
+                options=dataclasses.asdict(definition),  # type: ignore[call-overload]
+                parameters=laws[name],
+                **({} if fit is None else _critical(definition, measured, resampled, at, config.confidence)),
+            )
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
-        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, config.confidence)
+        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
-            Estimate(
+            Answer(
+                group=group,
+                target=reading.target,
+                config=config,
                 studies=tuple(reading.studies),
                 points=points,
                 fit=fit,
@@ -187,10 +111,9 @@ def estimates(readings: Sequence[Reading], config: AnalysisConfig, believed: Seq
     return made
 
 
-def _doubts(studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], confidence: float) -> Doubts:
-    used = tables(studies)
-    for seed in far:
-        used[seed.place] = used[seed.place].without(seed.column)
+def _doubts(
+    studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float
+) -> Doubts:
     ends = interval(fit.resampled.critical, confidence)
     # the measured batch sizes show a part of the curve where the critical one lies beyond it, at both ends if there are
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
@@ -238,23 +161,27 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
 
 
 def _critical(
-    name: str,
-    definition: Definition,
-    measured: Sequence[Sample],
-    resampled: Sequence[Sample],
-    at: int,
-    confidence: float,
-) -> Critical:
+    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], at: int, confidence: float
+) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
-    return Critical(
-        definition=name,
-        options=dataclasses.asdict(definition),  # type: ignore[call-overload]
-        value=None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
-        interval=ends,
-        remark=definition.remark(measured, at),
-        resampled=values,
-    )
+    return {
+        "value": None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
+        "interval": ends,
+        "remark": definition.remark(measured, at),
+        "resampled": values,
+    }
+
+
+def _parameters(
+    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], confidence: float
+) -> dict[str, Quantity]:
+    """By name; without an interval where there are too few targets for one."""
+    values, drawn = definition.parameters(measured), definition.parameters(resampled)
+    return {
+        name: Quantity(finite_or_none(float(value[0])), interval(drawn.get(name, np.empty(0)), confidence))
+        for name, value in values.items()
+    }
 
 
 def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) -> tuple[bool, bool]:
@@ -263,3 +190,90 @@ def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) ->
         value <= 0 or (resamples > 0 and ends[0] is None and value < batch_sizes[0]),
         value == math.inf or (resamples > 0 and ends[1] is None and value > batch_sizes[-1]),
     )
+
+
+def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[list[Answer]]:
+    """The answers of every group at its targets, without what the per-step columns say.
+
+    What is believed of the exponent of a curve comes from the curves of the same sweep and target.
+    """
+    curves = [(group.sweep, reading) for group, readings in found for reading in readings]
+    scopes = [(sweep, reading.target) for sweep, reading in curves]
+    believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
+    for group, readings in found:
+        yield estimates(group, readings, config, [next(believed) for _ in readings])
+
+
+def answers(
+    results: Results, config: AnalysisConfig, *, targets: Sequence[float | Target] | None = None, noise: bool = True
+) -> list[Answer]:
+    """Everything about every group at every target, in this order.
+
+    Args:
+        results: all trials.
+        config: how the numbers are made.
+        targets: as of :func:`analysis.analyze`.
+        noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
+
+    Raises:
+        ConfigError: if a target cannot be used.
+        ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
+    """
+    chosen(config)
+    curve, count = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")], len(results.trials)
+    steps = functools.cache(lambda target: target.crossings(*curve, count))
+    best = functools.cache(lambda direction: best_values(results.evaluations, count, direction))
+    curves = []
+    for index, group in enumerate(results.groups):
+        direction, readings = group.target.direction, []
+        reachable = within_reach(results.of_group(index), best(direction), direction)
+        for target in _targets(group, targets):
+            if (steps(target)[results.of_group(index).index] == 0).any():
+                raise ConfigError(
+                    f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
+                )
+            reading = Reading(
+                target=target,
+                studies=studies(results, index, target, steps(target)),
+                not_reached=not_reached(group, target, reachable),
+                easier="" if reachable is None else with_value(target, reachable),
+            )
+            readings.append(reading)
+        curves.append((group, readings))
+    found = []
+    for made in answered(curves, config):
+        read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
+        found += [_with_columns(answer, read) for answer in made] if noise else made
+    return found
+
+
+def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
+    """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
+    noise, logits, clipped = {}, {}, {}
+    for entry in answer.points:
+        if entry.reached:
+            recorded = [read(row) for row in entry.trials]
+            noise[entry.batch_size] = measure(
+                recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
+            )
+            logits[entry.batch_size] = attention_logits(
+                [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
+            )
+            pairs = zip(recorded, entry.steps_per_seed, strict=True)
+            if shares := [c[CLIPPED][: math.ceil(steps)].mean() for (c, _), steps in pairs if CLIPPED in c]:
+                clipped[entry.batch_size] = float(np.mean(shares))
+    return replace(answer, noise=noise, attention_logits=logits, clipped=clipped)
+
+
+def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
+    own = group.target
+    if not wanted:
+        return [own]
+    found = []
+    for entry in wanted:
+        target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
+        if (target.metric, target.direction) != (own.metric, own.direction):
+            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
+        if target not in found:
+            found.append(target)
+    return found

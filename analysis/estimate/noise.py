@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
-from analysis.estimate.quantity import Quantity
+from analysis.arrays import Array, Quantity
 from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.interval import ratio_interval
 from cbs.record import GeometryColumns

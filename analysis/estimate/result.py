@@ -2,48 +2,110 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.attention import attention_logits
-from analysis.estimate.definitions import chosen
-from analysis.estimate.diagnosis import not_reached, with_value
-from analysis.estimate.estimates import Critical, Estimate, Reading, estimates
-from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, Recorded, measure, near, over
-from analysis.estimate.quantity import Interval
-from analysis.estimate.studies import Point, best_values, studies, within_reach
-from analysis.estimate.study_fits import beliefs
-from analysis.read.results import Group, Results
-from cbs.errors import ConfigError
+from analysis.estimate.diagnosis import Doubts, Verdict
+from analysis.estimate.fitting import Fit
+from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near, over
+from analysis.estimate.studies import Point, Study
+from analysis.plain import plain, shown
+from analysis.read.results import Group
 from cbs.record import GeometryColumns
-from cbs.store import read_steps
 from cbs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Estimate):
+class Critical(Quantity):
+    """A critical batch size by one definition, in examples; no value where the data do not bound it, or the definition
+    does not apply.
+
+    Attributes:
+        definition: its name.
+        options: the options it was evaluated with.
+        remark: what has to be said about it; empty if nothing.
+        parameters: of a law across the targets that were read; empty for a definition without one.
+        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
+    """
+
+    definition: str
+    options: dict[str, Any]
+    remark: str = ""
+    parameters: dict[str, Quantity] = field(default_factory=dict)
+    resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values without the resamples, and without parameters where there are none."""
+        found = {key: value for key, value in shown(self).items() if key != "parameters" or value}
+        return {"critical_batch_size": found.pop("value"), **found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperbola:
+    """What the same trials say if the curve is taken for the hyperbola (exponent 1).
+
+    Attributes:
+        critical_batch_size: ``E_min / S_min`` in examples.
+        min_steps: ``S_min``, optimizer updates.
+        min_examples: ``E_min``.
+    """
+
+    critical_batch_size: Quantity
+    min_steps: Quantity
+    min_examples: Quantity
+
+    def to_json(self) -> dict[str, Any]:
+        return _pairs(self, "critical_batch_size", "min_steps", "min_examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
     """One optimizer at one target.
 
     Attributes:
         group: the trials it is drawn from.
         target: metric, value, direction.
         config: how the numbers were made.
+        studies: steps to target of every learning rate and seed, per batch size.
+        points: one per batch size.
+        fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
+        definitions: the critical batch size by every definition, by its name.
+        min_steps: ``S_min``, optimizer updates.
+        exponent: of the curve.
+        examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
+        hyperbola: the same if the exponent were 1; ``None`` without a fit.
+        verdict: see :class:`Verdict`.
+        advice: what to change; empty when nothing is missing.
+        doubts: what may speak against the fit.
         noise: by batch size, for the batch sizes that reached the target.
         attention_logits: by batch size, likewise, see :func:`analysis.estimate.attention.attention_logits`.
+        clipped: by batch size, likewise, the share of steps to the target whose gradients were clipped, mean over
+            seeds; without batch sizes whose trials clip none.
     """
 
     group: Group
     target: Target
     config: AnalysisConfig
+    studies: tuple[Study, ...] = field(repr=False)
+    points: tuple[Point, ...]
+    fit: Fit | None = field(repr=False)
+    definitions: dict[str, Critical]
+    min_steps: Quantity = UNKNOWN
+    exponent: Quantity = UNKNOWN
+    examples_at_critical: Quantity = UNKNOWN
+    hyperbola: Hyperbola | None = None
+    verdict: Verdict
+    advice: str
+    doubts: Doubts = field(default=Doubts(), repr=False)
     noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
     attention_logits: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
+    clipped: dict[int, float] = field(default_factory=dict)
 
     @property
     def definition(self) -> str:
@@ -96,8 +158,13 @@ class Answer(Estimate):
     def matched_noise_scale_ratio(self) -> NoiseScale:
         return over(self.matched_noise_scale, self.critical)
 
+    @property
+    def leave_one_out(self) -> Interval | None:
+        """Lowest and highest critical batch size of refits without one batch size, in examples; an end that the rest
+        leaves open is ``None``. ``None`` below 4 batch sizes that reached the target."""
+        return None if self.doubts.left_out is None else self.doubts.left_out.range
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
         group, fit = self.group, self.fit
         noise: dict[str, Any] = {}
         for kind, scale, ratio in (
@@ -107,20 +174,19 @@ class Answer(Estimate):
             name = f"{kind}_noise_scale"
             noise |= scale.named(name) | {f"{name}_note": scale.note} | ratio.named(f"{name}_ratio")
         return {
-            "sweep": group.sweep,
-            "workload": group.workload,
-            "optimizer": group.optimizer,
-            "optimizer_options": group.optimizer_options,
+            **{name: getattr(group, name) for name in ("sweep", "workload", "optimizer", "optimizer_options")},
             "target": self.target.to_json(),
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
             "definitions": [entry.to_json() for entry in self.definitions.values()],
             "interval_method": fit.interval_method if fit else "none: no fit",
-            **super().to_json(),
-            "example_unit": group.example_unit,
-            "tokens_per_example": group.tokens_per_example,
-            "metric_unit": group.metric_unit,
+            **_pairs(self, "min_steps", "exponent", "examples_at_critical"),
+            "hyperbola": plain(self.hyperbola),
+            "misfit": plain(self.doubts.misfit),
+            "leave_one_out": plain(self.leave_one_out),
+            "far_seeds": [far._asdict() for far in self.doubts.far_seeds],
+            **{name: getattr(group, name) for name in ("example_unit", "tokens_per_example", "metric_unit")},
             "residual_rms": fit.residual_rms if fit else None,
             "verdict": str(self.verdict),
             "advice": self.advice,
@@ -136,7 +202,12 @@ class Answer(Estimate):
         return entry.to_json() | {
             "simple_noise_scale": measured.summary.value if measured else None,
             "matched_noise_scale": measured.matched.value if measured else None,
+            "clipped_share": self.clipped.get(entry.batch_size),
         }
+
+
+def _pairs(of: Any, *names: str) -> dict[str, Any]:
+    return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
 def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]]:
@@ -145,107 +216,3 @@ def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]
     for answer in answers:
         found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
     return found
-
-
-def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[list[Answer]]:
-    """The answers of every group at its targets, without what the per-step columns say.
-
-    What is believed of the exponent of a curve comes from the curves of the same sweep and target.
-    """
-    curves = [(group.sweep, reading) for group, readings in found for reading in readings]
-    scopes = [(sweep, reading.target) for sweep, reading in curves]
-    believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
-    for group, readings in found:
-        made = estimates(readings, config, [next(believed) for _ in readings])
-        yield [
-            Answer(group=group, target=reading.target, config=config, **vars(estimate))
-            for reading, estimate in zip(readings, made, strict=True)
-        ]
-
-
-def answers(
-    results: Results, config: AnalysisConfig, *, targets: Sequence[float | Target] | None = None, noise: bool = True
-) -> list[Answer]:
-    """Everything about every group at every target, in this order.
-
-    Args:
-        results: all trials.
-        config: how the numbers are made.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
-            easier than a sweep's own are read from the same curves.
-        noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
-
-    Raises:
-        ConfigError: if a target cannot be used.
-        ResultsError: if the per-step columns of a trial at the best learning rate cannot be read.
-    """
-    chosen(config)
-    steps: dict[Target, np.ndarray] = {}
-    best: dict[str, np.ndarray] = {}
-    trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    curves = []
-    for index, group in enumerate(results.groups):
-        wanted, direction = _targets(group, targets), group.target.direction
-        for target in wanted:
-            if target not in steps:
-                steps[target] = target.crossings(trial, step, value, len(results.trials))
-            _check_start(results, index, target, steps[target])
-        if direction not in best:
-            best[direction] = best_values(results.evaluations, len(results.trials), direction)
-        reachable = within_reach(results.of_group(index), best[direction], direction)
-        curves.append(
-            (
-                group,
-                [
-                    Reading(
-                        target=target,
-                        studies=studies(results, index, target, steps[target]),
-                        not_reached=not_reached(group, target, reachable),
-                        easier="" if reachable is None else with_value(target, reachable),
-                    )
-                    for target in wanted
-                ],
-            )
-        )
-    found = []
-    for made in answered(curves, config):
-        read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
-        found += [_with_columns(answer, read) for answer in made] if noise else made
-    return found
-
-
-def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
-    """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
-    noise, logits = {}, {}
-    for entry in answer.points:
-        if entry.reached:
-            recorded = [read(row) for row in entry.trials]
-            noise[entry.batch_size] = measure(
-                recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
-            )
-            logits[entry.batch_size] = attention_logits(
-                [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
-            )
-    return replace(answer, noise=noise, attention_logits=logits)
-
-
-def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
-    own = group.target
-    if not wanted:
-        return [own]
-    found = []
-    for entry in wanted:
-        target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
-        if (target.metric, target.direction) != (own.metric, own.direction):
-            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
-        if target not in found:
-            found.append(target)
-    return found
-
-
-def _check_start(results: Results, group: int, target: Target, steps: np.ndarray) -> None:
-    if (steps[results.of_group(group).index] == 0).any():
-        sweep = results.groups[group].sweep
-        raise ConfigError(
-            f"target {target} is reached before the first step in sweep {sweep!r}; choose a harder target"
-        )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.quantity import Plain
+from analysis.plain import shown
 from analysis.read.results import Group, Results
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
@@ -69,7 +69,7 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Plain):
+class Point:
     """One batch size of a curve.
 
     Attributes:
@@ -108,8 +108,7 @@ class Point(Plain):
         return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the rows of the trial table."""
-        return super().to_json() | {"examples_to_target": self.examples_to_target}
+        return shown(self) | {"examples_to_target": self.examples_to_target}
 
 
 def easier_or_equal(target: Target, own: Target) -> bool:

@@ -1,20 +1,86 @@
-"""From the studies of one optimizer to fitted curves, and what is believed of their exponents beforehand."""
+"""From the studies of one optimizer to fitted curves, and what is believed of their exponents beforehand.
+
+Seeds far from their siblings, which differ from the runs of the same batch size by more than seeds do, are left out.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import chdtri, stdtr
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.data import Trials, winners
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
-from analysis.estimate.fitting.seeds import FarSeed, far_seeds
-from analysis.estimate.fitting.trials import Trials
 from analysis.estimate.studies import Study
+
+FEWEST_SIBLINGS = 2
+LEAST_FACTOR = 1.5
+"""A seed nearer to its siblings than this is not named, however alike they are."""
+
+_LEVEL = 0.01
+"""Probability that any seed of a curve is named where none is far."""
+
+
+@dataclass(frozen=True)
+class FarSeed:
+    """One of them.
+
+    Attributes:
+        place: index of its batch size.
+        column: of the table at that batch size.
+        factor: its steps to target over the geometric mean of its siblings'.
+    """
+
+    place: int
+    column: int
+    factor: float
+
+
+def far_seeds(tables: Sequence[Trials]) -> list[FarSeed]:
+    """Seeds at the best learning rate whose log steps lie far from the mean of at least two siblings.
+
+    The distance is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far
+    seeds cannot raise: the median over batch sizes of each one's own variance over the median of its chi-squared
+    distribution, at half the degrees of freedom of all.
+    """
+    logs = [_winning(table, row) for table, row in zip(tables, winners(tables), strict=True)]
+    several = [np.isfinite(row).sum() for row in logs]
+    medians = [
+        float(np.nanvar(row, ddof=1)) / (chdtri(count - 1, 0.5) / (count - 1))
+        for row, count in zip(logs, several, strict=True)
+        if count > 1
+    ]
+    if not medians:
+        return []
+    deviation = math.sqrt(float(np.median(medians)))
+    freedom = max(1.0, sum(count - 1 for count in several if count > 1) / 2)
+    found = []
+    for place, row in enumerate(logs):
+        for column in np.flatnonzero(np.isfinite(row)) if several[place] > FEWEST_SIBLINGS else ():
+            siblings = np.delete(row, column)
+            siblings = siblings[np.isfinite(siblings)]
+            distance = float(row[column] - siblings.mean())
+            unit = deviation * math.sqrt(1.0 + 1.0 / len(siblings))
+            tail = float(stdtr(freedom, -abs(distance) / unit)) if unit > 0 else 0.0
+            if abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
+                found.append(FarSeed(place, int(column), math.exp(distance)))
+    # next to a far seed its siblings look far as well: one per batch size, the farthest
+    farthest: dict[int, FarSeed] = {}
+    for seed in sorted(found, key=lambda seed: abs(math.log(seed.factor))):
+        farthest[seed.place] = seed
+    return [farthest[place] for place in sorted(farthest)]
+
+
+def _winning(table: Trials, row: int | None) -> Array:
+    """Log steps of every seed at the best learning rate, shape ``[seeds]``; NaN where it was not reached."""
+    return np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
 
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
@@ -24,37 +90,27 @@ def tables(studies: Sequence[Study]) -> list[Trials]:
 
 def fit_studies(
     studies: Sequence[Study], config: AnalysisConfig, belief: Belief = ALONE
-) -> tuple[Fit | None, tuple[FarSeed, ...]]:
-    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings.
+) -> tuple[Fit | None, tuple[FarSeed, ...], list[Trials]]:
+    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings;
+    the trials without them.
 
     Seeds, and whole studies, that ran without reaching it enter as lower bounds. Far seeds are left out of the curve;
     every second resample is one with them, so the interval holds either way, unless with them it has no ends.
     """
     if sum(study.winner is not None for study in studies) < 2:
-        return None, ()
+        return None, (), []
     whole = tables(studies)
     sizes = [study.batch_size for study in studies]
-
-    def fitted(tried: Sequence[Trials]) -> Fit:
-        return fit_curve(
-            sizes,
-            tried,
-            belief=belief,
-            confidence=config.confidence,
-            resamples=config.resamples,
-            seed=config.seed,
-        )
-
     far = far_seeds(whole)
     if not far:
-        return fitted(whole), ()
+        return fit_curve(sizes, whole, belief, config), (), whole
     rest = list(whole)
     for seed in far:
         rest[seed.place] = rest[seed.place].without(seed.column)
-    fit, other = fitted(rest), fitted(whole)
+    fit, other = (fit_curve(sizes, tried, belief, config) for tried in (rest, whole))
     if None in interval(other.resampled.critical, config.confidence):
-        return fit, tuple(far)
-    return _alternating(fit, other), tuple(far)
+        return fit, tuple(far), rest
+    return _alternating(fit, other), tuple(far), rest
 
 
 def _alternating(fit: Fit, other: Fit) -> Fit:
@@ -76,7 +132,7 @@ def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], confi
     """About the exponent of every curve, from the others of its scope, see
     :mod:`analysis.estimate.fitting.exponent`."""
     free = [
-        free_exponent([study.batch_size for study in studies], tables(studies), confidence=config.confidence)
+        free_exponent([study.batch_size for study in studies], tables(studies), config)
         if sum(study.winner is not None for study in studies) >= FEWEST_FREE
         else None
         for studies in curves

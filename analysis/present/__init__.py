@@ -5,19 +5,22 @@ What there is to say about a type of result stands in one file of :mod:`analysis
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
 import os
 import pkgutil
-from collections.abc import Mapping, Sequence
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis import venues
-from analysis.files import in_one_piece
 from analysis.present.table import Table, latex
+from cbs.errors import ResultsError, reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,9 +138,29 @@ def write(
     return files
 
 
+@contextlib.contextmanager
+def in_one_piece(output: Path) -> Iterator[Path]:
+    """A draft folder within ``output``; what the block leaves in it is moved up, file by file, once the block is done.
+
+    Raises:
+        ResultsError: if the folder cannot be written.
+    """
+    draft = output / f".tmp-{uuid.uuid4().hex}"
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        for path in sorted(path for path in draft.rglob("*") if path.is_file()):
+            place = output / path.relative_to(draft)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, place)
+    except OSError as error:
+        raise ResultsError(f"cannot write to {output}: {reason(error)}; choose another folder with --output") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            output.rmdir()  # only where nothing is in it
+
+
 def to_json(result: Result, *, files: Sequence[Path] = ()) -> dict[str, Any]:
     """A result as plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
     return {"schema_version": SCHEMA_VERSION} | result.to_json() | {"files": [str(path) for path in files]}
-
-
-__all__ = ["SCHEMA_VERSION", "Presentation", "presentation", "show", "to_json", "write"]

@@ -210,7 +210,11 @@ def points(answers: Sequence[Answer]) -> Table:
     def spread(seeds: Sequence[float]) -> str:
         return f"{number(min(seeds))} to {number(max(seeds))}" if len(seeds) > 1 else DASH
 
+    def share(value: float | None) -> str:
+        return DASH if value is None else f"{value:.0%}"
+
     noise = any(answer.noise_scale.measured for answer in answers)
+    clipped = "steps clipped" if any(answer.clipped for answer in answers) else ""
     columns = (
         *(column for column in about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
@@ -225,8 +229,6 @@ def points(answers: Sequence[Answer]) -> Table:
         Column("steps_lower_bound"),
         Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale" if noise else ""),
         Column("matched_noise_scale", lambda *row: measured("matched", *row)),
+        Column("clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), clipped, text=share),
     )
     return Table(columns=columns, rows=rows)
-
-
-__all__ = ["about", "definitions", "example_units", "if_hyperbola", "lr_interior", "points", "summary", "titled"]

@@ -76,9 +76,11 @@ class Column:
         return None if self.interval is None else _read(row, self.interval)
 
     def cell(self, row: Any) -> tuple[str, str]:
-        """Its value and its interval in a row as texts; the interval is empty where there is none."""
-        interval = self.read_interval(row)
-        return self.text(self.read(row)), "" if interval is None else ends(interval)
+        """Its value and its interval in a row as texts; the interval is empty where there is none, and of a ``wide``
+        column a dash in brackets where it is undefined though there is a value."""
+        value, interval = self.read(row), self.read_interval(row)
+        unknown = f"[{DASH}]" if self.wide and value is not None else ""
+        return self.text(value), "" if interval is None else ends(interval) or unknown
 
 
 def files(*names: str, of: str = "") -> tuple[Column, ...]:

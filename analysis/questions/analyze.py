@@ -1,4 +1,5 @@
-"""The main question: from a folder of results to a critical batch size per optimizer and target."""
+"""The main question: from a folder of results to a critical batch size per optimizer and target; and what all questions
+share: how a result is framed, and the answers of one sweep, workload and target side by side."""
 
 from __future__ import annotations
 
@@ -7,16 +8,59 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.noise import UNSAID
-from analysis.estimate.parameters import critical_to_json
-from analysis.estimate.result import Answer, answers
-from analysis.questions.scopes import Findings
+from analysis.estimate.result import Answer, scopes
+from analysis.plain import plain, shown
 from analysis.read.results import load
 from cbs.target import Target
 
 if TYPE_CHECKING:
     from analysis.questions.suggest import Suggestion
+
+
+SCOPE = ("sweep", "workload", "metric", "target")
+"""Columns that every table begins with, see :func:`scope_columns`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a question found; the fields of each are keys of its JSON.
+
+    Attributes:
+        config: how the numbers were made.
+        notes: what was left out, one line each.
+    """
+
+    config: AnalysisConfig = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        about = {"confidence": self.config.confidence, "definition": self.config.definition}
+        return about | shown(self) | {"notes": list(self.notes)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The answers of one sweep, workload and target.
+
+    Attributes:
+        title: the target, after what else tells this scope from the others.
+        answers: one per optimizer.
+    """
+
+    title: str = field(repr=False)
+    answers: tuple[Answer, ...] = field(repr=False)
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Columns that every table begins with."""
+        return scope_columns(self.answers[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; the target as an object, unlike in a table."""
+        return self.scope | {"target": self.answers[0].target.to_json()} | shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +75,18 @@ class Analysis(Findings):
     answers: tuple[Answer, ...] = field(repr=False)
     suggestions: tuple[Suggestion, ...] | None = None
 
+    @property
+    def headings(self) -> dict[str, str]:
+        """Columns of tables that people see under another name than ours."""
+        return {}
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        return super().to_json() | {"fits": [fit_to_json(answer, self.answers) for answer in self.answers]}
+        return super().to_json() | {"fits": plain(self.answers)}
 
 
 def analyze(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     suggestions: bool = False,
@@ -56,7 +104,6 @@ def analyze(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     found = answers(results, config, targets=targets)
     suggested = None
@@ -72,6 +119,23 @@ def analyze(
     )
 
 
-def fit_to_json(answer: Answer, answers: Sequence[Answer]) -> dict[str, Any]:
-    """An answer as plain JSON values, with what its fit is worth and the parameters of laws across ``answers``."""
-    return answer.to_json() | {"definitions": critical_to_json(answer, answers)}
+def scope_columns(answer: Answer) -> dict[str, Any]:
+    """What tells the rows of one sweep, workload and target from others in a table."""
+    group, target = answer.group, answer.target
+    return {"sweep": group.sweep, "workload": group.workload, "metric": target.metric, "target": target.value}
+
+
+def read_scopes(
+    path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float | Target] | None
+) -> tuple[list[Scope], tuple[str, ...]]:
+    """The answers of a folder of results, without noise scales, and what was left out, one line each."""
+    results = load(path)
+    found = scopes(answers(results, config, targets=targets, noise=False))
+    several = [len({scope[place] for scope in found}) > 1 for place in (0, 1)]
+    return [
+        Scope(
+            title=", ".join([*(scope[place] for place in (0, 1) if several[place]), scope[2].replace("_", " ")]),
+            answers=tuple(members),
+        )
+        for scope, members in found.items()
+    ], tuple(results.notes)

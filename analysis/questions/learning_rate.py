@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
+from analysis.questions.analyze import Findings
 from analysis.questions.protocols import Protocol, protocols
-from analysis.questions.scopes import Findings
 from analysis.read.results import load
 from cbs.target import Target
 
@@ -38,7 +39,6 @@ class LearningRate:
     protocols: tuple[Protocol, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         group, target = self.answer.group, self.answer.target
         about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
         return about | {"target": target.to_json()} | shown(self)
@@ -55,13 +55,12 @@ class LearningRates(Findings):
     entries: tuple[LearningRate, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return super().to_json() | {"learning_rates": plain(self.entries)}
 
 
 def learning_rates(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     reference: int | None = None,
@@ -76,13 +75,10 @@ def learning_rates(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     entries = []
     for answer in answers(results, config, targets=targets, noise=False):
-        law = learning_rate_law(
-            answer.studies, confidence=config.confidence, resamples=config.resamples, seed=config.seed
-        )
+        law = learning_rate_law(answer.studies, config)
         starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
         factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
         entries.append(

@@ -66,7 +66,6 @@ class Protocol:
     missing: tuple[Missing, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         answer = self.answer
         return shown(self) | {
             "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
@@ -150,15 +149,14 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         exponent = answer.fit.exponent
         believed = Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))
     failed = "no trial with these learning rates reached the target"
-    (estimate,) = estimates(
-        [Reading(target=answer.target, studies=kept, not_reached=failed)], answer.config, [believed]
-    )
+    reading = Reading(target=answer.target, studies=kept, not_reached=failed)
+    (estimate,) = estimates(answer.group, [reading], answer.config, [believed])
     folder, optimizer = answer.group.folder, answer.group.optimizer.partition("(")[0]
     return Protocol(
         name=name,
         reference=reference,
         lrs=lrs,
-        answer=replace(answer, **vars(estimate)),
+        answer=estimate,
         missing=tuple(
             Missing(lr, tuple(sizes), seeds, adding(folder, optimizer, sizes, seeds, [lr]))
             for (lr, seeds), sizes in missing.items()

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.plain import flat
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store, find_sweeps, read_record
@@ -41,6 +42,7 @@ _SCALED: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
     "schedule.decay_examples": ("decay_steps", lambda value, batch_size: None if value is None else value / batch_size),
     "optimizer.options.betas.1": ("beta2_half_life_examples", _half_life),
     "optimizer.options.beta2": ("beta2_half_life_examples", _half_life),
+    "averaging.options.decay": ("averaging_half_life_examples", _half_life),
 }
 """Settings that may follow the batch size by rule: name and value of what such a rule keeps constant."""
 
@@ -186,23 +188,14 @@ def _without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return kept
 
 
-def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
-    if isinstance(value, dict | list) and value:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in items:
-            yield from _flatten(part, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value
-
-
 def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     """Index of the group of every trial, and the groups."""
     texts = [
         json.dumps({key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)})
         for config in trials["config"]
     ]
-    flat = {text: {key: json.dumps(part) for key, part in _flatten(json.loads(text))} for text in set(texts)}
-    settings = pd.DataFrame([flat[text] for text in texts]).fillna("")
+    parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text), lists=True)} for text in set(texts)}
+    settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
     workload = trials["sweep"] + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload
     hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)

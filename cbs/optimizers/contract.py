@@ -78,7 +78,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a copy of ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
+        """Load ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
         seen: list[dict[str, Any]] = []
         # Runs after all other hooks, so it sees what they have made of the state.
         handle = self.register_load_state_dict_pre_hook(lambda _, final: seen.append(final))

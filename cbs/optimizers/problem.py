@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cbs.errors import ConfigError
+from cbs.optimizers.contract import CheckedOptimizer
+
 Batch = Any
 """A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""
 
@@ -39,14 +42,18 @@ class Problem:
     micro_batch_size: int | None = None
 
 
-class ProblemOptimizer(torch.optim.Optimizer):
+class ProblemOptimizer(CheckedOptimizer):
     """An optimizer that evaluates the model on the examples of the step.
 
     A loop calls :meth:`attach` once, and before every :meth:`step` both computes the gradients, as for any optimizer,
     and hands over the batch with :meth:`observe`. All examples that a step evaluates come from that batch, so that the
-    batch size counts every example that an update consumes.
+    batch size counts every example that an update consumes. A copy is not attached.
+
+    Attributes:
+        reads_gradients: whether a step uses the gradients that the loop computed.
     """
 
+    reads_gradients = True
     _problem: Problem | None = None
     _batch: Batch | None = None
 
@@ -79,3 +86,12 @@ class ProblemOptimizer(torch.optim.Optimizer):
             raise RuntimeError(f"{type(self).__name__} needs the batch of the step: call observe(batch) before step()")
         batch, self._batch = self._batch, None
         return batch
+
+
+def check_clipping(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
+    """Raise a :class:`~cbs.errors.ConfigError` if gradients are to be clipped that the optimizer does not read."""
+    if clip_norm and isinstance(optimizer, ProblemOptimizer) and not optimizer.reads_gradients:
+        name = type(optimizer).__name__
+        raise ConfigError(
+            f"{name} computes gradients of its own, which clip_norm does not reach; use --set clip_norm=none"
+        )

@@ -47,8 +47,8 @@ def measured(source: str, batch_sizes: str | None = None, seconds: float = 1.0) 
     """
     with errors.status("loading the data"):
         from cbs.errors import ConfigError
+        from cbs.parsing import parse_batch_sizes
         from cbs.step_times import StepTime
-        from sweeps.parsing import parse_batch_sizes
         from sweeps.throughput import Timing, examples_of, measure_throughput
 
         configs, sizes = examples_of(source)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
+from sweeps.cell import Cell
 from sweeps.overrides import override
 from tests.sweeps.simulation import small_sweep
 
@@ -31,6 +32,12 @@ from tests.sweeps.simulation import small_sweep
         ("diagnostics_every=10", lambda sweep: sweep.diagnostics_every, 10),
         ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),
         ("schedule.warmup_examples=640", lambda sweep: sweep.schedule.at(64).warmup_examples, 640),
+        ("schedule.power=2", lambda sweep: sweep.schedule.at(64).options, {"power": 2}),
+        ("clip_norm=1", lambda sweep: sweep.clip_norm, 1.0),
+        ("clip_norm=0", lambda sweep: sweep.clip_norm, None),
+        ("averaging=ema", lambda sweep: sweep.averaging, Choice(name="ema")),
+        ("averaging.name=ema", lambda sweep: sweep.averaging, Choice(name="ema")),
+        ("averaging=none", lambda sweep: sweep.averaging, None),
         ("evaluation.growth=1.1", lambda sweep: sweep.evaluation.growth, 1.1),
         ("workload.dimension=50", lambda sweep: sweep.workload.options, {"dimension": 50}),
         ("merit.eps=1e-8", lambda sweep: sweep.optimizers[1].options, {"eps": 1e-8}),
@@ -39,6 +46,17 @@ from tests.sweeps.simulation import small_sweep
 )
 def test_each_kind_of_key(setting, read, value):
     assert read(override(small_sweep(), [setting])) == value
+
+
+def test_options_of_an_averaging_follow_its_name():
+    sweep = override(small_sweep(), ["averaging.name=ema", "averaging.decay=0.99"])
+    assert sweep.averaging == Choice(name="ema", options={"decay": 0.99})
+    assert sweep.trial(Cell("adamw", 4, 0), 1e-3).averaging == sweep.averaging
+    assert override(sweep, ["averaging.name=lawa"]).averaging == Choice(name="lawa")
+    assert override(sweep, ["averaging=none"]) == small_sweep()
+    clipped = override(small_sweep(), ["clip_norm=1"])
+    assert clipped.trial(Cell("adamw", 4, 0), 1e-3).clip_norm == 1.0
+    assert override(clipped, ["clip_norm=none"]) == small_sweep()
 
 
 def test_later_settings_win_and_the_input_is_untouched():
@@ -66,6 +84,11 @@ def test_later_settings_win_and_the_input_is_untouched():
         "evaluation.growth=fast",
         "probe=3",
         "diagnostics=3",
+        "clip_norm=-1",
+        "clip_norm=tight",
+        "averaging=3",
+        "averaging.decay=0.9",
+        "schedule.options={}",
         "diagnostics=max_logit",
         "diagnostics_every=often",
     ],

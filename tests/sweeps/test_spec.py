@@ -46,7 +46,8 @@ def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not()
 
 def test_a_protocol_without_diagnostics_is_as_before_there_were_any():
     sweep = small_sweep()
-    assert not {"diagnostics", "diagnostics_every"} & set(sweep.protocol())
+    assert not {"diagnostics", "diagnostics_every", "clip_norm", "averaging"} & set(sweep.protocol())
+    assert "options" not in sweep.protocol()["schedule"]
     assert sweep.protocol_fingerprint == "dbb112ae7a72a019"
     with_one = sweep.replace(diagnostics=("max_attention_logit",), diagnostics_every=3)
     assert with_one.protocol()["diagnostics"] == ["max_attention_logit"]

@@ -15,7 +15,7 @@ from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError
 from cbs.record import TrialStatus
 from cbs.target import Target
-from cbs.theory.noisy_quadratic import Modes, modes
+from cbs.theory.noisy_quadratic import Modes, modes_of
 from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
 from cbs.training import run_trial
 from cbs.workloads import build_workload
@@ -169,7 +169,7 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
         result = run_trial(config, workload=workload)
         assert result.status is TrialStatus.REACHED
         start = model_of(workload, seed).theta.detach().double().square().numpy()
-        own = modes(dataclasses.replace(theory, start=start), "heavy_ball", lr, momentum)
+        own = modes_of(dataclasses.replace(theory, start=start), "heavy_ball", lr, momentum)
         ratios.append(np.log(result.steps_to_target / continuous_crossing(own, batch_size, target)))
     error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
     assert abs(np.mean(ratios)) < 4 * error + 0.01

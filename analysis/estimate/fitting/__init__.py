@@ -1,7 +1,7 @@
 """The fitted curve of steps to target against batch size, and how well the data determine it.
 
 The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds;
-seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.censoring`, and what is
+seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`, and what is
 believed of the exponent as :mod:`analysis.estimate.fitting.exponent` says.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
-from analysis.estimate.fitting.data import Data, gather
-from analysis.estimate.fitting.exponent import ALONE, Belief, Free
+from analysis.estimate.fitting.data import Data, Trials, gather
+from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
-from analysis.estimate.fitting.trials import Trials
 
 _TINY = 1e-300
 _ROUNDS = 3
@@ -85,7 +85,9 @@ class Fit:
         return self.resampled_log_steps + (self.log_steps - self.estimate.log_steps(self.batch_sizes))
 
 
-def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Trials], *, confidence: float = 0.95) -> Free | None:
+def free_exponent(
+    batch_sizes: Sequence[float], tables: Sequence[Trials], config: AnalysisConfig = DEFAULT
+) -> Exponent | None:
     """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
 
     The variance is that of the linearised fit, widened by Student's t where few data estimate the noise.
@@ -94,17 +96,11 @@ def free_exponent(batch_sizes: Sequence[float], tables: Sequence[Trials], *, con
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
     _, _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
-    return _free(data.unbounded(), _Seeds(*found), confidence)
+    return _free(data.unbounded(), _Seeds(*found), config.confidence)
 
 
 def fit_curve(
-    batch_sizes: Sequence[float],
-    tables: Sequence[Trials],
-    *,
-    belief: Belief = ALONE,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    batch_sizes: Sequence[float], tables: Sequence[Trials], belief: Belief = ALONE, config: AnalysisConfig = DEFAULT
 ) -> Fit:
     r"""Fit the curve and resample it, the choice of the learning rate and the form of the curve included.
 
@@ -127,14 +123,12 @@ def fit_curve(
         batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.
         tables: the trials at every batch size.
         belief: about the exponent.
-        confidence: level the t-quantile is taken at.
-        resamples: number of resamples.
-        seed: of the resampling.
+        config: level the t-quantile is taken at, number of resamples, and their seed.
     """
     data, measured = gather(batch_sizes, tables)
     here = data.reached
     count = int(here.sum())
-    rng = np.random.default_rng(seed)
+    rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
     deviations, shares, *found = seed_deviations(measured, data.weights[here], resamples, rng)
     seeds = _Seeds(*found)
     alone = data.unbounded()
@@ -190,12 +184,12 @@ def widening(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _free(alone: Data, seeds: _Seeds, confidence: float) -> Free:
+def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
     found = alone.fit(FREE, 1.0).row(0)
     deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
     spare = _known_of_exponent(alone.batch_sizes, found, alone.weights)
-    return Free(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
+    return Exponent(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
 def _fitted(data: Data, exponent: Exponent, seeds: _Seeds, curve: Curve) -> tuple[Curve, float, float]:
@@ -256,7 +250,7 @@ def _refits(
     """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
     fitted = curve.log_steps(data.batch_sizes)
     rows = np.where(data.reached, fitted, 0.0) + scale * draws
-    latent = fitted[data.bounds.place] + scale * latent
+    latent = fitted[data.place] + scale * latent
     found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
     return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
 

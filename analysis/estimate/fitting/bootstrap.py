@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.trials import Trials, winners
+from analysis.estimate.fitting.data import Trials, winners
 from cbs.lr_choice import best_lr_many
 
 _FEW_SEEDS = 8

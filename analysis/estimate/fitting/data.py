@@ -1,20 +1,111 @@
-"""What a curve is fitted to: means over the seeds of the best learning rate, and bounds of those that fell short."""
+r"""What a curve is fitted to: the trials at every batch size, of these the means over seeds at the best learning rate.
+
+Seeds that did not reach the target are lower bounds on their steps: a Tobit fit by expectation and maximisation. A seed
+that ran :math:`b` steps without reaching the target says :math:`\ln S > \ln b`. Leaving it out makes the curve too low
+where only the fast seeds got there, and blind where none did. With normal noise of standard deviation :math:`\sigma`
+around the curve :math:`\mu(B)` its likelihood is :math:`1 - \Phi(z)`, :math:`z = (\ln b - \mu)/\sigma` (Tobin 1958,
+"Estimation of relationships for limited dependent variables", Econometrica 26, 24-36). Expectation puts
+:math:`E[\ln S \mid \ln S > \ln b] = \mu + \sigma h(z)` in place of the seed, with the hazard
+:math:`h = \varphi/(1 - \Phi)`; maximisation is the least-squares fit. Repeating the two climbs to the maximum of the
+likelihood, but slowly where a bound decides much, so a censored seed enters with the weight :math:`k = h (h - z)` that
+the likelihood curves with, and the response :math:`\mu + \sigma h/k`: the same fixed point, reached in a few rounds.
+
+A bound far below the curve has :math:`h = 0`, no weight, and changes nothing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import erfcx
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.censoring import Bounds, collect, completed, joined, observed, responses
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
-from analysis.estimate.fitting.trials import Trials, winners
+from cbs.lr_choice import best_lr_many
+
+LEAST_DEVIATION = 1e-3
+"""Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
 
 _ROUNDS = 40
 _CONVERGED = 1e-9
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Every trial at one batch size, shape ``[learning rates, seeds]`` each.
+
+    Attributes:
+        steps: steps to target; NaN where it was not reached.
+        bound: steps run without reaching it; NaN where that means nothing.
+        ran: whether the trial was run.
+    """
+
+    steps: Array
+    bound: Array
+    ran: np.ndarray
+
+    @classmethod
+    def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Trials:
+        """A table in which every trial was run and none is bounded, unless said otherwise."""
+        steps = np.asarray(steps, dtype=float)
+        return cls(
+            steps,
+            np.full(steps.shape, np.nan) if bound is None else np.asarray(bound, dtype=float),
+            np.ones(steps.shape, dtype=bool) if ran is None else np.asarray(ran, dtype=bool),
+        )
+
+    def without(self, seed: int) -> Trials:
+        """The table as if a seed (a column) had never been run."""
+        kept = np.arange(self.steps.shape[1]) != seed
+        return Trials(self.steps[:, kept], self.bound[:, kept], self.ran[:, kept])
+
+
+def winners(tables: Sequence[Trials]) -> list[int | None]:
+    """Row of the best learning rate of every table, see :func:`cbs.lr_choice.best_lr`."""
+    # tables of unlike shapes are filled up with what was never run
+    shape = np.max([table.steps.shape for table in tables], axis=0)
+    steps, ran = np.full((len(tables), *shape), np.nan), np.zeros((len(tables), *shape), dtype=bool)
+    for place, table in enumerate(tables):
+        rows, columns = table.steps.shape
+        steps[place, :rows, :columns] = table.steps
+        ran[place, :rows, :columns] = table.ran
+    return [None if row < 0 else int(row) for row in best_lr_many(steps, ran)]
+
+
+def observed(trials: Trials, winner: int | None) -> tuple[Array, Array]:
+    """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
+    bounds of those that did not.
+
+    Where some trial reached the target, both are those of the winning learning rate. Where none did, the winner is
+    unknown, and what is known of it is that it took longer than the learning rate that was given up first: the bounds
+    are those of the learning rate whose longest run is shortest. Every other one ran longer than that on some seed, so
+    whichever is the best one, its steps exceed them. A diverged trial has no bound: it does not say how long another
+    learning rate takes.
+
+    Args:
+        trials: at the batch size.
+        winner: row of the winning learning rate, see :func:`cbs.lr_choice.best_lr`; ``None`` where there is none.
+
+    Returns:
+        Both of shape ``[at most seeds]``.
+    """
+    table, bound = trials.steps, trials.bound
+    if winner is None:
+        known = np.isfinite(bound)
+        longest = np.where(known.any(axis=1), np.where(known, bound, -np.inf).max(axis=1), np.inf)
+        winner = int(longest.argmin())
+    hit = np.isfinite(table[winner])
+    missed = ~hit & np.isfinite(bound[winner]) & (bound[winner] > 0)
+    return np.log(table[winner][hit]), np.log(bound[winner][missed])
+
+
+def hazard(z: Array) -> Array:
+    """Density of the normal distribution over its upper tail."""
+    return math.sqrt(2.0 / math.pi) / erfcx(z / math.sqrt(2.0))
 
 
 @dataclass(frozen=True)
@@ -25,44 +116,78 @@ class Data:
         batch_sizes: shape ``[M]``, increasing, with those where only bounds are known.
         log_steps: mean over the seeds that reached the target, shape ``[M]``; 0 where none did.
         weights: number of these seeds, shape ``[M]``.
-        bounds: the seeds that did not; ``place`` counts in ``batch_sizes``.
+        place: index of the batch size of every seed that did not, shape ``[J]``.
+        bounds: natural log of the steps it ran without reaching the target, shape ``[J]``.
     """
 
     batch_sizes: Array
     log_steps: Array
     weights: Array
-    bounds: Bounds
+    place: np.ndarray
+    bounds: Array
 
     @property
     def all_weights(self) -> Array:
         """Number of all seeds, those that did not reach the target included, shape ``[M]``."""
-        return self.weights + np.bincount(self.bounds.place, minlength=len(self.weights))
+        return self.weights + np.bincount(self.place, minlength=len(self.weights))
 
     @property
     def reached(self) -> np.ndarray:
         """Which batch sizes reached the target, shape ``[M]``."""
         return np.asarray(self.weights > 0)
 
-    def completed(
-        self, curve: Array, deviation: float, rows: Array | None = None, latent: Array | None = None
-    ) -> Array:
-        """Log steps with the expectation of every bounded seed averaged in, shape ``[R, M]``; ``rows`` and ``latent``
-        as :meth:`fit` takes them."""
-        rows = self.log_steps[None] if rows is None else rows
-        return completed(curve, rows, self.weights, self.bounds, deviation, latent)
-
     def without(self, place: int) -> Data:
         """All but one batch size."""
-        return self._part(np.arange(len(self.batch_sizes)) != place, self.bounds.place != place)
+        return self._part(np.arange(len(self.batch_sizes)) != place, self.place != place)
 
     def unbounded(self) -> Data:
         """The batch sizes that reached the target, without the bounds."""
         return self._part(self.reached, np.zeros(len(self.bounds), dtype=bool))
 
     def _part(self, kept: np.ndarray, bounds: np.ndarray) -> Data:
-        place = np.cumsum(kept)[self.bounds.place[bounds]] - 1
-        left = Bounds(place, self.bounds.log_steps[bounds])
-        return Data(self.batch_sizes[kept], self.log_steps[kept], self.weights[kept], left)
+        sizes, steps, weights = (values[kept] for values in (self.batch_sizes, self.log_steps, self.weights))
+        return Data(sizes, steps, weights, np.cumsum(kept)[self.place[bounds]] - 1, self.bounds[bounds])
+
+    def completed(self, mean: Array, deviation: float, rows: Array | None = None, latent: Array | None = None) -> Array:
+        """Log steps with the expectation of every bounded seed averaged in, shape ``[R, M]``.
+
+        Args:
+            mean: log steps of the fitted curve, shape ``[R, M]``.
+            deviation: standard deviation of the log steps of one seed.
+            rows: log steps of resamples in place of the measured ones, shape ``[R, M]``; any number where no seed
+                reached the target.
+            latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
+                target there. In the data, where none did, absent.
+        """
+        rows = self.log_steps[None] if rows is None else rows
+        if not len(self.bounds):
+            return rows
+        at, sigma = mean[:, self.place], max(deviation, LEAST_DEVIATION)
+        expected = at + sigma * hazard((self.bounds - at) / sigma)
+        if latent is not None:
+            expected = np.where(latent <= self.bounds, latent, expected)
+        return self._joined(rows, expected, np.ones_like(expected))[0]
+
+    def _responses(self, mean: Array, deviation: float, latent: Array | None) -> tuple[Array, Array]:
+        """What every bounded seed enters the next least-squares fit with, and its weight; shape ``[R, J]`` each."""
+        at, sigma = mean[:, self.place], max(deviation, LEAST_DEVIATION)
+        z = (self.bounds - at) / sigma
+        rate = hazard(z)
+        weight = np.clip(rate * (rate - z), 0.0, 1.0)
+        response = at + sigma * rate / np.where(weight > 0, weight, np.inf)
+        if latent is None:
+            return response, weight
+        reached = latent <= self.bounds
+        return np.where(reached, latent, response), np.where(reached, 1.0, weight)
+
+    def _joined(self, rows: Array, values: Array, extra: Array) -> tuple[Array, Array]:
+        """Means per batch size of ``rows`` and of ``values`` with the weights ``extra``, and their weights, both
+        ``[R, M]``."""
+        total, sums = np.repeat(self.weights[None], len(rows), axis=0), rows * self.weights
+        for seed, index in enumerate(self.place):
+            total[:, index] += extra[:, seed]
+            sums[:, index] += extra[:, seed] * values[:, seed]
+        return np.where(total > 0, sums / np.where(total > 0, total, 1.0), 0.0), total
 
     def fit(
         self,
@@ -78,9 +203,7 @@ class Data:
 
         Args:
             exponent: what is known of it beforehand.
-            deviation: standard deviation of the log steps of one seed.
-            rows: log steps of resamples in place of the measured ones, shape ``[R, M]``.
-            latent: of the bounded seeds, likewise, see :func:`analysis.estimate.fitting.censoring.completed`.
+            deviation, rows, latent: as of :meth:`completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
             start: a curve near all of them, which spares the grid.
         """
@@ -95,8 +218,8 @@ class Data:
         found = fitted(rows, self.weights, start)
         for _ in range(_ROUNDS if len(self.bounds) else 0):
             mean = found.log_steps(self.batch_sizes)
-            values, extra = responses(mean, self.bounds, deviation if scatter is None else scatter, latent)
-            found = fitted(*joined(rows, self.weights, self.bounds.place, values, extra), found)
+            values, extra = self._responses(mean, deviation if scatter is None else scatter, latent)
+            found = fitted(*self._joined(rows, values, extra), found)
             if np.abs(found.log_steps(self.batch_sizes) - mean).max() < _CONVERGED:
                 break
         return found
@@ -104,12 +227,15 @@ class Data:
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:
     """The data of a curve, and the tables of the batch sizes that reached the target."""
-    seen = [observed(table.steps, table.bound, row) for table, row in zip(tables, winners(tables), strict=True)]
-    used = [index for index, (logs, limits) in enumerate(seen) if len(logs) or len(limits)]
+    rows = zip(batch_sizes, tables, winners(tables), strict=True)
+    seen = [(size, table, *observed(table, row)) for size, table, row in rows]
+    used = [(size, table, logs, bounds) for size, table, logs, bounds in seen if len(logs) or len(bounds)]
+    sizes, _, steps, bounds = zip(*used, strict=True)
     data = Data(
-        np.asarray(batch_sizes, dtype=float)[used],
-        np.array([seen[index][0].mean() if len(seen[index][0]) else 0.0 for index in used]),
-        np.array([len(seen[index][0]) for index in used], dtype=float),
-        collect([seen[index][1] for index in used]),
+        np.array(sizes, dtype=float),
+        np.array([logs.mean() if len(logs) else 0.0 for logs in steps]),
+        np.array([len(logs) for logs in steps], dtype=float),
+        np.repeat(np.arange(len(used)), [len(each) for each in bounds]),
+        np.concatenate(bounds),
     )
-    return data, [tables[index] for index in used if len(seen[index][0])]
+    return data, [table for _, table, logs, _ in used if len(logs)]

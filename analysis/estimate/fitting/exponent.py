@@ -35,32 +35,22 @@ _OMEGAS = UNLIKE * np.tan(math.atan(_FARTHEST) * (np.arange(20) + 0.5) / 20)
 
 
 @dataclass(frozen=True)
-class Free:
-    """The log exponent of a free fit, and the variance of its error."""
-
-    log_exponent: float
-    variance: float
-
-
-@dataclass(frozen=True)
 class Belief:
     """A mixture of normal distributions of the log exponent, ``K`` of them.
 
     Attributes:
         means, variances, shares: shape ``[K]``; the shares add up to 1.
-        curves: how many other curves it rests on.
     """
 
     means: Array
     variances: Array
     shares: Array
-    curves: int = 0
 
-    def giving_way(self, free: Free | None) -> Belief:
+    def giving_way(self, free: Exponent | None) -> Belief:
         """As wide as the distance of the free exponent."""
         if free is None or not math.isfinite(free.variance):
             return self
-        return replace(self, variances=np.maximum(self.variances, (free.log_exponent - self.means) ** 2))
+        return replace(self, variances=np.maximum(self.variances, (free.log_mean - self.means) ** 2))
 
     @property
     def whole(self) -> Exponent:
@@ -79,17 +69,17 @@ ALONE = Belief(np.zeros(1), np.full(1, SPREAD**2), np.ones(1))
 """Of a curve with no others beside it."""
 
 
-def pooled(curves: Sequence[Free | None]) -> list[Belief]:
+def pooled(curves: Sequence[Exponent | None]) -> list[Belief]:
     """What the other curves say of each: those of one sweep at one target.
 
     Args:
-        curves: the free exponent of every curve; ``None`` where there is none.
+        curves: the exponent that each gives alone, with the variance of its error; ``None`` where there is none.
 
     Returns:
         One belief per curve, :data:`ALONE` where no other has a free exponent.
     """
     known = [index for index, free in enumerate(curves) if free is not None and math.isfinite(free.variance)]
-    values = np.array([curves[index].log_exponent for index in known])  # type: ignore[union-attr]
+    values = np.array([curves[index].log_mean for index in known])  # type: ignore[union-attr]
     errors = np.array([curves[index].variance for index in known])  # type: ignore[union-attr]
     found = []
     for index in range(len(curves)):
@@ -104,7 +94,7 @@ def _belief(values: Array, errors: Array, others: np.ndarray) -> Belief:
     weights = 1.0 / (errors[others] + _OMEGAS[:, None] ** 2)
     precision = weights.sum(axis=1) + SPREAD**-2
     means = weights @ values[others] / precision
-    return Belief(means, 1.0 / precision + _OMEGAS**2, shares / shares.sum(), len(others))
+    return Belief(means, 1.0 / precision + _OMEGAS**2, shares / shares.sum())
 
 
 def _log_likelihood(values: Array, variances: Array) -> float:

@@ -3,19 +3,19 @@ r"""Least-squares fit of :class:`analysis.estimate.curves.Curve`, for thousands 
 Residuals are in log steps. What is known of the exponent beforehand enters as one more observation of its logarithm,
 so the fit is the most likely curve: with no such observation the exponent is free, with an exact one it is held and
 the curve is the hyperbola. For a given exponent and :math:`\ln B_{crit}` the best :math:`\ln S_{min}` is a mean. The
-other two are bracketed on a grid and finished by :mod:`analysis.estimate.fitting.levenberg_marquardt`.
+other two are bracketed on a grid and finished by damped Gauss-Newton steps, :func:`minimized`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.levenberg_marquardt import minimized
 
 REACH = 100.0
 """How far beyond the measured batch sizes a critical batch size is looked for. Further out the hyperbola differs by
@@ -27,6 +27,7 @@ EXPONENTS = (0.2, 5.0)
 _GRID_STEP = 0.5
 _GRID_EXPONENTS = 17
 _STEPS = 60
+_CONVERGED = 1e-9
 
 
 @dataclass(frozen=True)
@@ -163,3 +164,41 @@ def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
     derivatives = np.hstack(_shape(np.log(np.asarray(batch_sizes, dtype=float))[:, None], theta)[1:]).T
     centred = derivatives - (derivatives @ weights / weights.sum())[:, None]
     return np.asarray((centred * weights) @ centred.T)
+
+
+Normal = Callable[[Array, np.ndarray], tuple[Array, Array, Array]]
+"""Of the parameters ``[R, p]`` of the problems ``[R]`` with these numbers: sum of squares ``[R]``, half its slope
+``[R, p]``, half its curvature ``[R, p, p]`` to first order."""
+
+
+def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[Array, Array]:
+    """The parameters of least sum of squares, shape ``[R, p]``, and this sum, shape ``[R]``.
+
+    Args:
+        normal: the problems; those that have converged are not asked again.
+        start: inside the box, shape ``[R, p]``.
+        box: lowest and highest value of every parameter, which hold it where they are equal; shape ``[2, p]``.
+        steps: at most so many.
+    """
+    theta, least, unit = start.copy(), np.empty(len(start)), np.eye(start.shape[1])
+    live, now, damping = np.arange(len(start)), start.copy(), np.full(len(start), 1e-3)
+    cost, slope, square = normal(now, live)
+    for _ in range(steps):
+        # a parameter at the end of the box that would leave it takes no part in the step
+        held = ((now <= box[0]) & (slope >= 0)) | ((now >= box[1]) & (slope <= 0))
+        damped = square + (square * damping[:, None, None] + 1e-300) * unit
+        damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)
+        step = np.linalg.solve(damped, np.where(held, 0.0, slope)[..., None])[..., 0]
+        trial = np.clip(now - step, *box)
+        tried = normal(trial, live)
+        better = tried[0] <= cost
+        moving = np.abs(trial - now).max(axis=1) >= _CONVERGED
+        for kept, new in zip((now, cost, slope, square), (trial, *tried), strict=True):
+            kept[better] = new[better]
+        damping = np.clip(damping * np.where(better, 0.1, 10.0), 1e-12, 1e12)
+        theta[live], least[live] = now, cost
+        live, now, damping = live[moving], now[moving], damping[moving]
+        cost, slope, square = cost[moving], slope[moving], square[moving]
+        if not len(live):
+            break
+    return theta, least

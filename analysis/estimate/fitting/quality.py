@@ -12,9 +12,7 @@ from scipy.special import fdtrc
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting import Fit
-from analysis.estimate.fitting.censoring import LEAST_DEVIATION
-from analysis.estimate.fitting.data import Data
-from analysis.estimate.fitting.trials import Trials, winners
+from analysis.estimate.fitting.data import LEAST_DEVIATION, Data, Trials, winners
 
 FEWEST = 4
 """Batch sizes below which a curve through all but one of them is exactly determined or not at all."""

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.optima import Optimum, optimum
-from analysis.estimate.quantity import UNKNOWN, Quantity
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 
@@ -81,8 +81,8 @@ class Law:
             was seen.
         noise_batch_size: ``B_n``, examples.
         alpha: of the law.
-        log_max_lr, log_noise, powers: ``ln eta_max``, ``ln B_n``, ``alpha`` of the law, then of every resample, shape
-            ``[1 + R]``. Where ``log_noise`` is infinite, ``log_max_lr`` is the ln lr at B = 1.
+        curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. Where
+            ``ln B_n`` is infinite, ``ln eta_max`` is the ln lr at B = 1.
     """
 
     optima: tuple[Optimum, ...]
@@ -95,9 +95,7 @@ class Law:
     max_lr: Quantity = UNKNOWN
     noise_batch_size: Quantity = UNKNOWN
     alpha: Quantity = UNKNOWN
-    log_max_lr: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    log_noise: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    powers: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    curves: Array = field(default_factory=lambda: np.empty((3, 0)), repr=False)
 
     @property
     def inside(self) -> list[int]:
@@ -115,7 +113,8 @@ class Law:
     def log_lrs(self, batch_sizes: Sequence[float] | Array) -> Array:
         """ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
         logs = np.log(np.asarray(batch_sizes, dtype=float))
-        return np.asarray(self.log_max_lr[:, None] + self.powers[:, None] * _shape(self.log_noise[:, None], logs))
+        level, log_noise, powers = self.curves[..., None]
+        return np.asarray(level + powers * _shape(log_noise, logs))
 
     def factor(self, batch_size: float, multiple: float) -> Factor | None:
         """``None`` without a law."""
@@ -135,11 +134,10 @@ class Law:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return shown(self) | {"optima": plain(self.best)}
 
 
-def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples: int, seed: int) -> Law:
+def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> Law:
     """The optima and the law through them.
 
     The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
@@ -148,11 +146,9 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
 
     Args:
         studies: of one optimizer at one target, by increasing batch size.
-        confidence: of every interval.
-        resamples: of the law.
-        seed: of all random numbers.
+        config: how the intervals are made.
     """
-    rng = np.random.default_rng(seed)
+    rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = tuple(entry for entry in (optimum(study, rng) for study in studies) if entry is not None)
     used = [entry for entry in optima if not entry.edge]
     freedom = sum(entry.seeds - 1 for entry in used)
@@ -170,7 +166,7 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
     left = len(used) - (3 if np.isfinite(log_noise[0]) and abs(power[0]) < _STEEPEST else 2)
     scatter = math.sqrt((float((((vertices - fitted[0]) / noise) ** 2).sum()) + freedom) / (left + freedom))
     scale = max(_QUIETEST, scatter) * widening(left + freedom, confidence)
-    rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((resamples, len(used)))])
+    rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((config.resamples, len(used)))])
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
     slope = _quantity(rows @ across / (across @ logs), confidence)
@@ -193,9 +189,7 @@ def learning_rate_law(studies: Sequence[Study], *, confidence: float, resamples:
         slope=slope,
         first_slope=_quantity(power / (1 + np.exp(logs[0] - log_noise)), confidence),
         **saturating,
-        log_max_lr=level,
-        log_noise=log_noise,
-        powers=power,
+        curves=np.stack([level, log_noise, power]),
     )
 
 

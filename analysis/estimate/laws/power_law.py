@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Array, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import widening
 from analysis.estimate.laws import scatter
 from analysis.estimate.laws.scatter import Scatter
@@ -89,8 +90,7 @@ class PowerLaw:
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
         confidence: of the intervals.
-        resampled_exponents: shape ``[R]``.
-        resampled_log_constants: shape ``[R, sets]``.
+        resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
 
@@ -103,8 +103,7 @@ class PowerLaw:
     freedom: int
     residual_rms: float
     confidence: float = field(repr=False)
-    resampled_exponents: Array = field(repr=False)
-    resampled_log_constants: Array = field(repr=False)
+    resampled: Array = field(repr=False)
     new_point: Array = field(repr=False)
 
     @property
@@ -112,24 +111,23 @@ class PowerLaw:
         """``c`` of every set."""
         return np.exp(self.log_constants)
 
-    def at(self, x: Array | float, which: int = 0) -> Array:
-        """``y`` of the law of one set."""
-        return np.asarray(np.exp(self.log_constants[which] + self.exponent * np.log(x)))
+    def at(self, x: Array | float) -> Array:
+        """``y`` of the law of the first set."""
+        return np.asarray(np.exp(self.log_constants[0] + self.exponent * np.log(x)))
 
-    def prediction(self, x: Array | float, which: int = 0) -> tuple[Array, Array]:
+    def prediction(self, x: Array | float) -> tuple[Array, Array]:
         """Interval at every ``x`` of the true ``y`` of a new point: the law's uncertainty and the scatter."""
         log_x = np.log(np.atleast_1d(np.asarray(x, dtype=float)))
-        drawn = self.resampled_log_constants[:, which, None] + self.resampled_exponents[:, None] * log_x
+        drawn = self.resampled[:, 0, None] + self.resampled[:, -1, None] * log_x
         low, high = percentiles(drawn + self.new_point[:, None], self.confidence)
         return np.exp(low), np.exp(high)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
         scatter = None if self.scatter is None else self.scatter.total
         return shown(self) | {"constants": plain(self.constants), "scatter": scatter}
 
 
-def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) -> PowerLaw:
+def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLaw:
     r"""Fit the law, and refit it to resamples.
 
     A resample moves every point by the deviation of its own resample and by a normal draw of the scatter. These are
@@ -140,8 +138,7 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
 
     Args:
         observations: the points.
-        confidence: of every interval.
-        seed: of the draws.
+        config: confidence of every interval, and seed of the draws.
 
     Raises:
         ValueError: if no two points of a set differ in ``x``, or there are fewer points than parameters.
@@ -172,7 +169,7 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
     deviations = dy - beta[-1] * dx
     gain = np.linalg.solve(weighted.T @ design, weighted.T)
     residual = y - design @ beta
-    rng = np.random.default_rng(seed)
+    rng, confidence = np.random.default_rng(config.seed), config.confidence
     drawn, new_point, wider = deviations, np.zeros(len(deviations)), 1.0
     if found:
         squares = scatter.generalised(y, design, covariance)[0]
@@ -193,7 +190,6 @@ def fit(observations: Observations, *, confidence: float = 0.95, seed: int = 0) 
         freedom=freedom,
         residual_rms=float(np.sqrt(np.mean(residual**2))),
         confidence=confidence,
-        resampled_exponents=moved[:, -1],
-        resampled_log_constants=moved[:, :-1],
+        resampled=moved,
         new_point=new_point,
     )

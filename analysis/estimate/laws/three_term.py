@@ -24,8 +24,9 @@ import numpy as np
 from scipy.special import expit
 
 from analysis.arrays import Array
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
-from analysis.estimate.fitting.levenberg_marquardt import minimized
+from analysis.estimate.fitting.least_squares import minimized
 from analysis.plain import shown
 
 _STARTS = 12
@@ -90,7 +91,6 @@ class ThreeTermLaw:
     independent_points: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         bias = [{"parameters": size, "log_steps": value} for size, value in self.bias.items()]
         return shown(self) | {"bias": bias}
 
@@ -178,7 +178,7 @@ def _starts(runs: Runs, box: Array, rng: np.random.Generator) -> Array:
     return np.clip(rows, *box)
 
 
-def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> ThreeTermLaw:
+def fit(runs: Runs, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     r"""Weighted least squares in ``ln S`` from several starts, and its bootstrap.
 
     A resample multiplies the residuals of all entries of the same trials by one normal draw (wild bootstrap, Wu 1986),
@@ -188,16 +188,14 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
 
     Args:
         runs: at least two losses and three batch sizes.
-        confidence: of the intervals.
-        resamples: of the bootstrap.
-        seed: of starts and bootstrap.
+        config: how the intervals are made.
 
     Raises:
         ValueError: in words, if the data do not determine a law.
     """
     box, remarks = _box(runs)
     reference = float(np.exp(np.log(runs.parameters).mean()))
-    rng = np.random.default_rng(seed)
+    rng, confidence = np.random.default_rng(config.seed), config.confidence
     observed, weights = np.log(runs.steps), runs.seeds / runs.seeds.mean()
 
     def fitted(logs: Array, start: Array) -> tuple[Array, Array]:
@@ -215,7 +213,7 @@ def fit(runs: Runs, *, confidence: float = 0.95, resamples: int = 2000, seed: in
     distinct, trial = np.unique(runs.trials, return_inverse=True)
     freedom = max(1, len(distinct) - int((box[0] < box[1]).sum()))
     scale = math.sqrt(len(distinct) / freedom) * widening(freedom, confidence)
-    draws = rng.standard_normal((min(resamples, _REFITS), len(distinct)))[:, trial]
+    draws = rng.standard_normal((min(config.resamples, _REFITS), len(distinct)))[:, trial]
     moved = observed - left + scale * draws * left
     refits, _ = fitted(moved, np.tile(best, (len(moved), 1)))
     named = _named(np.vstack([best, refits]), box, reference)

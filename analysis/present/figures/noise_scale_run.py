@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 
 from analysis.present import style
 from analysis.present.figures import figure
-from analysis.present.results.noise_scale_run import CORRECTED, scales
-from analysis.questions.noise_scale_run import MeasuredRun
+from analysis.present.results.noise_scale_run import CORRECTED, MeasuredRun, scales
 
 
 def compute(found: MeasuredRun) -> pd.DataFrame:

@@ -16,13 +16,14 @@ import jinja2
 from markupsafe import Markup
 
 import cbs
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import in_words
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
 from analysis.phrases import percent
 from analysis.present.answers import definitions, example_units, points, summary
 from analysis.present.figures import pictures, scopes
-from analysis.present.html import content, provenance, vector
+from analysis.present.html import content, vector
 from analysis.present.results.analysis import facts
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
@@ -54,7 +55,6 @@ class Page:
     figures: int
 
     def to_json(self) -> dict[str, Any]:
-        """Where it was written, as plain JSON values."""
         return {"path": str(self.path), "bytes": self.size, "fits": len(self.answers), "figures": self.figures}
 
 
@@ -63,25 +63,21 @@ def report(
     *,
     targets: Sequence[float | Target] | None = None,
     output: str | os.PathLike[str] | None = None,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     title: str = "",
     command: str = "",
 ) -> Page:
     """Analyze the results and write them as one self-contained HTML page.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        targets: as for :func:`analysis.questions.analyze.analyze`.
+        path, targets, config: as of :func:`analysis.analyze`, errors too.
         output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
-        config: how the numbers are made.
         title: of the page; names the sweeps when empty.
         command: that makes this page, to stand on it; left out when empty.
 
     Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``, or ``output`` cannot be written.
+        ResultsError: if ``output`` cannot be written.
     """
-    config = config or AnalysisConfig()
     results = load(path)
     found = answers(results, config, targets=targets)
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
@@ -117,16 +113,7 @@ def render(
     title: str = "",
     command: str = "",
 ) -> str:
-    """The page as text.
-
-    Args:
-        results: what was read.
-        found: the answers, at least one.
-        config: how they were made.
-        figures: see :func:`drawings`.
-        title: of the page; names the sweeps when empty.
-        command: that makes the page.
-    """
+    """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
     folders = {group.sweep: group.folder for group in results.groups}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.present.html", "."),
@@ -136,7 +123,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters |= {"papers": _papers, "breakable": _breakable}
-    sweeps = [provenance.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
+    sweeps = [content.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
     runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(folders)}",
@@ -159,11 +146,11 @@ def render(
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
         longest=vector.LONGEST_TABLE,
         sweeps=sweeps,
-        origin=provenance.latest(runs),
+        origin=content.latest(runs),
         started=sorted(run["started"] for run in runs if run["started"]),
         results=results,
-        statuses=provenance.statuses(results),
-        messages=provenance.messages(results),
+        statuses=content.statuses(results),
+        messages=content.messages(results),
         command=command,
         version=cbs.__version__,
     )
@@ -179,6 +166,3 @@ def _papers(text: str) -> Markup:
 def _breakable(text: str) -> Markup:
     """``text`` that may be broken after a comma and the like."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))
-
-
-__all__ = ["Page", "report"]

@@ -1,18 +1,29 @@
-"""What the page says of its answers beside their tables, as plain values."""
+"""What the page says beside its tables, as plain values: of its answers, and of where their numbers come from.
+
+That is protocol, commands, software and machine, and how the trials ended.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
+from analysis.plain import flat
 from analysis.present.answers import if_hyperbola
+from analysis.present.table import Column, Table
+from analysis.read.results import Results
+
+MESSAGES = 20
+"""Most messages of trials that are shown."""
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
@@ -61,3 +72,83 @@ def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
 def _plain(text: str) -> str:
     """A docstring without its markup."""
     return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
+
+
+def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A sweep from its ``sweep.json``; what is missing there is left out.
+
+    ``axes`` is what was varied and ``protocol`` what all trials share, setting and value; ``runs`` has one entry per
+    command that added to it, see :func:`_run`.
+    """
+    protocol = (manifest.get("protocol") or {}) | {"data hash": manifest.get("data_hash") or None}
+    return {
+        "name": name,
+        "folder": folder,
+        "protocol": _settings(protocol),
+        "axes": _settings(manifest.get("axes") or {}),
+        "runs": [_run(entry) for entry in manifest.get("runs") or ()],
+    }
+
+
+def latest(runs: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Software and machine of the run that started last, for the head of the page."""
+    last = max(runs, key=lambda run: run["started"], default={})
+    shown = (("Software", "software"), ("Machine", "hardware"), ("Commit", "git"))
+    return [(name, re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", last[key])) for name, key in shown if last.get(key)]
+
+
+def _run(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Command, start and what it ran on, as lines of text."""
+    hardware = entry.get("hardware") or {}
+    machine = {
+        **{key: hardware.get(key) for key in ("system", "processor")},
+        "cores": f"{hardware['cores']} cores" if hardware.get("cores") else "",
+        "memory": f"{hardware['memory_bytes'] / 2**30:.0f} GiB memory" if hardware.get("memory_bytes") else "",
+        "gpus": _text(hardware.get("gpus") or []),
+    }
+    versions, git = entry.get("versions") or {}, entry.get("git") or {}
+    return {
+        "command": str(entry.get("command", "")),
+        "started": str(entry.get("started", "")),
+        "software": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "hardware": ", ".join(str(part) for part in machine.values() if part),
+        "git": ", ".join(f"{name} {commit}" for name, commit in git.items() if commit),
+    }
+
+
+def _settings(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _text(part)) for name, part in flat(value) if part not in ({}, [], None)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return ", ".join(map(_text, value)) if isinstance(value, list) else json.dumps(value)
+
+
+def statuses(results: Results) -> Table:
+    """How the trials ended: one row per group."""
+    names = [name for name, _ in Counter(results.trials["status"]).most_common()]
+    rows: list[dict[str, Any]] = [
+        {"sweep": group.sweep, "optimizer": group.optimizer}
+        | dict.fromkeys(names, 0)
+        | Counter(results.of_group(index)["status"])
+        for index, group in enumerate(results.groups)
+    ]
+    several = len({row["sweep"] for row in rows}) > 1
+    columns = (
+        Column("sweep", heading="sweep" if several else "", name=True),
+        Column("optimizer", heading="optimizer", name=True),
+        *(Column(name, heading=name) for name in names),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def messages(results: Results) -> list[tuple[str, int]]:
+    """What trials said when they ended early, with how many said the like; those that differ in numbers alone count
+    together under the first. The most frequent first."""
+    said = results.trials["message"].fillna("")
+    said = said[said != ""]
+    alike = said.groupby(said.str.replace(r"\d+(\.\d+)?", "0", regex=True), sort=False).agg(["first", "size"])
+    most = alike.sort_values("size", ascending=False, kind="stable").head(MESSAGES)
+    return list(most.itertuples(index=False, name=None))

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
-from xml.etree import ElementTree
 
 import matplotlib
 import pandas as pd
@@ -32,7 +31,7 @@ LARGEST = 400_000
 _FALLBACK = f"'{FONT}', Verdana, sans-serif"
 """Verdana has nearly the same widths, so labels keep their place where the font is missing."""
 
-_GEOMETRY = ("d", "x", "y", "x1", "x2", "y1", "y2", "points", "transform", "width", "height", "viewBox")
+_GEOMETRY, _LONG = re.compile(r'\b(d|[xy][12]?|points|transform|width|height)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")
 
 
 def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
@@ -73,35 +72,22 @@ def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Mark
     opening = Markup('<svg role="img" aria-labelledby="{}" viewBox="0 0 {} {}" width="{}" height="{}"').format(
         name, *(f"{72 * side:g}" for side in size), *(f"{96 * side:.0f}" for side in size)
     )
-    return opening + Markup(text.removeprefix("<svg"))
+    return opening + Markup(f">{text}")
 
 
 def _svg(figure: Figure, prefix: str) -> str:
-    """The drawing without what a page has no use for: name spaces, metadata, a style sheet for all elements."""
-    buffer = io.BytesIO()
+    """What is inside the drawing, without what a page has no use for: metadata, a style sheet for all elements."""
+    buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": prefix}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    root = ElementTree.fromstring(buffer.getvalue())
-    for parent in root.iter():
-        for child in [child for child in parent if child.tag.endswith(("}metadata", "}style"))]:
-            parent.remove(child)
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        element.attrib = {key.rpartition("}")[2]: _value(key, value, prefix) for key, value in element.attrib.items()}
-        element.tail = None
-        element.text = element.text if (element.text or "").strip() else None
-    root.attrib = {}
-    return ElementTree.tostring(root, encoding="unicode")
+    _, _, text = buffer.getvalue().partition("<svg")[2].partition(">")
+    text = re.sub(r"<(metadata|style)\b.*?</\1>|(?<=>)\s+(?=<)|xlink:(?=href=)", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="|\bhref="#|\burl\(#', rf"\g<0>{prefix}", text)
+    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), text).replace(f"'{FONT}'", _FALLBACK)
 
 
-def _value(key: str, value: str, prefix: str) -> str:
-    if key == "id":
-        return prefix + value
-    if key.endswith("href"):
-        return value.replace("#", f"#{prefix}", 1) if value.startswith("#") else value
-    if key in _GEOMETRY:
-        return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
-    return value.replace("url(#", f"url(#{prefix}").replace(f"'{FONT}'", _FALLBACK)
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _png(figure: Figure, description: str) -> Markup:

@@ -12,36 +12,24 @@ from analysis.phrases import number
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.questions.analyze import Analysis
-from analysis.questions.fit_table import TableFit, TableTarget
 from cbs.errors import ConfigError
 from cbs.files import whole_file
 
 if TYPE_CHECKING:
+    from analysis.questions.fit_table import TableFit
     from analysis.questions.suggest import Suggestion
 
 
 @presentation.register
 def _(found: Analysis) -> Presentation:
     suggested = [] if found.suggestions is None else in_words(found.suggestions)
-    return _of_answers(found.answers, {}, (*suggested, *found.notes))
-
-
-@presentation.register
-def _(found: TableFit) -> Presentation:
-    names = {"workload": "group"}
-    if all(optimizer is None for _, optimizer in found.names):
-        names["optimizer"] = "table" if all(group is None for group, _ in found.names) else "group"
-    return _of_answers(found.answers, names, found.notes)
-
-
-def _of_answers(answers: Sequence[Answer], names: dict[str, str], lines: Sequence[str]) -> Presentation:
     tables = {
-        "summary": summary(answers, names=names),
-        "points": points(answers),
-        "definitions": definitions(answers, names=names),
+        "summary": summary(found.answers, names=found.headings),
+        "points": points(found.answers),
+        "definitions": definitions(found.answers, names=found.headings),
     }
     return Presentation(
-        shown=[tables["summary"], tables["definitions"], *lines],
+        shown=[tables["summary"], tables["definitions"], *suggested, *found.notes],
         tables=tables,
         latex=("summary", "definitions"),
         json="report.json",
@@ -93,6 +81,8 @@ def save_figure(found: TableFit, path: Path) -> None:
 
 def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:
     """The answer under a name that tells its curve from every other in one figure."""
+    from analysis.questions.fit_table import TableTarget
+
     groups, optimizers = {a.group.workload for a in answers}, {a.group.optimizer for a in answers}
     parts = [answer.group.workload] if len(groups) > 1 and answer.group.workload else []
     parts += [answer.group.optimizer] if len(optimizers) > 1 or not parts else []

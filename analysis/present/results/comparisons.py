@@ -9,9 +9,9 @@ from typing import Any
 from analysis.phrases import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
+from analysis.questions.analyze import SCOPE
 from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparison, Comparisons
-from analysis.questions.scopes import SCOPE
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
-from analysis.questions.noise_scale_run import MeasuredRun
 
 CORRECTED = "_corrected"
 """Ends the name of a geometry whose noise scale is corrected for the batch size."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run that was measured: ``values`` are what :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json` gives."""
+
+    values: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
 
 
 @presentation.register

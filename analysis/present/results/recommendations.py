@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
+from analysis.questions.analyze import SCOPE
 from analysis.questions.recommendation.plans import Plan, Recommendation, Recommendations, Winner
-from analysis.questions.scopes import SCOPE
 
 
 @presentation.register

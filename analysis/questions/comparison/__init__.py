@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
 from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.fitting import Fit, interval, widening
-from analysis.estimate.quantity import UNKNOWN, Interval, Plain, Quantity
 from analysis.estimate.result import Answer
-from analysis.plain import plain
+from analysis.plain import plain, shown
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
 
@@ -50,7 +49,7 @@ class RatioAt(Quantity):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenRatio(Plain):
+class TokenRatio:
     """Token ratio of one optimizer.
 
     Attributes:
@@ -75,11 +74,11 @@ class TokenRatio(Plain):
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the curve is left to the figure's table."""
-        return super().to_json() | {"token_ratio": plain(self.at)} | self.slope.named("slope")
+        return shown(self) | {"token_ratio": plain(self.at)} | self.slope.named("slope")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalPair(Plain):
+class CriticalPair:
     """Critical batch sizes of two optimizers.
 
     Attributes:

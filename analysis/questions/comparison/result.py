@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.questions.analyze import Findings, Scope, read_scopes
 from analysis.questions.comparison import CriticalPair, TokenRatio, critical_pair, named, pick_reference, token_ratio
-from analysis.questions.comparison.frontier import plane
-from analysis.questions.scopes import Findings, Scope, read_scopes
+from analysis.questions.courses import plane
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -28,7 +28,7 @@ class Comparison(Scope):
         reference: the optimizer in the numerator of the token ratios.
         token_ratios: one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
-        compute_time: rows of :func:`analysis.questions.comparison.frontier.plane`; empty without a throughput.
+        compute_time: rows of :func:`analysis.questions.courses.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 
@@ -54,13 +54,12 @@ class Comparisons(Findings):
     throughput: Throughput | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return super().to_json() | {"throughput": self.throughput.statement if self.throughput else ""}
 
 
 def compare(
     path: str | os.PathLike[str],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
     reference: str | None = None,
@@ -80,7 +79,6 @@ def compare(
         ConfigError: if the target cannot be used, or no optimizer is called like the reference.
         ResultsError: if the results cannot be read.
     """
-    config = config or AnalysisConfig()
     found, notes = read_scopes(path, config, targets)
     if reference is not None and not any(named(scope.answers, reference) for scope in found):
         names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope.answers)

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.estimates import Reading, known_value
-from analysis.estimate.result import Answer, answered
+from analysis.estimate.estimates import Reading, answered, known_value
 from analysis.estimate.studies import Study, one_study
-from analysis.questions.analyze import fit_to_json
+from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
 from analysis.read.results import Group
 from cbs.errors import ConfigError, DataError
@@ -45,29 +44,29 @@ class TableTarget(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableFit:
-    """What :func:`fit_table` found.
+class TableFit(Analysis):
+    """What :func:`fit_table` found, an answer per group, optimizer and target.
 
     Attributes:
         name: of the table.
-        answers: one per group, optimizer and target.
         names: of every answer, the group and the optimizer as the table has them; ``None`` without such a column.
         unit: what the batch size counts, in words.
-        notes: what was left out, one line each.
     """
 
     name: str
-    answers: tuple[Answer, ...]
     names: tuple[tuple[str | None, str | None], ...]
     unit: str
-    notes: tuple[str, ...] = ()
+
+    @property
+    def headings(self) -> dict[str, str]:
+        groups, optimizers = ({name for name in each if name is not None} for each in zip(*self.names, strict=True))
+        return {"workload": "group"} | ({} if optimizers else {"optimizer": "group" if groups else "table"})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
         fits = []
         for answer, (group, optimizer) in zip(self.answers, self.names, strict=True):
-            whole = _without_noise_scales(fit_to_json(answer, self.answers))
+            whole = _without_noise_scales(answer.to_json())
             fit = {"group": group} | {key: value for key, value in whole.items() if key not in left_out}
             fit |= {"optimizer": optimizer, "target": known_value(answer.target), "confidence": answer.confidence}
             fit |= {"options": answer.critical.options, "points": list(map(_without_noise_scales, whole["points"]))}
@@ -81,7 +80,7 @@ def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
 
 def fit_table(
     source: str | os.PathLike[str] | pd.DataFrame,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
@@ -100,7 +99,6 @@ def fit_table(
         DataError: if the table cannot be used; the line names table, row and remedy.
         ConfigError: if ``columns`` or ``unit`` is not one.
     """
-    config = config or AnalysisConfig()
     if unit is not None and not (unit.strip() and unit.isprintable()):
         raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
     name, rows, unused = read(source, columns)
@@ -122,6 +120,7 @@ def fit_table(
         curves.append((about, readings))
         names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(readings)
     return TableFit(
+        config=config,
         name=name,
         answers=tuple(answer for found in answered(curves, config) for answer in found),
         names=tuple(names),

@@ -25,13 +25,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.arrays import Array
-from analysis.config import AnalysisConfig
+from analysis.arrays import Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
-from analysis.estimate.quantity import Quantity
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
+from analysis.questions.analyze import read_scopes
 from analysis.questions.comparison import shuffled
 from analysis.questions.courses import Course, course, courses_of
 from analysis.questions.recommendation.plans import (
@@ -43,7 +43,6 @@ from analysis.questions.recommendation.plans import (
     Winner,
     Wish,
 )
-from analysis.questions.scopes import read_scopes
 from analysis.read.throughput import Throughput
 from cbs.target import Target
 
@@ -61,7 +60,7 @@ def recommend(
     path: str | os.PathLike[str],
     throughput: Throughput,
     wish: Wish,
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
 ) -> Recommendations:
@@ -76,7 +75,6 @@ def recommend(
         ConfigError: if the target cannot be used.
         ResultsError: if the results cannot be read.
     """
-    config = config or AnalysisConfig()
     found, notes = read_scopes(path, config, targets)
     recommendations = []
     for scope in found:
@@ -139,6 +137,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
     steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.resampled[:, at], confidence))
     seconds = steps.times(float(entry.seconds[at]))
     hours = seconds.times(entry.devices / 3600)
+    remarks = throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
     return Plan(
         optimizer=optimizer,
         objective=objective,
@@ -153,9 +152,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         device_hours=hours,
         cost=None if price is None else hours.times(price),
         price=price,
-        remarks=_said(
-            throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
-        ),
+        remarks=tuple(filter(None, remarks)),
         objective_value=float(value[at]),
         objective_resamples=resampled[:, at],
     )
@@ -167,10 +164,6 @@ def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
     low = far[far < at].max(initial=-1) + 1
     high = far[far > at].min(initial=len(values)) - 1
     return int(batch_sizes[low]), int(batch_sizes[high])
-
-
-def _said(*remarks: str) -> tuple[str, ...]:
-    return tuple(text for text in remarks if text)
 
 
 def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Course, at: int) -> str:
@@ -209,18 +202,15 @@ def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling 
     first, second = (int(entry.time.argmin()) for entry in (before, after))
     factors = after.resampled_time[:, second] / before.resampled_time[:, first]
     factor = Quantity(float(after.time[second] / before.time[first]), interval(factors, answer.confidence))
-    largest = after.batch_sizes[-1]
+    remarks = [throughput.assumption(answer.group.optimizer, 2 * devices)]
+    if second == len(after.batch_sizes) - 1:
+        remarks.append(f"{after.batch_sizes[-1]:.0f} is the largest batch size that could be looked at")
     return Doubling(
         devices=devices,
         batch_sizes=(int(before.batch_sizes[first]), int(after.batch_sizes[second])),
         time_factor=factor,
         cost_factor=factor.times(2.0),
-        remarks=_said(
-            throughput.assumption(answer.group.optimizer, 2 * devices),
-            f"{largest:.0f} is the largest batch size that could be looked at"
-            if second == len(after.batch_sizes) - 1
-            else "",
-        ),
+        remarks=tuple(filter(None, remarks)),
     )
 
 

@@ -6,11 +6,10 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from analysis.arrays import Array
-from analysis.estimate.quantity import Interval, Plain, Quantity
+from analysis.arrays import Array, Interval, Quantity
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
-from analysis.questions.scopes import Findings, Scope
+from analysis.questions.analyze import Findings, Scope
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 
@@ -46,7 +45,7 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Plain):
+class Plan:
     """The best batch size of one optimizer for one objective.
 
     Attributes:
@@ -85,7 +84,7 @@ class Plan(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doubling(Plain):
+class Doubling:
     """What twice as many devices buy when all of them are used, each time at the batch size of least time.
 
     Attributes:
@@ -124,13 +123,12 @@ class Advice:
         return self.answer.group.optimizer
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         about = {"optimizer": self.optimizer, "verdict": str(self.answer.verdict)}
         return about | shown(self) | {"plans": plain(list(self.plans.values()))}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winner(Plain):
+class Winner:
     """The optimizer that is best for an objective.
 
     Attributes:
@@ -158,7 +156,6 @@ class Recommendation(Scope):
     winners: tuple[Winner, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return super().to_json() | {"optimizers": plain(self.advice), "best": plain(self.winners)}
 
 
@@ -177,5 +174,4 @@ class Recommendations(Findings):
     throughput: Throughput = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return super().to_json() | asdict(self.wish) | {"throughput": self.throughput.statement}

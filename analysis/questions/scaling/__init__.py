@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.config import AnalysisConfig
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import ThreeTermLaw
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
+from analysis.questions.analyze import Findings
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, read, runs_of
-from analysis.questions.scopes import Findings
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 
@@ -45,7 +45,7 @@ class Scaling(Findings):
 
 def scale(
     paths: Sequence[str | os.PathLike[str]],
-    config: AnalysisConfig | None = None,
+    config: AnalysisConfig = DEFAULT,
     *,
     against: Sequence[str] | None = None,
     vary: Sequence[str] | None = None,
@@ -68,7 +68,7 @@ def scale(
         data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
             one.
         three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
-        targets: see :func:`analysis.estimate.result.answers`.
+        targets: see :func:`analysis.estimate.estimates.answers`.
 
     Raises:
         ConfigError: if an argument is out of its domain.
@@ -76,7 +76,6 @@ def scale(
     """
     positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
     _check(paths, against, at, positive)
-    config = config or AnalysisConfig()
     answers, notes = read(paths, config, targets)
     measured, left_out = points_of(answers, data_at_batch)
     if not measured:
@@ -145,12 +144,7 @@ def _three_terms(
     for name, runs in runs_of(answers).items() if wanted is not False else ():
         if wanted or (len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1):
             try:
-                found[name] = three_term.fit(
-                    runs, confidence=config.confidence, resamples=config.resamples, seed=config.seed
-                )
+                found[name] = three_term.fit(runs, config)
             except ValueError as error:
                 refused.append(f"no law in three terms for {name}: {error}")
     return found, refused
-
-
-__all__ = ["Scaling", "scale"]

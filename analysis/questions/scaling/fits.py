@@ -38,7 +38,6 @@ class Prediction:
     times_beyond_the_data: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return shown(self) | {"extrapolated": self.times_beyond_the_data > 1}
 
 
@@ -88,7 +87,6 @@ class Law:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
         return shown(self) | (plain(self.fit) or {}) | {"kaplan": self.kaplan}
 
 
@@ -197,7 +195,7 @@ def _fitted(
         runs=np.array([point.run for point in points]),
         sets=np.array(sets),
     )
-    law = fit(observed, confidence=config.confidence, seed=config.seed)
+    law = fit(observed, config)
     if law.freedom > 1:
         return law, ""
     if law.freedom == 1:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws.three_term import Runs
-from analysis.estimate.quantity import Interval, Quantity
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
+from analysis.plain import flat
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.target import Target
@@ -172,7 +173,11 @@ def _point(answer: Answer, run: int, unlike: set[str], in_tokens: bool, data_at_
         sweep=group.sweep,
         family=group.workload.split("(")[0],
         workload=group.workload,
-        workload_options=dict(_flat(group.workload_options)),
+        workload_options={
+            name: value if isinstance(value, int | float | str | bool | None) else json.dumps(value)
+            for name, value in flat(group.workload_options)
+            if value != {}
+        },
         optimizer=group.optimizer + (_options_of_optimizer(answer) if group.optimizer in unlike else ""),
         target=answer.target,
         run=run,
@@ -239,14 +244,6 @@ def _logs(values: Array) -> Array:
     return np.asarray(
         np.log(np.clip(np.where(np.isnan(values), np.median(inside), values), inside.min(), inside.max()))
     )
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _flat(part, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value if isinstance(value, int | float | str | bool | None) else json.dumps(value)
 
 
 def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate.quantity import Plain
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
+from analysis.plain import shown
 from analysis.questions.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import Group
@@ -35,7 +35,7 @@ _WIDE_GAP = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suggestion(Plain):
+class Suggestion:
     """Trials that would help: every batch size with every seed (and learning rate), less what is there already.
 
     Attributes:
@@ -67,10 +67,9 @@ class Suggestion(Plain):
     command: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
         group = self.group
         about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
-        return about | super().to_json()
+        return about | shown(self)
 
 
 Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]

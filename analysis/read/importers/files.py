@@ -7,13 +7,15 @@ import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from cbs.errors import DataError, MissingDependencyError, reason
+
+T = TypeVar("T")
 
 
 def below(top: Path, pattern: str) -> list[Path]:
@@ -44,44 +46,29 @@ def needed(package: str, what: str) -> Iterator[None]:
         raise MissingDependencyError(f"{what} need {package}: {command}") from None
 
 
-def read_bytes(path: Path, remedy: str = "check its permissions") -> bytes:
-    """What is in a file.
+def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permissions") -> T:
+    """What is in a file, as ``parse`` makes it of the bytes.
 
     Raises:
-        DataError: if it is missing or unreadable; ends with ``remedy``.
+        DataError: if it is missing, unreadable or cannot be parsed; ends with ``remedy``.
     """
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return parse(path.read_bytes())
+    except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
         raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
 
 
 def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a JSON or YAML file.
-
-    Raises:
-        DataError: if it is missing, unreadable or holds no mapping; ends with ``remedy``.
-    """
-    content = read_bytes(path, remedy)
-    try:
-        data = yaml.load(content, _Plain) if path.suffix == ".yaml" else json.loads(content)
-    except (ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
-        raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
+    """The mapping in a JSON or YAML file; errors are those of :func:`read`, also where it holds no mapping."""
+    data = read(path, (lambda content: yaml.load(content, _Plain)) if path.suffix == ".yaml" else json.loads, remedy)
     if not isinstance(data, dict):
         raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
     return {str(key): value for key, value in data.items()}
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """The text in a file of UTF-8, without white space around it.
-
-    Raises:
-        DataError: if it is missing, unreadable or no text; ends with ``remedy``.
-    """
-    try:
-        return read_bytes(path, remedy).decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
+    """The text in a file of UTF-8, without white space around it; errors are those of :func:`read`."""
+    return read(path, lambda content: content.decode("utf-8").strip(), remedy)
 
 
 def digest(paths: Sequence[Path]) -> str | None:
@@ -92,7 +79,7 @@ def digest(paths: Sequence[Path]) -> str | None:
     Raises:
         DataError: if one cannot be read.
     """
-    sums = [hashlib.sha256(read_bytes(path)).hexdigest() for path in paths]
+    sums = [read(path, lambda content: hashlib.sha256(content).hexdigest()) for path in paths]
     if len(sums) < 2:
         return sums[0] if sums else None
     lines = "".join(f"{found}  {path}\n" for found, path in zip(sums, paths, strict=True))

@@ -44,7 +44,6 @@ class Imported:
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Counts and notes as plain JSON values."""
         configs = [entry.config for entry in self.trials]
         return {
             "folder": str(self.folder),

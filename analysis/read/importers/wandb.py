@@ -1,25 +1,33 @@
 """Format ``wandb``: runs of Weights & Biases, from its server, from exported tables and from files of offline runs.
 
 History is always read in full: ``run.scan_history``, never ``run.history``, which is a sample.
+
+The ``.wandb`` file of an offline run is a log in the format of LevelDB whose records are protocol buffers: a header of
+7 bytes, then blocks of 32 KiB. A block holds records: checksum (CRC-32 of kind and data, 4 bytes), length (2), kind (1:
+whole, 2: first, 3: middle, 4: last part), data. What is left of a block when no header fits is padding. See
+``wandb/sdk/internal/datastore.py`` and https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
-from analysis.read.importers.files import below, needed
+from analysis.read.importers.files import below, needed, read
 from analysis.read.importers.settings import Settings
-from analysis.read.importers.wandb_file import SUFFIX, read_offline
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError, reason
 
-STEP = "_step"
+STEP, SUFFIX = "_step", ".wandb"
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
 _COUNTS_LOGS = (
@@ -27,6 +35,11 @@ _COUNTS_LOGS = (
     "log their own, give it with --column step=THEIRS"
 )
 _ALL = "to have all, import entity/project/run, or export pandas.DataFrame(run.scan_history())"
+
+_BLOCK, _HEADER = 32768, 7
+_IDENT = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_COPY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
 
 
 @IMPORTERS.register("wandb")
@@ -63,7 +76,7 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[R
     path, axis = Path(source), settings.axis(STEP)
     files = below(path, f"*{SUFFIX}")
     for file in files:
-        history, about = read_offline(file)
+        history, about = _offline(file)
         table = of_rows(str(file), history)
         yield run_of(table, settings, axis, metrics=_logged(table.columns), files=(file,), **about)
     for file in [] if files else table_paths(path):
@@ -133,3 +146,64 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
     one = Sheet(table.name, columns | {settings.measured: table.columns[title]}, table.places)
     axis, name = settings.axis(next(iter(table.columns))), title.removesuffix(f" - {settings.measured}")
     return run_of(one, settings, axis, name=name, metrics=table.columns, files=(file,))
+
+
+def _offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
+    what the run is called (``name``, ``aliases``) and was set to (``config``).
+
+    Raises:
+        DataError: if it is unreadable, of another format, cut off or damaged.
+        MissingDependencyError: if wandb, which knows the records, is not installed.
+    """
+    with needed("wandb", "files of offline runs"):
+        from google.protobuf.message import DecodeError
+        from wandb.proto import wandb_internal_pb2
+    history: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    name, label = path.stem, ""
+    for data in _records(read(path, bytes), path):
+        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        try:
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind == "history":
+                history.append(_values_of(record.history.item))
+            elif kind == "config":
+                config |= _values_of(record.config.update)
+            elif kind == "run":
+                name, label = record.run.run_id or name, record.run.display_name
+                config |= _values_of(record.run.config.update)
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise DataError(f"{path} has a record that cannot be read: {reason(error)}; {_COPY}") from None
+    return history, {"name": name, "aliases": (label or name, path.parent.name), "config": config}
+
+
+def _values_of(items: Any) -> dict[str, Any]:
+    return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+def _records(content: bytes, path: Path) -> Iterator[bytes]:
+    if content[:_HEADER] != _IDENT:
+        raise DataError(f"{path} is not a file of an offline run of wandb; {_COPY}")
+    at, parts, expected = _HEADER, b"", (_WHOLE, _FIRST)
+    while at < len(content):
+        left = _BLOCK - at % _BLOCK
+        if left < _HEADER:
+            at += left
+            continue
+        start, header = at + _HEADER, content[at : at + _HEADER]
+        checksum, length, kind = struct.unpack("<IHB", header.ljust(_HEADER, b"\0"))
+        data = content[start : start + length]
+        if len(header) < _HEADER or len(data) < length:
+            break
+        if kind not in expected or zlib.crc32(bytes([kind]) + data) != checksum:
+            raise DataError(f"{path} is damaged at byte {at} of {len(content)}; {_COPY}")
+        at = start + length
+        parts += data
+        expected = (_MIDDLE, _LAST) if kind in (_FIRST, _MIDDLE) else (_WHOLE, _FIRST)
+        if kind in (_WHOLE, _LAST):
+            yield parts
+            parts = b""
+    if expected == (_MIDDLE, _LAST) or at < len(content):
+        raise DataError(f"{path} is cut off in the middle of a record, at byte {at} of {len(content)}; {_COPY}")

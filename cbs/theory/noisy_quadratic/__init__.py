@@ -1,20 +1,24 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
+from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Row, curve
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes
+from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
 from cbs.theory.noisy_quadratic.schedules import BestPieces, Stage, best_pieces, losses_along
 from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
 
 __all__ = [
     "METHODS",
+    "OPTIMIZERS",
     "Best",
     "BestPieces",
     "Modes",
     "NoisyQuadratic",
+    "Row",
     "Stage",
     "best_pieces",
     "best_settings",
+    "curve",
     "losses_along",
-    "modes",
+    "modes_of",
     "tuned",
 ]

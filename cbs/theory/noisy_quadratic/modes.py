@@ -131,7 +131,7 @@ def pairs(powers: np.ndarray) -> np.ndarray:
     return np.concatenate([first * first, first * second, second * second], -1)
 
 
-def modes(
+def modes_of(
     model: NoisyQuadratic,
     method: str,
     lr: float | np.ndarray,
@@ -182,10 +182,12 @@ def modes(
     if len(gaps) == 2:
         start[1], noise[1] = 2.0 * start[1], 2.0 * noise[1]
     roots = np.stack([1.0 - gap for gap in gaps], -2)
+    with np.errstate(divide="ignore"):
+        logs = np.log(roots) if np.iscomplexobj(roots) else None
     grows = (np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :]
     return Modes(
         roots=roots,
-        logs=np.log(roots) if np.iscomplexobj(roots) else None,
+        logs=logs,
         start=np.concatenate(start, -1),
         noise=np.concatenate(noise, -1),
         stable=np.asarray(~grows.any((-1, -2))),

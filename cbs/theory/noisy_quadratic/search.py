@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import Modes, dot, modes, pairs
+from cbs.theory.noisy_quadratic.modes import Modes, dot, modes_of, pairs
 
 LIMIT = 2**27
 """Steps after which a search gives up."""
@@ -61,7 +61,7 @@ def best_settings(
         lrs: learning rates.
         momenta: momenta or averaging decays.
         power: exponent of the preconditioner.
-        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes`.
+        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes_of`.
         limit: steps after which the search gives up.
 
     Returns:
@@ -69,7 +69,7 @@ def best_settings(
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
     each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)
-    grid = modes(model, method, *each, power=power, cushion=cushion)
+    grid = modes_of(model, method, *each, power=power, cushion=cushion)
     if grid.initial <= target:
         return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
     arrivals = _gallop(grid, target, batch_sizes, limit)
@@ -160,16 +160,21 @@ def tuned(
     (rough,) = best_settings(model, method, target, [batch_size], grid, [momentum], power=power, limit=limit)
     if rough is None or rough.steps == 0:
         return rough
-    horizon = int(rough.steps) + 1
+    short = rough.steps <= SHORT
 
     def crossings(log_lrs: np.ndarray) -> np.ndarray:
-        some = np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16))
-        losses = [modes(model, method, lrs, momentum, power=power).losses(horizon, batch_size) for lrs in some]
-        return np.array([_crossing(one, target) for one in np.concatenate(losses)])
+        found = []
+        for lrs in np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16)):
+            settings = modes_of(model, method, lrs, momentum, power=power)
+            horizon = int(rough.steps) + 1
+            passed = _first(settings, target, batch_size, horizon) if short else _passages(settings, target, batch_size)
+            found.append(passed)
+        return np.concatenate(found)
 
-    # Where a run is short the loss oscillates, and any learning rate up to the edge may be the first to dip below.
-    top, width, count = (math.log(largest), 2.8, 801) if horizon <= SHORT else (math.log(rough.lr) + 0.17, 0.34, 9)
-    places = np.linspace(top - width, top, count)
+    places = math.log(rough.lr) + np.linspace(-0.2, 0.2, 11)
+    if short:
+        # The loss oscillates, and any learning rate up to the edge may be the first to dip below.
+        places = np.union1d(places, math.log(largest) + np.linspace(-2.8, 0.0, 801))
     places = places[places < math.log(largest)]
     steps = crossings(places)
     best = int(np.argmin(steps))
@@ -184,11 +189,32 @@ def tuned(
     return Best(steps=fewest, lr=math.exp(place), momentum=momentum)
 
 
-def _crossing(losses: np.ndarray, target: float) -> float:
-    """Where the losses of steps 0, 1, ... pass the target, interpolated in log step as :mod:`cbs.target` does."""
-    below = np.flatnonzero(losses <= target)
-    if not len(below):
-        return math.inf
-    last = int(below[0])
-    share = float((losses[last - 1] - target) / (losses[last - 1] - losses[last]))
-    return share if last == 1 else float((last - 1) * (last / (last - 1)) ** share)
+def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> np.ndarray:
+    """The first crossing of each setting, every step looked at; infinity beyond ``horizon``."""
+    crossings = []
+    for losses in settings.losses(horizon, batch_size):
+        below = np.flatnonzero(losses <= target)
+        step = int(below[0]) if len(below) else 0
+        crossings.append(_between(step, losses[step - 1], losses[step], target) if step else math.inf)
+    return np.array(crossings)
+
+
+def _passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
+    """A crossing of each setting by bisection; infinity where there is none."""
+    crossings = []
+    for index in range(len(settings.stable)):
+        one = settings.at(np.array([index]))
+        ((high, arrived),) = _gallop(one, target, [batch_size], LIMIT)
+        if not len(arrived):
+            crossings.append(math.inf)
+            continue
+        step = int(_bisect(one, target, batch_size, high)[0])
+        before, after = (float(one.loss(at, batch_size)[0]) for at in (step - 1, step))
+        crossings.append(_between(step, before, after, target))
+    return np.array(crossings)
+
+
+def _between(step: int, before: float, after: float, target: float) -> float:
+    """Where the loss passes the target within a step, interpolated in log step as :mod:`cbs.target` does."""
+    share = (before - target) / (before - after)
+    return share if step == 1 else float((step - 1) * (step / (step - 1)) ** share)

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief, pooled
 from analysis.estimate.fitting.quality import Misfit, leave_one_out, misfit
-from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 LRS = tuple(1e-5 * 2.0**power for power in range(16))
@@ -39,7 +40,10 @@ class Drawn:
     tables: list[Trials]
 
     def fit(self, resamples: int, seed: int, belief: Belief = ALONE) -> Case:
-        return Case(self, fit_curve(self.sizes, self.tables, belief=belief, resamples=resamples, seed=seed))
+        return Case(
+            self,
+            fit_curve(self.sizes, self.tables, belief=belief, config=AnalysisConfig(resamples=resamples, seed=seed)),
+        )
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from analysis.estimate.definitions import (
     symbol,
 )
 from analysis.estimate.fitting import fit_curve, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, fit_curves
-from analysis.estimate.fitting.trials import Trials
 from cbs.errors import ConfigError, UnknownNameError
 from tests.certified import sato2025
 
@@ -104,7 +104,7 @@ class TestAll:
     def test_the_interval_of_noise_free_curves_holds_the_estimate(self, definition: Definition) -> None:
         rows = [hyperbola(STEPS * k, EXAMPLES / 8 * k**2) for k in (1, 2, 3)]
         tables = [[Trials.of(np.exp(row[None, None])) for row in each] for each in rows]
-        fits = [fit_curve(SIZES, table, resamples=200, belief=HELD) for table in tables]
+        fits = [fit_curve(SIZES, table, config=AnalysisConfig(resamples=200), belief=HELD) for table in tables]
         measured = [study_fits.sample(fit, loss) for fit, loss in zip(fits, LOSSES, strict=True)]
         drawn = [study_fits.sample(fit, loss, resampled=True) for fit, loss in zip(fits, LOSSES, strict=True)]
         low, high = interval(definition(drawn, 1), 0.95)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from analysis.arrays import Quantity as Estimated
+from analysis.config import AnalysisConfig
 from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, learning_rate_law
-from analysis.estimate.quantity import Quantity as Estimated
 from analysis.estimate.studies import Study
 from cbs.lr_choice import censored
 
@@ -63,7 +64,7 @@ def law(
 ) -> Law:
     rng = np.random.default_rng([seeds, seed])
     studies = [truth.study(size, seeds, rng, prune_factor) for size in sizes]
-    return learning_rate_law(studies, confidence=0.95, resamples=resamples, seed=seed)
+    return learning_rate_law(studies, AnalysisConfig(resamples=resamples, seed=seed))
 
 
 def holds(found: Estimated, truth: float) -> bool:
@@ -122,15 +123,15 @@ def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
     rng = np.random.default_rng(0)
     studies = [truth.study(size, 1, rng, None) for size in SIZES]
     nothing = [replace(study, steps=study.steps * np.nan) for study in studies]
-    assert not learning_rate_law(nothing, confidence=0.95, resamples=100, seed=0).optima
+    assert not learning_rate_law(nothing, AnalysisConfig(resamples=100, seed=0)).optima
     last = studies[-1]
     kept = slice(0, 3)  # the best one lies beyond
     part = {name: getattr(last, name)[kept] for name in ("lrs", "steps", "status", "bound", "trials")}
     edged = [*studies[:-1], replace(last, **part)]
-    found = learning_rate_law(edged, confidence=0.95, resamples=100, seed=0)
+    found = learning_rate_law(edged, AnalysisConfig(resamples=100, seed=0))
     assert [entry.edge for entry in found.optima] == [0] * (len(SIZES) - 1) + [1]
     assert found.inside == list(SIZES[:-1])
-    without = learning_rate_law(studies[:-1], confidence=0.95, resamples=100, seed=0)
+    without = learning_rate_law(studies[:-1], AnalysisConfig(resamples=100, seed=0))
     assert found.slope == without.slope
     few = law(truth, sizes=SIZES[: LEAST - 1])
     assert few.trend is Trend.UNKNOWN

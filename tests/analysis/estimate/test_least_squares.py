@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.curves import Curve, perfect_scaling
 from analysis.estimate.definitions import Sample, build
 from analysis.estimate.fitting import fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import (
     EXPONENTS,
     FREE,
@@ -21,7 +23,6 @@ from analysis.estimate.fitting.least_squares import (
     fit_curves,
     information,
 )
-from analysis.estimate.fitting.trials import Trials
 from tests.certified import zhang2024
 from tests.factories import Truth, tables
 from tests.references.fitting import believed_cost, fit_by_curve_fit, fit_with_belief, posterior_of_the_exponent
@@ -175,7 +176,9 @@ def test_a_belief_of_every_row() -> None:
 
 def test_every_resample_is_refitted_to_the_minimum_of_the_slow_twin() -> None:
     """As the benchmark checks with all 1000; the twin stops at 1e-14 of the squares."""
-    fit = fit_curve(SIZES, [Trials.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)], resamples=100)
+    fit = fit_curve(
+        SIZES, [Trials.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)], config=AnalysisConfig(resamples=100)
+    )
     around = fit.resampled_log_steps + fit.hyperbola.log_steps(SIZES) - fit.estimate.log_steps(SIZES)
     found = hyperbola(around, weights=fit.weights)
     twin = np.array([fit_by_curve_fit(SIZES, row, fit.weights) for row in around])

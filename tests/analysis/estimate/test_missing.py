@@ -11,13 +11,14 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import Estimate, Reading, estimates
+from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.questions.fit_table import fit_table
-from cbs.target import Target
+from tests.analysis.estimate.test_seeds import GROUP
 from tests.factories import Truth, tables
 
 SIZES = (4, 16, 64, 256, 1024)
@@ -39,8 +40,8 @@ def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
     return found
 
 
-def estimate(studies: list[Study]) -> Estimate:
-    return estimates([Reading(target=Target(metric="loss", value=2.0), studies=studies)], QUICK, [ALONE])[0]
+def estimate(studies: list[Study]) -> Answer:
+    return estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], QUICK, [ALONE])[0]
 
 
 def holds(truth: float, interval: tuple[float | None, float | None]) -> bool:

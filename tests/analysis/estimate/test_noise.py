@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.arrays import Quantity
 from analysis.estimate import noise
 from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, over, pooled_ratio
-from analysis.estimate.quantity import Quantity
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus

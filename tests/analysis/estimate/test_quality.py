@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import fit_curves
 from analysis.estimate.fitting.quality import Misfit, grid_variance, leave_one_out, misfit
-from analysis.estimate.fitting.trials import Trials
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
@@ -36,7 +37,7 @@ def test_the_textbook_f_test() -> None:
     is known to 2 % with 8 batch sizes of 4000 draws). With the exponent held all six degrees of freedom are left."""
     rng = np.random.default_rng(1)
     data = [Trials.of(np.exp(np.log(175 + 7381 / size) + 0.08 * rng.standard_normal((1, 4)))) for size in SIZES]
-    fit = fit_curve(SIZES, data, resamples=4000, belief=HELD)
+    fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=4000), belief=HELD)
     logs = np.log(np.concatenate([table.steps for table in data]))
     fitted = fit.estimate.log_steps(SIZES)
     pure = ((logs - logs.mean(axis=1, keepdims=True)) ** 2).sum() / (len(SIZES) * 3)
@@ -62,7 +63,7 @@ def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise:
     rng = np.random.default_rng(0)
     logs = np.log(175 + 7381 / SIZES) + 0.04 * (-1.0) ** np.arange(len(SIZES))
     data = [Trials.of(np.exp(at + noise * rng.standard_normal((1, seeds)))) for at in logs]
-    fit = fit_curve(SIZES, data, resamples=500)
+    fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=500))
     found, freedom = of_fit(fit, data), fit.freedom - fit.seed_freedom
     expected = 0.04 * math.sqrt(len(SIZES) / freedom)
     assert found.excess_rms == pytest.approx(expected, abs=0.003 + 2 * noise / math.sqrt(len(SIZES) * seeds))
@@ -71,14 +72,14 @@ def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise:
 
 def test_undefined_without_pure_error_or_residuals() -> None:
     one, three = trials(Truth(noise=0.05), 1), trials(Truth(noise=0.05))
-    assert misfit(fit_curve(SIZES, one, resamples=100), one) is None
+    assert misfit(fit_curve(SIZES, one, config=AnalysisConfig(resamples=100)), one) is None
     assert misfit(fit_curve(SIZES[:2], three[:2]), three[:2]) is None
-    assert leave_one_out(fit_curve(SIZES[:3], three[:3], resamples=100), three[:3]) is None
+    assert leave_one_out(fit_curve(SIZES[:3], three[:3], config=AnalysisConfig(resamples=100)), three[:3]) is None
 
 
 def test_noise_free_sweeps_fit() -> None:
     data = trials(Truth(lr_power=0.0), lrs=EXACT)
-    assert of_fit(fit_curve(SIZES, data, resamples=100), data) == Misfit(pytest.approx(1.0), 0.0)
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=100)), data) == Misfit(pytest.approx(1.0), 0.0)
 
 
 def test_the_grid_scatters_as_much_as_its_variance_says() -> None:
@@ -100,7 +101,7 @@ def test_an_edge_or_a_lonely_learning_rate_says_nothing_about_the_grid() -> None
 def test_leaving_out_is_refitting_the_rest() -> None:
     """With the same belief of the exponent."""
     data = trials(Truth(noise=0.08))
-    fit = fit_curve(SIZES, data, resamples=100)
+    fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))
     found = leave_one_out(fit, data)
     assert found is not None
     for place, value in enumerate(found.critical):
@@ -117,7 +118,7 @@ def test_a_batch_size_that_bounds_alone_leaves_the_range_open() -> None:
     """Without the largest batch size the rest scales perfectly."""
     sizes = np.array([1, 2, 4, 4096])
     data = [Trials.of(np.array([[1e6 / size + 175]])) for size in sizes]
-    found = leave_one_out(fit_curve(sizes, data, resamples=100, belief=HELD), data)
+    found = leave_one_out(fit_curve(sizes, data, config=AnalysisConfig(resamples=100), belief=HELD), data)
     assert found is not None
     assert found.range[1] is None
 
@@ -125,7 +126,7 @@ def test_a_batch_size_that_bounds_alone_leaves_the_range_open() -> None:
 def test_one_bad_batch_size_is_told_from_another_curve() -> None:
     data = trials(Truth(noise=0.04, lr_power=0.0), lrs=EXACT)
     data[3] = Trials.of(data[3].steps * math.exp(0.5))
-    fit = fit_curve(SIZES, data, resamples=300)
+    fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=300))
     found = leave_one_out(fit, data)
     assert found is not None
     assert of_fit(fit, data).probability < 0.01
@@ -137,5 +138,5 @@ def test_one_bad_batch_size_is_told_from_another_curve() -> None:
 def test_another_exponent_is_no_misfit(exponent: float) -> None:
     """What used to speak against the hyperbola is in the curve now."""
     data = trials(Truth(noise=0.04, lr_power=0.0, exponent=exponent), lrs=EXACT)
-    assert of_fit(fit_curve(SIZES, data, resamples=300), data).probability > 0.05
-    assert of_fit(fit_curve(SIZES, data, resamples=300, belief=HELD), data).probability > 0.05
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300)), data).probability > 0.05
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300), belief=HELD), data).probability > 0.05

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import Estimate, Reading, estimates
+from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.fitting import fit_curve, interval
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
-from analysis.estimate.fitting.seeds import LEAST_FACTOR, FarSeed, far_seeds
-from analysis.estimate.fitting.trials import Trials
+from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
+from analysis.estimate.study_fits import LEAST_FACTOR, FarSeed, far_seeds
+from analysis.read.results import Group
 from cbs.target import Target
 from tests.factories import Truth, tables
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 CRITICAL = 7381 / 175
+GROUP = Group(
+    sweep="sweep", folder=Path(), workload="workload", optimizer="adamw", optimizer_options={}, workload_options={},
+    parameters=None, target=Target(metric="loss", value=2.0), stops_at_target=False, prune_factor=None,
+    example_unit="sequence", tokens_per_example=None, metric_unit="nats",
+)  # fmt: skip
 
 
 def trials(seed: int = 1, seeds: int = 3, noise: float = 0.06) -> list[Trials]:
@@ -51,9 +59,9 @@ def studies(data: list[Trials]) -> list[Study]:
     ]
 
 
-def estimate(data: list[Trials]) -> Estimate:
-    reading = Reading(target=Target(metric="loss", value=2.0), studies=studies(data))
-    return estimates([reading], AnalysisConfig(resamples=400), [ALONE])[0]
+def estimate(data: list[Trials]) -> Answer:
+    reading = Reading(target=GROUP.target, studies=studies(data))
+    return estimates(GROUP, [reading], AnalysisConfig(resamples=400), [ALONE])[0]
 
 
 def named(found: list[FarSeed]) -> list[tuple[int, int]]:
@@ -109,13 +117,13 @@ def test_an_estimate_says_which_and_its_interval_holds_either_way(factor: float)
     without = list(data)
     without[7] = without[7].without(1)
     assert found.fit is not None
-    rest = fit_curve(SIZES, without, resamples=400)
+    rest = fit_curve(SIZES, without, config=AnalysisConfig(resamples=400))
     assert found.fit.estimate.critical == pytest.approx(float(rest.estimate.critical), rel=1e-9)
     low, high = interval(found.fit.resampled.critical, 0.95)
     assert low is not None
     assert high is not None
     assert low < CRITICAL < high
-    with_it = fit_curve(SIZES, data, resamples=400)
+    with_it = fit_curve(SIZES, data, config=AnalysisConfig(resamples=400))
     if None not in interval(with_it.resampled.critical, 0.95):
         assert low < float(with_it.estimate.critical) < high
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import Runs, fit
 from tests.references.power_law import steps_to_loss
@@ -32,7 +33,7 @@ def made(
 
 
 def test_known_parameters_come_back() -> None:
-    law = fit(made(), resamples=100)
+    law = fit(made(), AnalysisConfig(resamples=100))
     assert law.values == {name: pytest.approx(value, rel=1e-6) for name, value in TRUTH.items()}
     assert law.residual_rms < 1e-9
     assert law.remarks == ()
@@ -50,14 +51,14 @@ def test_derivatives_are_those_of_finite_differences() -> None:
 
 
 def test_two_sizes_drop_the_irreducible_loss() -> None:
-    law = fit(made(sizes=SIZES[:2], E=0.0), resamples=100)
+    law = fit(made(sizes=SIZES[:2], E=0.0), AnalysisConfig(resamples=100))
     assert "E" not in law.values
     assert "E is dropped" in law.remarks[0]
     assert law.values["alpha_N"] == pytest.approx(0.3, rel=1e-6)
 
 
 def test_one_size_keeps_its_floor_alone() -> None:
-    law = fit(made(sizes=SIZES[:1]), resamples=100)
+    law = fit(made(sizes=SIZES[:1]), AnalysisConfig(resamples=100))
     assert law.values["E"] == pytest.approx(1.2 + 1.0, rel=1e-6)
     assert "size term is dropped" in law.remarks[0]
     assert set(law.values) == {"E", "S_c", "alpha_S", "B_star", "alpha_B"}
@@ -74,12 +75,12 @@ def test_the_size_that_does_not_fit_is_seen() -> None:
     runs = made()
     slow = np.where(runs.parameters == SIZES[1], 1.3, 1.0)
     odd = Runs(**{name: getattr(runs, name) * (slow if name == "steps" else 1.0) for name in runs.__dataclass_fields__})
-    bias = fit(odd, resamples=100).bias
+    bias = fit(odd, AnalysisConfig(resamples=100)).bias
     assert max(bias, key=lambda size: bias[size]) == SIZES[1]
 
 
 def holds(index: int) -> dict[str, bool]:
-    law = fit(made(noise=0.05, seed=index), resamples=300, seed=index)
+    law = fit(made(noise=0.05, seed=index), AnalysisConfig(resamples=300, seed=index))
     found = {}
     for name, (low, high) in law.intervals.items():
         found[name] = (low is None or low <= TRUTH[name]) and (high is None or high >= TRUTH[name])

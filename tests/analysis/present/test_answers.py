@@ -15,7 +15,7 @@ from rich.console import Console
 from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.phrases import number, with_interval
+from analysis.phrases import DASH, number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, points, summary
 from analysis.present.figures import FIGURES
@@ -106,6 +106,18 @@ def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, wi
         assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
 
 
+def test_an_undefined_interval_is_a_dash_in_brackets_beside_its_value_alone(measured: Analysis) -> None:
+    columns = {column.key: column for column in summary(measured.answers).columns}
+    column, answer = columns["matched_noise_scale"], measured.answers[0]
+    assert column.cell(answer)[1].count(",") == 1
+    noise = {
+        size: replace(found, matched=replace(found.matched, interval=(None, None)))
+        for size, found in answer.noise.items()
+    }
+    assert column.cell(replace(answer, noise=noise)) == (number(answer.matched_noise_scale.value), "[–]")
+    assert column.cell(replace(answer, noise={})) == ("–", "")
+
+
 def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) -> None:
     sweep(tmp_path / "none", {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
     none = analyze(tmp_path / "none", QUICK)
@@ -117,6 +129,22 @@ def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) 
             assert ("matched" in shown) == matched
     assert r"$B_{\mathrm{matched}} / B_{\mathrm{crit}}$" in latex(summary(measured.answers))
     assert list(summary(none.answers).frame()) == list(summary(measured.answers).frame())
+
+
+def test_the_share_of_clipped_steps_stands_where_gradients_were_clipped(tmp_path: Path) -> None:
+    truths = {"sgd": Truth(clipped=(1, 2, 3, 10**6)), "adamw": Truth()}
+    sweep(tmp_path, truths, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5, moments=True)
+    found = analyze(tmp_path, QUICK)
+    frame = points(found.answers).frame()
+    clipped = frame[frame["optimizer"] == "sgd"]
+    expected = 3 / np.ceil(clipped["steps_to_target"])
+    np.testing.assert_allclose(clipped["clipped_share"].astype(float), expected)
+    assert frame[frame["optimizer"] == "adamw"]["clipped_share"].isna().all()
+    (heading,) = [column for column in points(found.answers).columns if column.key == "clipped_share"]
+    assert heading.heading == "steps clipped"
+    assert [heading.text(value) for value in (None, 0.25)] == [DASH, "25%"]
+    (without,) = [c for c in points(found.answers[:0]).columns if c.key == "clipped_share"]
+    assert without.heading == ""
 
 
 def test_latex_is_escaped_and_balanced(measured: Analysis, defined: Analysis) -> None:

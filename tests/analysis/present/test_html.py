@@ -157,7 +157,7 @@ def test_hostile_names_are_text(document: Document) -> None:
 
 
 def test_messages_of_trials_are_text_and_counted_together(results: Path, tmp_path: Path) -> None:
-    from analysis.estimate.result import answers
+    from analysis.estimate.estimates import answers
     from analysis.present.html import render
     from analysis.read.results import load
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from analysis import present
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.noise_scale_run import MeasuredRun
+from analysis.present.results.noise_scale_run import MeasuredRun
 from cbs.errors import ResultsError
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 

@@ -41,6 +41,7 @@ POINT = {
     "status": {"type": "string"},
     "simple_noise_scale": NUMBER,
     "matched_noise_scale": NUMBER,
+    "clipped_share": NUMBER,
 }
 CRITICAL = {
     "definition": {"enum": DEFINITIONS.names()},

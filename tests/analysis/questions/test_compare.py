@@ -13,7 +13,7 @@ import pytest
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.files import in_one_piece
+from analysis.present import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.comparison.result import compare
 from analysis.questions.recommendation import recommend

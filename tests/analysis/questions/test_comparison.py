@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, widening
-from analysis.estimate.fitting.trials import Trials
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.fitting.data import Trials
+from analysis.estimate.result import Answer
+from analysis.questions.analyze import read_scopes
 from analysis.questions.comparison import (
     critical_pair,
     exceeds,
@@ -25,9 +27,8 @@ from analysis.questions.comparison import (
     shuffled,
     token_ratio,
 )
-from analysis.questions.comparison.frontier import undominated
+from analysis.questions.courses import undominated
 from analysis.questions.fit_table import fit_table
-from analysis.questions.scopes import read_scopes
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.store import finite_or_none
@@ -188,7 +189,7 @@ def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     """An answer drawn from ``truth`` without going through the disk."""
     data = tables(truth, SIZES, seeds, lrs=tuple(1e-4 * 2.0**power for power in range(12)), seed=index)
     measured = [Trials(steps, np.full_like(steps, np.nan), np.ones(steps.shape, dtype=bool)) for steps in data]
-    fit = fit_curve(SIZES, measured, resamples=300, seed=0)
+    fit = fit_curve(SIZES, measured, config=AnalysisConfig(resamples=300, seed=0))
     value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)
     return dataclasses.replace(like, fit=fit, definitions={**like.definitions, "pareto": made})

@@ -12,8 +12,9 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws.learning_rate import Trend
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.questions.learning_rate import MULTIPLES, learning_rates
 from analysis.questions.protocols import Protocol, protocols, snapped
 from analysis.questions.suggest.earlier_command import parsed

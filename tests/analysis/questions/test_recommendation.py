@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import Answer, answers
-from analysis.questions.comparison.frontier import plane
-from analysis.questions.courses import candidates
+from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
+from analysis.questions.courses import candidates, plane
 from analysis.questions.recommendation import advise, probabilities_of_best
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.results import load

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import cli
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import answers
+from analysis.estimate.estimates import answers
 from analysis.present.figures import FIGURES, figures_of
 from analysis.present.figures.scaling import Against
 from analysis.questions.scaling import Scaling, scale

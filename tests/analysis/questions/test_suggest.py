@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, widening
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import Exponent
-from analysis.estimate.fitting.trials import Trials
-from analysis.estimate.result import Answer, answers
+from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.questions.suggest import Suggestion, _beyond, suggest
 from analysis.questions.suggest.design import GOAL, best_per_example, variance, width_factor
@@ -254,7 +255,7 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
     to 1.6 %, and linearising costs a few percent more."""
     sizes = np.array(SIZES)
     found = tables(Truth(noise=0.02, lr_power=0.0), sizes, 3, lrs=(5e-4, 1e-3, 2e-3))
-    fit = fit_curve(sizes, [Trials.of(table) for table in found], resamples=2000)
+    fit = fit_curve(sizes, [Trials.of(table) for table in found], config=AnalysisConfig(resamples=2000))
     scatter = np.std(fit.resampled_log_steps - fit.estimate.log_steps(fit.batch_sizes), axis=0)
     wide = widening(fit.freedom, 0.95)
     assert np.mean(scatter**2 * fit.weights) == pytest.approx((wide * fit.deviation) ** 2, rel=0.08)

@@ -78,6 +78,9 @@ def test_trials_that_differ_in_lr_batch_size_seed_or_execution_are_one_group(tmp
     [
         ({"optimizer": Choice(name="adamw", options={"weight_decay": 0.1})}, "adamw(weight_decay=0.1)"),
         ({"schedule": Schedule(name="cosine", decay_examples=1000)}, "cosine"),
+        ({"schedule": Schedule(options={"power": 2})}, "schedule.options.power=2"),
+        ({"clip_norm": 1.0}, "clip_norm=1.0"),
+        ({"averaging": Choice(name="ema", options={"decay": 0.9})}, "averaging.name=ema, averaging.options.decay=0.9"),
         ({"precision": "bfloat16"}, "precision=bfloat16"),
         ({"divergence_factor": 3.0}, "divergence_factor=3.0"),
     ],
@@ -120,6 +123,13 @@ def test_beta2_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path
         for size in (2, 8, 32)
     ]
     assert len(load(written(tmp_path, *half_life)).groups) == 1
+
+
+def test_an_average_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path) -> None:
+    averages = [
+        config(batch_size=size, averaging=Choice(name="ema", options={"decay": 0.999**size})) for size in (2, 8, 32)
+    ]
+    assert len(load(written(tmp_path, *averages)).groups) == 1
 
 
 def test_other_data_is_another_group(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, best_pieces, best_settings, losses_along, modes
+from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, best_pieces, best_settings, losses_along, modes_of
 from cbs.theory.noisy_quadratic.schedules import loss_and_gradient
 from tests.references.noisy_quadratic import expected_losses
 
@@ -28,7 +28,7 @@ def test_schedules_equal_their_slow_twin(stages: list[Stage], momentum: float, p
 
 def test_one_stage_is_no_schedule() -> None:
     stages = [Stage(steps=17, lr=0.3, batch_size=8), Stage(steps=20, lr=0.3, batch_size=8)]
-    whole = modes(SMALL, "heavy_ball", 0.3, 0.5).loss(37, 8)
+    whole = modes_of(SMALL, "heavy_ball", 0.3, 0.5).loss(37, 8)
     assert losses_along(SMALL, stages, 0.5)[-1] == pytest.approx(float(whole))
 
 

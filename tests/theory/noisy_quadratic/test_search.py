@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, modes, tuned
+from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, modes_of, tuned
 from tests.certified import noisy_quadratic as certified
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
@@ -45,7 +45,7 @@ def test_is_the_first_step_of_the_best_setting_where_no_loss_rises(
     target = share * SMALL.initial_loss
     found = best_settings(SMALL, "sgd", target, batch_sizes, lrs, limit=2000)
     for batch_size, best in zip(batch_sizes, found, strict=True):
-        losses = modes(SMALL, "sgd", np.array(lrs)).losses(2000, batch_size)
+        losses = modes_of(SMALL, "sgd", np.array(lrs)).losses(2000, batch_size)
         firsts = [next((k for k, loss in enumerate(row) if loss <= target), np.inf) for row in losses]
         if (np.diff(losses[:, :200]) <= 0).all():
             assert (best.steps if best else np.inf) == min(firsts)
@@ -85,6 +85,6 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     found = tuned(model, "heavy_ball", 0.1, 4096, 0.9)
     assert found is not None
     lrs = np.geomspace(0.1, model.largest_lr(momentum=0.9), 2000)
-    losses = modes(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
+    losses = modes_of(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
     firsts = np.where((losses <= 0.1).any(1), (losses <= 0.1).argmax(1), np.inf)
     assert np.ceil(found.steps) <= firsts.min()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import answers
+from analysis.estimate.estimates import answers
 from analysis.read.importers import import_runs
 from analysis.read.importers.folder import METAPARAMETERS
 from analysis.read.results import load

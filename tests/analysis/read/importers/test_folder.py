@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import answers
+from analysis.estimate.estimates import answers
 from analysis.read.importers import folder, import_runs
 from analysis.read.results import load
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import answers
+from analysis.estimate.estimates import answers
 from analysis.read.importers import import_runs
 from analysis.read.results import load
 from cbs.errors import ConfigError, DataError

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, interval
-from analysis.estimate.fitting.censoring import Bounds, collect, completed, hazard, observed
-from analysis.estimate.fitting.data import Data, gather
+from analysis.estimate.fitting.data import Data, Trials, gather, hazard, observed
 from analysis.estimate.fitting.least_squares import HYPERBOLA
-from analysis.estimate.fitting.trials import Trials
-from analysis.estimate.result import answers
 from analysis.read.results import load
 from cbs.lr_choice import best_lr
 from tests.factories import Truth, sweep, tables
@@ -41,9 +39,9 @@ def drawn(seed: int, seeds: int = 3) -> tuple[Data, tuple[np.ndarray, np.ndarray
     missed = logs > budget[:, None]
     hit = (~missed).sum(axis=1)
     means = np.where(missed, 0.0, logs).sum(axis=1) / np.maximum(hit, 1)
-    bounds = collect([np.full(count, limit) for count, limit in zip(missed.sum(axis=1), budget, strict=True)])
+    place = np.repeat(np.arange(len(sizes)), missed.sum(axis=1))
     one_by_one = (np.repeat(sizes, seeds), np.minimum(logs, budget[:, None]).ravel(), missed.ravel(), sigma)
-    return Data(sizes.astype(float), means, hit.astype(float), bounds), one_by_one
+    return Data(sizes.astype(float), means, hit.astype(float), place, budget[place]), one_by_one
 
 
 @settings(max_examples=25, deadline=None)
@@ -113,9 +111,9 @@ def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
         if not np.isfinite(steps).any():
             continue
         data[at] = Trials.of(steps)
-        ignored = fit_curve(SIZES, data, resamples=50)
+        ignored = fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))
         data[at] = Trials.of(steps, np.where(late, limit, NAN))
-        used = fit_curve(SIZES, data, resamples=50)
+        used = fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))
         shift.append((ignored.log_steps[at], used.log_steps[at]))
     ignored_mean, used_mean = np.mean(shift, axis=0) - math.log(limit)
     error = np.std([used for _, used in shift]) / math.sqrt(len(shift))
@@ -127,16 +125,16 @@ def test_what_is_known_of_a_batch_size_that_nobody_finished() -> None:
     """The bound is that of the learning rate that was given up first: the best one may be any of them."""
     none = np.full((3, 2), NAN)
     bound = np.array([[500.0, 400.0], [300.0, 450.0], [NAN, NAN]])
-    logs, bounds = observed(none, bound, None)
+    logs, bounds = observed(Trials.of(none, bound), None)
     assert len(logs) == 0
     np.testing.assert_allclose(np.exp(bounds), [300.0, 450.0])
-    assert [len(part) for part in observed(none, np.full((3, 2), NAN), None)] == [0, 0]
+    assert [len(part) for part in observed(Trials.of(none), None)] == [0, 0]
 
 
 def test_a_seed_that_missed_at_the_best_learning_rate_is_a_bound_and_a_diverged_one_is_not() -> None:
     steps = np.array([[100.0, NAN, NAN], [NAN, NAN, NAN]])
     bound = np.array([[NAN, 130.0, NAN], [500.0, 500.0, 500.0]])
-    logs, bounds = observed(steps, bound, best_lr(steps))
+    logs, bounds = observed(Trials.of(steps, bound), best_lr(steps))
     assert np.exp(logs).tolist() == pytest.approx([100.0])
     assert np.exp(bounds).tolist() == pytest.approx([130.0])
 
@@ -144,16 +142,17 @@ def test_a_seed_that_missed_at_the_best_learning_rate_is_a_bound_and_a_diverged_
 def test_expectation_of_a_seed_beyond_its_bound() -> None:
     """Against a million draws: standard error 0.1 / 1000."""
     draws = 5.0 + 0.1 * np.random.default_rng(0).standard_normal(1_000_000)
-    bounds = Bounds(np.array([0]), np.array([5.05]))
-    mean = completed(np.array([[5.0]]), np.array([[0.0]]), np.array([0.0]), bounds, 0.1)
+    data = Data(np.array([8.0]), np.array([0.0]), np.array([0.0]), np.array([0]), np.array([5.05]))
+    mean = data.completed(np.array([[5.0]]), 0.1)
     assert float(mean[0, 0]) == pytest.approx(draws[draws > 5.05].mean(), abs=1e-3)
 
 
 def test_leaving_out_a_batch_size_takes_its_bounds_along() -> None:
-    data = Data(np.array([2.0, 4.0, 8.0]), np.zeros(3), np.array([1.0, 0.0, 1.0]), collect([[], [1.0, 2.0], [3.0]]))
+    sizes, place, bounds = np.array([2.0, 4.0, 8.0]), np.array([1, 1, 2]), np.array([1.0, 2.0, 3.0])
+    data = Data(sizes, np.zeros(3), np.array([1.0, 0.0, 1.0]), place, bounds)
     rest = data.without(1)
     assert rest.batch_sizes.tolist() == [2.0, 8.0]
-    assert (rest.bounds.place.tolist(), rest.bounds.log_steps.tolist()) == ([1], [3.0])
+    assert (rest.place.tolist(), rest.bounds.tolist()) == ([1], [3.0])
 
 
 @pytest.mark.parametrize("steps", [3000, 5000])
@@ -166,13 +165,13 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     assert [point.reached for point in answer.points] == [False, True, True, True, True]
     assert answer.fit is not None
     assert len(answer.fit.data.bounds) == 3
-    assert np.exp(answer.fit.data.bounds.log_steps).tolist() == pytest.approx([steps] * 3)
+    assert np.exp(answer.fit.data.bounds).tolist() == pytest.approx([steps] * 3)
     low, high = interval(answer.fit.resampled_hyperbola.critical, 0.95)
     assert low is not None
     assert high is not None
     assert low < 7381 / 175 < high
     whole = [Trials(study.steps, study.bound, study.ran) for study in answer.studies]
-    without = fit_curve([4, 16, 64, 256], whole[1:], resamples=300)
+    without = fit_curve([4, 16, 64, 256], whole[1:], config=AnalysisConfig(resamples=300))
     ends = interval(without.resampled.critical, 0.95)
     assert answer.interval == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
 
@@ -180,7 +179,10 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
 def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
     data = [Trials.of(table) for table in tables(Truth(noise=0.08), SIZES, 3)]
     bounded = [Trials.of(table.steps, np.full(table.steps.shape, NAN)) for table in data]
-    first, second = fit_curve(SIZES, data, resamples=200), fit_curve(SIZES, bounded, resamples=200)
+    first, second = (
+        fit_curve(SIZES, data, config=AnalysisConfig(resamples=200)),
+        fit_curve(SIZES, bounded, config=AnalysisConfig(resamples=200)),
+    )
     np.testing.assert_array_equal(first.resampled.min_steps, second.resampled.min_steps)
     assert first.data.weights.tolist() == second.data.weights.tolist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.estimate.fitting.levenberg_marquardt import Normal, minimized
+from analysis.estimate.fitting.least_squares import Normal, minimized
 
 X = np.linspace(0.0, 2.0, 6)
 TRUTH = np.array([[2.0, -1.0], [0.5, 0.7], [3.0, 0.0]])

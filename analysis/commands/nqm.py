@@ -1,0 +1,82 @@
+"""``cbs nqm``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.commands import AsJson, Definitions, Wide, config_of, errors, options, tell
+from analysis.config import AnalysisConfig
+
+
+@options(config=config_of)
+def command(
+    optim: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="sgd, momentum, nesterov, ema (an average of SGD's iterates) or pieces (a piecewise constant learning "
+            "rate); repeat for several. Default: sgd, momentum and ema."
+        ),
+    ] = None,
+    power: Annotated[
+        str, typer.Option(help="Exponents p of a preconditioner h^-p: 0 plain, 0.5 Adam's kin, 1 Newton's: 0,0.5.")
+    ] = "0",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two.")] = "4..65536",
+    target: Annotated[float, typer.Option(help="Expected loss to reach.")] = 0.01,
+    momentum: Annotated[float | None, typer.Option(help="Of momentum and nesterov. Default: tuned.")] = None,
+    ema: Annotated[float | None, typer.Option(help="Decay of the average. Default: tuned.")] = None,
+    dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
+    spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Conventions of the authors' notebook: its grids, 100 bins, last miss.")
+    ] = False,
+    *,
+    config: AnalysisConfig,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the curves: a .pdf or .png file.")] = None,
+    definitions: Definitions = False,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Which optimizers gain from large batches, predicted by the noisy quadratic model (Zhang et al. 2019).
+
+    Example: cbs nqm --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf
+    """
+    from analysis.questions.quadratic import quadratic
+    from cbs.errors import ConfigError
+    from cbs.parsing import parse_batch_sizes, parse_numbers
+    from cbs.theory.noisy_quadratic import NoisyQuadratic
+
+    if dimension < 1 or dimension > 10_000_000:
+        raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
+    sizes = parse_batch_sizes(batch_sizes)
+    if reference and (spectrum_power, noise) != (1.0, 1.0):
+        raise ConfigError("--reference is the paper's spectrum: leave out --spectrum-power and --noise")
+    try:
+        if reference:
+            model = NoisyQuadratic.binned(dimension)
+        else:
+            model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
+    except ValueError as error:
+        raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
+    with errors.status("0 curves") if not as_json and errors.is_terminal else nullcontext() as status:
+        found = quadratic(
+            optim or ("sgd", "momentum", "ema"),
+            batch_sizes=sizes,
+            powers=parse_numbers(power, "--power", float),
+            target=target,
+            momentum=momentum,
+            ema=ema,
+            model=model,
+            reference=reference,
+            config=config,
+            progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}") if status else None,
+        )
+    if figure is not None and found.fit is not None:
+        from analysis.present.results.analysis import save_figure
+
+        save_figure(found.fit, figure)
+    tell(found, [] if figure is None else [figure], as_json=as_json, wide=wide, definitions=definitions)

@@ -1,0 +1,38 @@
+"""What ``cbs nqm`` prints."""
+
+from __future__ import annotations
+
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table
+from analysis.questions.quadratic import Quadratic, Row, label
+
+
+@presentation.register
+def _(found: Quadratic) -> Presentation:
+    tables = {"steps": steps(found)}
+    if found.fit is None:
+        return Presentation(shown=[tables["steps"], "nothing reached the target"], tables=tables, json="nqm.json")
+    fit = presentation(found.fit)
+    return Presentation(
+        shown=[tables["steps"], *fit.shown], tables={**tables, **fit.tables}, latex=fit.latex, json="nqm.json"
+    )
+
+
+def steps(found: Quadratic) -> Table:
+    """One row per optimizer and batch size."""
+    tuned = any(row.best_momentum is not None for row in found.rows)
+    columns = (
+        Column("optimizer", label, "optimizer", name=True),
+        Column("power"),
+        Column("batch_size", heading="batch size", name=True),
+        Column("steps", heading="steps"),
+        Column("best_lr", heading="best learning rate"),
+        Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
+        Column("lower_bound", lambda row: found.lower_bound[row.batch_size], "lower bound", wide=True),
+    )
+    title = f"Steps to an expected loss of {found.target:g}, from {found.initial_loss:.3g}"
+    return Table(columns=columns, rows=found.rows, title=title)
+
+
+def _slowness(row: Row) -> float | None:
+    return None if row.best_momentum is None else 1.0 - row.best_momentum

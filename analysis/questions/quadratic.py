@@ -1,0 +1,114 @@
+"""Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
+
+The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`; they are fitted like a measured sweep's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.config import AnalysisConfig
+from analysis.questions.fit_table import TableFit, fit_table
+from cbs.errors import ConfigError
+from cbs.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, Row, curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratic:
+    """What :func:`quadratic` found.
+
+    Attributes:
+        rows: one per optimizer, power and batch size.
+        fit: of the rows, one curve for each optimizer and power; ``None`` where no curve has a row.
+        target: expected loss that was to be reached.
+        initial_loss: before the first step.
+        lower_bound: steps that no method undercuts, for each batch size, where the noise equals the curvature.
+    """
+
+    rows: tuple[Row, ...]
+    fit: TableFit | None
+    target: float
+    initial_loss: float
+    lower_bound: dict[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        return {
+            "target": self.target,
+            "initial_loss": self.initial_loss,
+            "lower_bound": [{"batch_size": size, "steps": steps} for size, steps in self.lower_bound.items()],
+            "rows": [asdict(row) for row in self.rows],
+            "fit": None if self.fit is None else self.fit.to_json(),
+        }
+
+
+def quadratic(
+    optimizers: Sequence[str] = ("sgd", "momentum", "ema"),
+    *,
+    batch_sizes: Sequence[int],
+    powers: Sequence[float] = (0.0,),
+    target: float = 0.01,
+    momentum: float | None = None,
+    ema: float | None = None,
+    model: NoisyQuadratic | None = None,
+    reference: bool = False,
+    config: AnalysisConfig,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> Quadratic:
+    """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
+
+    Args:
+        optimizers: names of :data:`cbs.theory.noisy_quadratic.OPTIMIZERS`.
+        batch_sizes: examples per step.
+        powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
+        target: expected loss to reach.
+        momentum: of momentum and Nesterov; tuned at every batch size if ``None``.
+        ema: decay of the average; tuned at every batch size if ``None``.
+        model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
+        reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
+        config: how the fits are made.
+        progress: called with every row as it is found.
+
+    Raises:
+        ConfigError: if a value is outside its domain.
+        DataError: if the rows cannot be fitted.
+    """
+    model = model or NoisyQuadratic.binned(10_000)
+    rows = []
+    for optimizer in optimizers:
+        given = ema if OPTIMIZERS.get(optimizer) == "averaged" else momentum
+        for power in powers:
+            try:
+                for row in curve(
+                    model, optimizer, target, batch_sizes, momentum=given, power=power, reference=reference
+                ):
+                    rows.append(row)
+                    progress(row)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+    reached = [row for row in rows if row.steps]
+    table = pd.DataFrame(
+        {
+            "optimizer": [label(row) for row in reached],
+            "batch_size": [row.batch_size for row in reached],
+            "steps": [row.steps for row in reached],
+            "target": [target] * len(reached),
+        }
+    )
+    return Quadratic(
+        rows=tuple(rows),
+        fit=fit_table(table, config, unit="samples") if reached else None,
+        target=target,
+        initial_loss=model.initial_loss,
+        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes},
+    )
+
+
+def label(row: Row) -> str:
+    """The optimizer and what is fixed of it: ``momentum, p = 0.5``."""
+    fixed = {"momentum": row.momentum, "decay": row.ema, "p": row.power or None}
+    return ", ".join([row.optimizer, *(f"{name} = {value:g}" for name, value in fixed.items() if value is not None)])

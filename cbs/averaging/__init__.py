@@ -1,0 +1,42 @@
+"""Averages of the weights along training, validated in place of the weights; one file each, found by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from cbs.averaging.base import WeightAverage
+from cbs.averaging.weights import answers_for_another_point
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.registry import Registry
+
+AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.averaging")
+"""``entry(model, batch_size, *, option=default, ...)`` starts an average at the model's weights."""
+
+__all__ = ["AVERAGES", "WeightAverage", "build_averaging"]
+
+
+def build_averaging(
+    choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
+) -> WeightAverage:
+    """The average that a configuration names, over the weights of a model before its first step.
+
+    Raises:
+        ConfigError: if the name or an option is unknown, a value is refused, or the optimizer averages by itself.
+    """
+    entry = AVERAGES[choice.name]
+    try:
+        inspect.signature(entry).bind(model, batch_size, **choice.options)
+    except TypeError as error:
+        known = ", ".join([*inspect.signature(entry).parameters][2:])
+        raise ConfigError(f"averaging {choice.name!r}: {error}; its options are: {known}") from None
+    if answers_for_another_point(optimizer):
+        raise ConfigError(
+            f"{type(optimizer).__name__} hands over an average of its own, so averaging {choice.name!r} would validate "
+            "neither; use --set averaging=none"
+        )
+    return entry(model, batch_size, **choice.options)

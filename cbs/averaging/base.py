@@ -1,0 +1,73 @@
+"""What an average of weights keeps, and how it takes the place of the weights for a while."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+STATISTICS = ("running_mean", "running_var")
+"""Buffers of normalisation layers that belong to the weights and are averaged with them."""
+
+
+class WeightAverage(ABC):
+    """The mean of some points, each with a value for every trained parameter and running statistic of a model.
+
+    Other buffers stay as training has them. Points are kept in float32 at least, as small steps towards a weight would
+    be lost in bfloat16.
+
+    Args:
+        model: the model that is trained.
+
+    Attributes:
+        points: averaged with equal weights; none before there is anything to average.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        buffers = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+        self._tensors: list[Tensor] = [*parameters, *buffers]
+        self.points: list[list[Tensor]] = []
+
+    @abstractmethod
+    def update(self, step: int) -> None:
+        """Take notice of the weights after optimizer update ``step``, counted from 1; once for every update."""
+
+    def weights(self) -> list[Tensor]:
+        """Where the model stands, as the values of a point; copies nothing that is wide enough."""
+        return [tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in self._tensors]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Run a block with the mean in place of the weights, which come back bit for bit."""
+        values = self._mean()
+        _swap(self._tensors, values)
+        try:
+            yield
+        finally:
+            _swap(self._tensors, values)
+
+    def state_dict(self) -> dict[str, list[list[Tensor]]]:
+        """Everything that a later process needs to go on."""
+        return {"points": self.points}
+
+    def load_state_dict(self, state: dict[str, list[list[Tensor]]]) -> None:
+        """Go back to :meth:`state_dict`."""
+        self.points = [
+            [value.to(tensor.device, copy=True) for value, tensor in zip(point, self._tensors, strict=True)]
+            for point in state["points"]
+        ]
+
+    def _mean(self) -> list[Tensor]:
+        if not self.points:
+            return [tensor.detach() for tensor in self._tensors]
+        means = [torch.stack(values).mean(0) for values in zip(*self.points, strict=True)]
+        return [mean.to(tensor.dtype) for mean, tensor in zip(means, self._tensors, strict=True)]
+
+
+def _swap(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.data, value.data = value.data, tensor.data

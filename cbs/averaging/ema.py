@@ -1,0 +1,52 @@
+"""Exponential moving average of the weights, EWA in the protocol of Zhang et al. (2025, arXiv 2410.21676)."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from cbs.averaging import AVERAGES
+from cbs.averaging.base import WeightAverage
+from cbs.errors import ConfigError
+
+
+@AVERAGES.register("ema")
+class EMA(WeightAverage):
+    r""":math:`e_t = \gamma e_{t-1} + (1 - \gamma) \theta_t` from the initial weights :math:`e_0 = \theta_0`.
+
+    There is no correction for the start: the initial weights have the share :math:`\gamma^t` after t steps.
+
+    Args:
+        model: the model that is trained.
+        batch_size: examples per update.
+        decay: gamma per update, in [0, 1).
+        half_life: instead, examples after which weights count half: gamma is ``2 ** (-batch_size / half_life)``, which
+            means the same at every batch size.
+
+    Raises:
+        ConfigError: unless one of the two is given, within its domain.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch_size: int, *, decay: float | None = None, half_life: float | None = None
+    ) -> None:
+        if (decay is None) == (half_life is None):
+            raise ConfigError("averaging 'ema' needs decay or half_life, one of the two")
+        value = half_life if decay is None else decay
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"decay or half_life of averaging 'ema' must be a number, got {value!r}")
+        if decay is None and not 0.0 < value < math.inf:
+            raise ConfigError(f"half_life of averaging 'ema' must be above 0 examples, got {value!r}")
+        decay = 2.0 ** (-batch_size / value) if decay is None else value
+        if not 0.0 <= decay < 1.0:
+            raise ConfigError(f"decay of averaging 'ema' must be in [0, 1), got {decay!r}")
+        super().__init__(model)
+        self.decay = decay
+        self.points = [[value.clone() for value in self.weights()]]
+        self._step = get_ema_multi_avg_fn(decay)
+
+    def update(self, step: int) -> None:
+        """A step towards the weights."""
+        self._step(self.points[0], self.weights(), None)

@@ -1,0 +1,40 @@
+"""Latest weight averaging (Kaddour 2022, arXiv 2209.14981)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cbs.averaging import AVERAGES
+from cbs.averaging.base import WeightAverage
+from cbs.errors import ConfigError
+
+
+@AVERAGES.register("lawa")
+class LAWA(WeightAverage):
+    """Mean of the latest ``checkpoints`` checkpoints, of all while there are fewer, of the weights before the first.
+
+    A checkpoint is the weights after an update that passes a multiple of ``every_examples``; the paper takes one at the
+    end of every epoch.
+
+    Args:
+        model: the model that is trained.
+        batch_size: examples per update.
+        checkpoints: at least 1; each is a copy of the weights.
+        every_examples: between two of them, at least 1.
+
+    Raises:
+        ConfigError: if a value is outside its domain.
+    """
+
+    def __init__(self, model: nn.Module, batch_size: int, *, checkpoints: int, every_examples: int) -> None:
+        for name, value in {"checkpoints": checkpoints, "every_examples": every_examples}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} of averaging 'lawa' must be a whole number of at least 1, got {value!r}")
+        super().__init__(model)
+        self._batch_size, self._checkpoints, self._every = batch_size, checkpoints, every_examples
+
+    def update(self, step: int) -> None:
+        """A checkpoint, where it is time for one; the oldest of too many goes."""
+        now, before = step * self._batch_size, (step - 1) * self._batch_size
+        if now // self._every > before // self._every:
+            self.points = [*self.points, [value.clone() for value in self.weights()]][-self._checkpoints :]

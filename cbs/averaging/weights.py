@@ -1,0 +1,36 @@
+"""Which weights are validated: some trials train at one point and answer for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from cbs.averaging.base import WeightAverage
+
+
+def answers_for_another_point(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is a schedule-free method (Defazio et al. 2024, arXiv 2405.15682): these answer with an
+    average of their iterates and compute gradients elsewhere; they switch by methods called ``eval`` and ``train``."""
+    return hasattr(optimizer, "eval") and hasattr(optimizer, "train")
+
+
+@contextmanager
+def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | None = None) -> Iterator[None]:
+    """Run a block with the weights that a trial would hand over, then go back to those it trains.
+
+    They are the average where there is one, else those of a schedule-free method, else those that are trained.
+    """
+    if average is not None:
+        with average.in_place():
+            yield
+        return
+    modes = answers_for_another_point(optimizer)
+    if modes:
+        optimizer.eval()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if modes:
+            optimizer.train()  # type: ignore[attr-defined]

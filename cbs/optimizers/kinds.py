@@ -1,0 +1,106 @@
+"""What every parameter of a model is: told by the type of the module that holds it, else guessed by name and shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from cbs.optimizers.layout import Layout
+
+Kind = Literal["hidden", "experts", "kernel", "embedding", "output layer", "not a matrix"]
+
+OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifier", "fc", "logits", "unembed"})
+"""Names under which models keep their output layer, a module whose last matrix it is."""
+
+OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
+"""Names of output layers that are more than that elsewhere: these count for a single linear layer."""
+
+Told = tuple[Kind, Layout, bool]
+"""Kind and layout of a parameter, and whether they are guessed."""
+
+_EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)pos(ition)?s?_")
+_NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
+"""Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
+
+
+def kinds(model: nn.Module) -> dict[int, Told]:
+    """What every parameter is, by its id; the first module that holds it decides."""
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    outputs = _outputs(model, tables)
+    rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
+    for path, module in model.named_modules():
+        for name, param in module.named_parameters(path, recurse=False):
+            if id(param) not in rule:
+                kind, layout, guessed = _told(module, name, param)
+                if kind == "hidden" and id(param) in outputs:
+                    kind, guessed = "output layer", outputs[id(param)]
+                rule[id(param)] = kind, layout, guessed
+    return rule
+
+
+def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
+    """What a parameter of ``module`` is, the output layer apart."""
+    if param.ndim < 2:
+        return "not a matrix", "out_in", False
+    if isinstance(module, nn.Linear) or _is_conv1d(module, param):
+        layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
+        return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
+    if isinstance(module, _ConvNd):
+        if module.groups > 1 and module.groups == module.in_channels:
+            return "not a matrix", "out_in", False
+        return "kernel", ("in_out" if isinstance(module, _ConvTransposeNd) else "out_in"), False
+    if type(module).__module__.startswith("torch.nn.modules"):
+        plain = param.ndim == 2 and "Norm" not in type(module).__name__
+        return ("hidden" if plain else "not a matrix"), "out_in", False
+    if param.ndim > 3 or (param.ndim == 3 and min(param.shape) == 1):
+        return "not a matrix", "out_in", False
+    if _EMBEDDING.search(name):
+        return ("embedding" if param.ndim == 2 else "not a matrix"), "out_in", True
+    if min(param.shape) == 1 or _NO_MATRIX.search(name):
+        return "not a matrix", "out_in", True
+    if param.ndim == 2:
+        return "hidden", "out_in", True
+    transposed = getattr(module, "is_transposed", None)
+    return "experts", ("experts_in_out" if transposed else "experts_out_in"), transposed is None
+
+
+def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
+    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is no dependency."""
+    return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
+
+
+def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
+    """Ids of the matrices of output layers, and whether they are guessed."""
+    found: dict[int, bool] = {}
+    for name, module in model.named_modules():
+        *path, last = name.split(".")
+        if any(part.isdigit() for part in path):
+            continue
+        if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
+            found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
+    for module in model.modules():
+        found.update({id(layer.weight): False for layer in _declared(module)})
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not found and not any(module.weight is table for _, module in linears for table in tables):
+        vocabulary = max(map(len, tables), default=0)
+        for place, (name, module) in enumerate(linears, 1):
+            numbered = any(part.isdigit() for part in name.split("."))
+            if module.out_features == vocabulary and (place == len(linears) or not numbered):
+                found[id(module.weight)] = True
+    return found
+
+
+def _declared(module: nn.Module) -> Iterator[Any]:
+    """The output layer that a model of transformers names itself."""
+    get = getattr(module, "get_output_embeddings", None)
+    if callable(get):
+        try:
+            layer = get()
+        except NotImplementedError:
+            return
+        if isinstance(layer, nn.Module) and hasattr(layer, "weight"):
+            yield layer

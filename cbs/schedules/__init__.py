@@ -1,0 +1,43 @@
+"""Learning-rate schedules as functions of examples, not steps; one file each, found by name.
+
+A schedule is a multiplier of the peak learning rate, applied to the update that ends at so many examples. Because it
+knows nothing of steps, it means the same at every batch size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from cbs.config import Schedule
+from cbs.errors import ConfigError
+from cbs.registry import Registry
+from cbs.schedules.base import Multiplier
+
+SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules")
+"""``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
+
+__all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
+
+
+def build_schedule(schedule: Schedule) -> Multiplier:
+    """The multiplier that a configuration names, after a linear warmup from 0.
+
+    Raises:
+        ConfigError: if the name or an option is unknown, an option or ``decay_examples`` is missing, or a value is
+            refused.
+    """
+    entry = SCHEDULES[schedule.name]
+    try:
+        inspect.signature(entry).bind(schedule, **schedule.options)
+    except TypeError as error:
+        known = ", ".join(schedule_options(schedule.name)) or "none"
+        raise ConfigError(f"schedule {schedule.name!r}: {error}; its options are: {known}") from None
+    after, warmup = entry(schedule, **schedule.options), schedule.warmup_examples
+    return lambda examples: examples / warmup if examples < warmup else after(examples)
+
+
+def schedule_options(*names: str) -> list[str]:
+    """The options that schedules of these names take, or any of all, sorted."""
+    entries = [SCHEDULES[name] for name in names or SCHEDULES.names()]
+    return sorted({option for entry in entries for option in [*inspect.signature(entry).parameters][1:]})

@@ -1,0 +1,116 @@
+"""Steps to target over batch sizes on the noisy quadratic, as a sweep would measure them, for named optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbs.theory.noisy_quadratic.model import NoisyQuadratic
+from cbs.theory.noisy_quadratic.schedules import best_pieces
+from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
+
+OPTIMIZERS = {"sgd": "sgd", "momentum": "heavy_ball", "nesterov": "nesterov", "ema": "averaged", "pieces": "sgd"}
+"""What can be asked for, and the method it is: momentum and the decay of the average are tuned at every batch size
+unless given; ``pieces`` has a piecewise constant learning rate."""
+
+PIECES = 10
+"""Pieces of equal length."""
+
+MOMENTA = 1.0 - np.logspace(-5, 0, 20)
+"""Momenta and decays that are tried, those of the paper."""
+
+SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
+"""Learning rates of the authors' notebook, those of momentum and of averages from 1e-5 on: below, at a momentum of
+0.99999, runs are so long that the loss averages what it would average anyway."""
+
+CUSHION = 1e-8
+"""What the notebook adds to a denominator of SGD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One optimizer at one batch size.
+
+    Attributes:
+        optimizer: a name of :data:`OPTIMIZERS`.
+        momentum: as given; ``None`` where it is tuned or there is none.
+        ema: decay of the average, as given; ``None`` where it is tuned or there is none.
+        power: exponent p of the preconditioner ``h^-p``.
+        batch_size: examples per step.
+        steps: to the target; ``None`` where no setting reaches it.
+        best_lr: learning rate with the fewest steps; the first of several pieces.
+        best_momentum: momentum, or decay of the average, with the fewest steps.
+    """
+
+    optimizer: str
+    momentum: float | None
+    ema: float | None
+    power: float
+    batch_size: float
+    steps: float | None
+    best_lr: float | None
+    best_momentum: float | None
+
+
+def curve(
+    model: NoisyQuadratic,
+    optimizer: str,
+    target: float,
+    batch_sizes: Sequence[float],
+    *,
+    momentum: float | None = None,
+    power: float = 0.0,
+    reference: bool = False,
+) -> Iterator[Row]:
+    """Steps to target over batch sizes.
+
+    Args:
+        model: the noisy quadratic.
+        optimizer: a name of :data:`OPTIMIZERS`.
+        target: expected loss to reach.
+        batch_sizes: examples per step.
+        momentum: momentum or decay of the average; ``None`` to tune it at every batch size.
+        power: exponent of the preconditioner.
+        reference: the conventions of the authors' notebook: its grids of learning rates, and the last step that misses
+            the target, at least 1, with its 1e-8 in a denominator of SGD. Otherwise the learning rate is the best of
+            all, and steps are the first step at or below the target.
+
+    Raises:
+        ValueError: if there is no such optimizer, or a value is outside its domain.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"no optimizer {optimizer!r} on the quadratic: there are {', '.join(OPTIMIZERS)}")
+    if not target > 0.0:
+        raise ValueError(f"the target must be above 0, got {target}")
+    method = OPTIMIZERS[optimizer]
+    plain, averages = method == "sgd", method == "averaged"
+    momenta = [0.0] if plain else MOMENTA if momentum is None else [momentum]
+    for batch_size in batch_sizes:
+        if not 0.0 < batch_size < math.inf:
+            raise ValueError(f"batch sizes must be finite and above 0, got {batch_size}")
+        if optimizer == "pieces":
+            pieces = best_pieces(model, target, batch_size, PIECES, power=power)
+            best = Best(steps=pieces.steps, lr=float(pieces.lrs[0]), momentum=0.0) if pieces else None
+        elif reference:
+            grid, cushion = (SGD_LRS, CUSHION) if plain else (LRS, 0.0)
+            (best,) = best_settings(model, method, target, [batch_size], grid, momenta, power=power, cushion=cushion)
+        else:
+            largest = model.largest_lr(power)
+            lrs = largest * np.logspace(-6, 0.3, 120) if math.isfinite(largest) else np.ones(1)
+            (best,) = best_settings(model, method, target, [batch_size], lrs, momenta, power=power)
+            if best is not None and best.steps > 0:
+                best = tuned(model, method, target, batch_size, best.momentum, power=power) or best
+        steps = None if best is None else math.ceil(best.steps)
+        yield Row(
+            optimizer=optimizer,
+            momentum=None if plain or averages else momentum,
+            ema=momentum if averages else None,
+            power=power,
+            batch_size=batch_size,
+            steps=max(steps - 1, 1 if plain else 0) if reference and steps is not None else steps,
+            best_lr=None if best is None else best.lr,
+            best_momentum=None if best is None or plain else best.momentum,
+        )

@@ -1,0 +1,98 @@
+"""Predictions of the noisy quadratic, as a question and as a command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.questions.quadratic import quadratic
+from cbs.errors import ConfigError
+from cbs.theory.noisy_quadratic import NoisyQuadratic
+from tests.certified import noisy_quadratic as certified
+
+CONFIG = AnalysisConfig(resamples=200)
+SIZES = [4, 256, 4096, 65536]
+COLUMNS = {
+    ("sgd", 0.0): "sgd",
+    ("sgd", 0.5): "sgd",
+    ("heavy_ball", 0.0): "momentum",
+    ("averaged", 0.5): "ema",
+}
+
+
+@pytest.mark.parametrize(("method", "power"), COLUMNS)
+def test_reference_gives_the_published_counts(method: str, power: float) -> None:
+    found = quadratic([COLUMNS[method, power]], batch_sizes=SIZES, powers=[power], reference=True, config=CONFIG)
+    assert [row.steps for row in found.rows] == list(certified.LAST_MISSED_STEP[method, power].values())
+    assert {size: round(steps) for size, steps in found.lower_bound.items()} == certified.LOWER_BOUND
+
+
+def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
+    model = NoisyQuadratic.power_law(200)
+    sizes = [2**power for power in range(2, 13)]
+    found = quadratic(
+        ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG
+    )
+    assert found.fit is not None
+    critical = {name: fit.critical.value for (_, name), fit in zip(found.fit.names, found.fit.answers, strict=True)}
+    assert critical["sgd"] < 0.5 * critical["momentum"]
+    assert critical["sgd"] < 0.5 * critical["sgd, p = 0.5"]
+    steps = {(row.optimizer, row.power, row.batch_size): row.steps for row in found.rows}
+    for size in sizes:
+        assert steps["momentum", 0.0, size] <= steps["sgd", 0.0, size]
+        assert steps["sgd", 0.5, size] >= found.lower_bound[size] / 2
+
+
+def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
+    model = NoisyQuadratic.power_law(5)
+    found = quadratic(["sgd"], batch_sizes=[1], target=1e-9, model=model, config=CONFIG)
+    assert [row.steps for row in found.rows] == [None]
+    assert found.fit is None
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizers": ["adam"]}, "no optimizer 'adam' on the quadratic: there are sgd"),
+        ({"target": 0.0}, "the target must be above 0"),
+        ({"batch_sizes": [0]}, "batch sizes must be finite and above 0"),
+        ({"optimizers": ["momentum"], "momentum": 1.0}, "momentum must be in"),
+    ],
+)
+def test_bad_input(change: dict[str, object], message: str) -> None:
+    small = NoisyQuadratic.power_law(5)
+    given: dict[str, object] = {"optimizers": ["sgd"], "batch_sizes": [4], "model": small, "config": CONFIG}
+    with pytest.raises(ConfigError, match=message):
+        quadratic(**(given | change))  # type: ignore[arg-type]
+
+
+def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-untyped-def]
+    given = ["--dimension", 50, "--target", 0.1, "--batch-sizes", "1..256", "--optim", "sgd", "--optim", "pieces"]
+    code, out, err = run("nqm", *given, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert {row["optimizer"] for row in found["rows"]} == {"sgd", "pieces"}
+    assert [fit["optimizer"] for fit in found["fit"]["fits"]] == ["sgd", "pieces"]
+    code, out, err = run("nqm", *given, "--wide")
+    assert code == 0, err
+    assert "lower bound" in out
+    assert "pieces" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dimension", 0], "--dimension must be between"),
+        (["--reference", "--noise", 2], "leave out --spectrum-power and --noise"),
+        (["--noise", -1], "the noisy quadratic cannot be made"),
+        (["--batch-sizes", "four"], "whole numbers"),
+        (["--optim", "adam"], "there are sgd"),
+    ],
+)
+def test_a_mistake_is_one_line(run, arguments, words) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = run("nqm", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err.replace("\n", " ")

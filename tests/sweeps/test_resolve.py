@@ -1,0 +1,44 @@
+"""What a sweep refuses before its first trial, for all of its optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from sweeps.launch import resolve
+from sweeps.spec import ScheduleRule, Sweep
+
+SWEEP = Sweep(
+    name="tiny",
+    workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
+    optimizers=(Choice(name="sgd"), Choice(name="adamw")),
+    batch_sizes=(4,),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"averaging": Choice(name="emma")}, "did you mean ema"),
+        ({"averaging": Choice(name="ema")}, "decay or half_life"),
+        ({"averaging": Choice(name="lawa", options={"checkpoints": 3})}, "every_examples"),
+        ({"schedule": ScheduleRule(name="polynomial", decay_examples=999, options={"power": -1})}, "power"),
+        ({"schedule": ScheduleRule(options={"power": 2})}, "'constant'.*its options are: none"),
+        (
+            {
+                "averaging": Choice(name="ema", options={"decay": 0.9}),
+                "optimizers": (Choice(name="sgd"), Choice(name="schedule_free")),
+            },
+            "average of its own",
+        ),
+        ({"clip_norm": 1.0, "optimizers": (Choice(name="sgd"), Choice(name="gauss_newton"))}, "gradients of its own"),
+    ],
+)
+def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:
+    assert resolve(SWEEP).target is not None
+    with pytest.raises(ConfigError, match=word) as caught:
+        resolve(SWEEP.replace(**changes))
+    assert "\n" not in str(caught.value)
