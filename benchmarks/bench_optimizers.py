@@ -2,11 +2,9 @@
 
 The floor: a fused AdamW in float32 reads w, g, m, v and writes w, m, v, 28 bytes per parameter. A trust ratio is known
 only once all of a tensor has been read, so LAMB and MERIT read w and the direction again and write w, 12 bytes more, 40
-in all: 1.43 times the fused AdamW where memory is what limits. Compiled, which is the default where there is a C
-compiler, MERIT took 0.9 to 1.9 times and LAMB 0.75 to 2.3 times as long as the fused AdamW. Made of torch's operations
-(``native=False``) a step is limited by passes over tiles in the cache and, in small models, by calls: MERIT took 3.2 to
-5.0 times, LAMB 2.1 to 3.5 times as long. One thread; run it as ``taskset -c 0 python benchmarks/bench_optimizers.py
-[size ...]``.
+in all: 1.43 times the fused AdamW where memory is what limits. What they take beyond that is passes over tiles in the
+cache and, in small models, calls. One thread; run it as
+``taskset -c 0 python benchmarks/bench_optimizers.py [size ...]``.
 """
 
 from __future__ import annotations
