@@ -134,6 +134,7 @@ def check_complex_parameters(subject: Subject) -> None:
     except REFUSALS as error:
         ensure("complex" in str(error).lower(), f"the refusal does not say why: {error}")
         return
+    ensure(not subject.matrices, "they are accepted, and a complex matrix is no pair of real ones")
     twin = nn.Parameter(torch.view_as_real(values).clone())
     other = subject.over([twin])
     for step in range(3):

@@ -83,16 +83,18 @@ def check_closure(subject: Subject) -> None:
 
 @check()
 def check_learning_rate_of_the_group(subject: Subject) -> None:
-    """The learning rate is the group's, read at every step: at 0 nothing moves."""
+    """The learning rate is the group's, which schedulers write: at 0 from the start nothing moves, later it does."""
     run = subject.run(lr=0.25 * subject.lr)
     rates = {float(group["lr"]) for group in run.optimizer.param_groups}
     ensure(rates == {0.25 * subject.lr}, f"groups have learning rates {rates}, not the one given")
-    run.train(2)
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
     before = run.values()
     run.train(2)
     same(before, run.values(), "weights after two steps with a learning rate of 0")
+    for group in run.optimizer.param_groups:
+        group["lr"] = subject.lr
+    ensure("head.weight" in moved(before, run.train(2).values()), "nothing moves at a learning rate set later")
 
 
 @check()
