@@ -50,9 +50,7 @@ def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[Check]:
     return [one for one in CHECKS if (beyond_torch or not one.beyond_torch) and (slow or not one.slow)]
 
 
-def examine(
-    target: Subject | str | Callable[..., Any], *, only: Iterable[Check] | None = None, **how: Any
-) -> Report:
+def examine(target: Subject | str | Callable[..., Any], *, only: Iterable[Check] | None = None, **how: Any) -> Report:
     """Run the checks on an optimizer.
 
     Args:

@@ -39,9 +39,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {
     "CyclicLR": lambda o, momentum: lr_scheduler.CyclicLR(
         o, base_lr=PEAK / 8, max_lr=PEAK, step_size_up=2, cycle_momentum=momentum
     ),
-    "OneCycleLR": lambda o, momentum: lr_scheduler.OneCycleLR(
-        o, max_lr=PEAK, total_steps=6, cycle_momentum=momentum
-    ),
+    "OneCycleLR": lambda o, momentum: lr_scheduler.OneCycleLR(o, max_lr=PEAK, total_steps=6, cycle_momentum=momentum),
     "ReduceLROnPlateau": lambda o, _: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "SWALR": lambda o, _: SWALR(o, swa_lr=PEAK / 2, anneal_epochs=3),
 }
@@ -111,13 +109,12 @@ def check_rebuilds_from_groups(subject: Subject) -> None:
 
 @check()
 def check_averaged_model(subject: Subject) -> None:
-    """torch's AveragedModel averages the weights that it steps through."""
+    """torch's AveragedModel, updated in a hook after every step, averages the weights that training goes through."""
     run = subject.run()
     average, sums = AveragedModel(run.model), {name: torch.zeros_like(value) for name, value in run.values().items()}
+    run.optimizer.register_step_post_hook(lambda *_: average.update_parameters(run.model))
     for _ in range(3):
-        run.train(1)
-        average.update_parameters(run.model)
-        for name, value in run.values().items():
+        for name, value in run.train(1).values().items():
             sums[name] += value / 3
     same(sums, dict(average.module.named_parameters()), "the average of the weights", tolerance=1e-5)
 
