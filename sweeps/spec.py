@@ -142,8 +142,18 @@ class Sweep:
         return self.replace(workload=Choice(name=workload), target=None, expected=None)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
-        """Learning rates of ``optimizer``: as given, or its own."""
-        return self.lrs or OPTIMIZERS[optimizer].lr_grid
+        """Learning rates of ``optimizer``: as given, or its own.
+
+        Raises:
+            ConfigError: if it has none of its own.
+        """
+        grid = self.lrs or OPTIMIZERS[optimizer].lr_grid
+        if not grid:
+            raise ConfigError(
+                f"optimizer {optimizer!r} says no learning rates to start from: give --lrs, or a default lr, or an "
+                "attribute lr_grid"
+            )
+        return grid
 
     def studies(self) -> list[Study]:
         """Every (optimizer, batch size)."""

@@ -20,7 +20,10 @@ def command(
     ] = "text",
     optim: Annotated[
         str,
-        typer.Option("--optim", help=f"Optimizer that trains: {listed('cbs.optimizers')}, or one of a library."),
+        typer.Option(
+            "--optim",
+            help=f"Optimizer that trains: {listed('cbs.optimizers')}, one of a library, or package.module:name.",
+        ),
     ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step.")] = 64,

@@ -33,7 +33,7 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     """
     parts = leaves(optimizer)
     decisive = next((part for part in parts if not _is_adam(part)), parts[0])
-    name = declared(type(optimizer)) or geometry_of(type(decisive))
+    name = declared(type(optimizer)) or _known(decisive)
     if name == "nuclear" and not any(param.ndim >= 2 for group in decisive.param_groups for param in group["params"]):
         return "l2"
     if name is None:
@@ -54,4 +54,8 @@ def leaves(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 def _is_adam(optimizer: torch.optim.Optimizer) -> bool:
     kind = type(optimizer)
-    return any("adam" in base.__name__.lower() for base in kind.__mro__) and geometry_of(kind) == "l1"
+    return any("adam" in base.__name__.lower() for base in kind.__mro__) and _known(optimizer) == "l1"
+
+
+def _known(optimizer: torch.optim.Optimizer) -> str | None:
+    return vars(optimizer).get("geometry") or geometry_of(type(optimizer))

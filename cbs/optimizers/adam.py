@@ -17,6 +17,7 @@ from cbs.optimizers.base import optimizer, trainable
     known_as=("adam", "adagrad", "adadelta", "rmsprop", "adan", "adabelief"),
     width_rule="adam",
     paper="Kingma & Ba 2015, arXiv 1412.6980",
+    decoupled_decay=False,
 )
 def adam(
     model: nn.Module,

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
-from cbs.optimizers.scaling import resolve
+from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
 
 OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers")
 
+NOT_OPTIONS = frozenset(
+    {"self", "model", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize"}
+)
+"""Arguments that are not hyperparameters of the method: what is trained and how fast, how torch computes it, and the
+sign of the objective."""
+
 Builder = Callable[..., torch.optim.Optimizer]
+Entry = TypeVar("Entry", bound=Callable[..., torch.optim.Optimizer])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +41,15 @@ class OptimizerSpec:
         build: ``build(model, lr, **options)`` returns the optimizer over the model's trainable parameters.
         defaults: the options and their default values.
         lr_grid: learning rates a sweep starts from, increasing, with a constant ratio; a search extends the grid by the
-            same ratio where the optimum lies on its edge.
+            same ratio where the optimum lies on its edge. Empty if a sweep must be told.
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
         geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
             :func:`cbs.noise_scale.matching.matched`.
         classes: geometries of the classes of its own that it builds.
         known_as: parts of class names, in lower case, by which it is known where others implement it.
         width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
+        decoupled_decay: whether a step takes ``lr * weight_decay`` of the weight away beside the update, or the option
+            that says so.
         paper: author, year and arXiv number or venue.
         summary: one line.
     """
@@ -50,8 +63,14 @@ class OptimizerSpec:
     width_rule: str
     paper: str
     summary: str
+    decoupled_decay: bool | str = True
     classes: Mapping[type, str] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
+
+    @property
+    def options_in_examples(self) -> tuple[str, ...]:
+        """Further options, see :mod:`cbs.optimizers.scaling`."""
+        return scaled_options(self.defaults, self.family, self.decoupled_decay)
 
 
 def optimizer(
@@ -62,41 +81,104 @@ def optimizer(
     geometry: str | Mapping[type, str],
     paper: str,
     width_rule: str = "adam",
+    decoupled_decay: bool = True,
     known_as: tuple[str, ...] | None = None,
-) -> Callable[[Builder], Builder]:
-    """Register a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer`` as an optimizer.
+    options_of: type | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Callable[[Entry], Entry]:
+    """Register a class of optimizers, or a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer``.
 
-    Its keyword-only parameters become the options, the first line of its docstring the summary. ``geometry`` is that of
-    the classes it builds, the entry's own first, or one name where all of them are a library's. ``known_as`` is the
-    name without underscores when absent.
+    The options are those of its signature, and the first line of the docstring is the summary. A function that takes
+    ``**options`` has those of the class ``options_of`` besides, and is always called with all of them.
+
+    Args:
+        name: name in the registry.
+        lr_grid: see :class:`OptimizerSpec`, as are ``family``, ``paper``, ``width_rule`` and ``decoupled_decay``.
+        family: kind of method.
+        geometry: of what it builds; of the classes it builds, the entry's own first, where they are ours.
+        paper: author, year and arXiv number or venue.
+        width_rule: how its learning rate moves with width.
+        decoupled_decay: whether its weight decay is decoupled.
+        known_as: the name without underscores when absent.
+        options_of: the class whose options a function passes on.
+        defaults: what a sweep uses in place of a signature's own defaults.
     """
-    classes = {} if isinstance(geometry, str) else geometry
 
-    def decorate(build: Builder) -> Builder:
-        options = {
-            parameter.name: parameter.default
-            for parameter in inspect.signature(build).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
-        summary = (inspect.getdoc(build) or "").splitlines()[0]
+    def decorate(entry: Entry) -> Entry:
+        own = signature_options(entry)
+        options = {**(signature_options(options_of) if options_of else {}), **own, **(defaults or {})}
+        if isinstance(entry, type):
+            assert isinstance(geometry, str)
+            classes: Mapping[type, str] = {entry: geometry}
+            build: Builder = over_trainable(entry)
+        else:
+            classes = {} if isinstance(geometry, str) else geometry
+            build = entry
+
+        @functools.wraps(build)
+        def complete(model: nn.Module, lr: float, **given: Any) -> torch.optim.Optimizer:
+            for option in given.keys() - options.keys():
+                raise TypeError(f"{name} has no option {option!r}{_hint(option, options)}")
+            return build(model, lr, **(options | given))
+
         OPTIMIZERS.register(name)(
             OptimizerSpec(
                 name=name,
-                build=build,
+                build=complete,
                 defaults=options,
                 lr_grid=lr_grid,
                 family=family,
                 geometry=geometry if isinstance(geometry, str) else next(iter(geometry.values())),
                 width_rule=width_rule,
                 paper=paper,
-                summary=summary,
+                summary=(inspect.getdoc(entry) or "").splitlines()[0],
+                decoupled_decay=decoupled_decay,
                 classes=classes,
                 known_as=(name.replace("_", ""),) if known_as is None else known_as,
             )
         )
-        return build
+        return entry if isinstance(entry, type) else complete  # type: ignore[return-value]
 
     return decorate
+
+
+def signature_options(entry: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a class or function and their defaults; those that a class takes as ``**`` are its base's."""
+    options = own_options(entry)
+    for owner in entry.__mro__ if isinstance(entry, type) else ():
+        if "__init__" in vars(owner):
+            options = {**own_options(owner), **options}
+            if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(owner).parameters.values()):
+                break
+    return options
+
+
+def own_options(entry: Callable[..., Any]) -> dict[str, Any]:
+    """The options in a signature and their defaults."""
+    parameters = inspect.signature(entry).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in NOT_OPTIONS}
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a configuration can hold: those with JSON values by default."""
+    plain = {}
+    for name, value in options.items():
+        value = value.value if isinstance(value, enum.Enum) else value
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            continue
+        plain[name] = value
+    return plain
+
+
+def over_trainable(kind: type[torch.optim.Optimizer]) -> Builder:
+    """``(model, lr, **options)`` for a class that takes parameters."""
+
+    def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
+        return kind(trainable(model), lr=lr, **options)  # type: ignore[call-arg]
+
+    return build
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -117,11 +199,11 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         ConfigError: if the name or an option is unknown, or an option's value is refused.
     """
     spec = OPTIMIZERS[choice.name]
-    options = resolve(choice, spec.defaults, spec.family, lr=lr, batch_size=batch_size)
-    unknown = sorted(set(options) - set(spec.defaults))
-    if unknown:
-        known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items())
-        raise ConfigError(f"optimizer {choice.name!r} has no option {unknown[0]!r}; its options are: {known}")
+    options = resolve(choice, spec.defaults, spec.family, spec.decoupled_decay, lr=lr, batch_size=batch_size)
+    for unknown in sorted(options.keys() - spec.defaults.keys()):
+        known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items()) or "none"
+        hint = _hint(unknown, spec.defaults)
+        raise ConfigError(f"optimizer {choice.name!r} has no option {unknown!r}{hint}; its options are: {known}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
         built = spec.build(model, lr, **options)
@@ -131,3 +213,8 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
     scale_for_width(built, model, spec.width_rule)
     return built
+
+
+def _hint(option: str, options: Mapping[str, Any]) -> str:
+    near = get_close_matches(option, options, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

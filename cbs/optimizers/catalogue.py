@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from cbs.config import Choice
 from cbs.optimizers.base import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.scaling import scaled_options
 from cbs.text import GPT, SIZES
 
 REFERENCE_SIZE = "200k"
@@ -81,7 +80,7 @@ def describe(name: str, *, measured: bool = True) -> Entry:
         summary=spec.summary,
         paper=spec.paper,
         options=spec.defaults,
-        options_in_examples=scaled_options(spec.defaults, spec.family),
+        options_in_examples=spec.options_in_examples,
         lr_grid=spec.lr_grid,
         geometry=spec.geometry,
         width_rule=spec.width_rule,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from cbs.optimizers.base import OPTIMIZERS
 
 LIBRARY_CLASSES = {
@@ -27,6 +29,12 @@ def geometry_of(kind: type) -> str | None:
         if found := _said(base) or listed or _by_part_of(name):
             return found
     return None
+
+
+def declare(optimizer: torch.optim.Optimizer, geometry: str) -> torch.optim.Optimizer:
+    """Have an optimizer whose class says nothing of its geometry say it itself."""
+    vars(optimizer).setdefault("geometry", geometry)
+    return optimizer
 
 
 def declared(kind: type) -> str | None:

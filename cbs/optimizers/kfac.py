@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs import seeding
-from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.base import optimizer
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
 from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
@@ -28,8 +28,16 @@ UNEXPLAINED = 0.05
 """Largest relative part of a weight's gradient that its recorded uses may leave unexplained; bfloat16 leaves 0.01."""
 
 
+@optimizer(
+    "kfac",
+    lr_grid=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    family="second order",
+    geometry="l2",
+    paper="Martens & Grosse 2015, arXiv 1503.05671",
+    width_rule="none",
+)
 class KFAC(ProblemOptimizer):
-    r"""Kronecker-factored approximate curvature.
+    r"""Kronecker-factored natural gradient.
 
     A step with gradient g of the batch and curvature F is
 
@@ -61,6 +69,8 @@ class KFAC(ProblemOptimizer):
     diagonal factors. Statistics are averaged over their updates, the k-th with weight
     :math:`\max(1/k, 1 - decay)`. They are updated on every ``factor_interval``-th step and inverted on every
     ``inverse_interval``-th, beginning with the first. A missing gradient counts as zero.
+
+    No noise scale fits a step that is preconditioned by the curvature; its geometry is the Euclidean one.
 
     Args:
         params: parameters of the problem's model, or groups of them.
@@ -306,45 +316,3 @@ def add(sums: dict[tuple[int, str], Sum], key: tuple[int, str], value: Tensor, p
     """Add to the sum ``key``."""
     known = sums.get(key)
     sums[key] = Sum(value, positions) if known is None else Sum(known.value + value, known.positions + positions)
-
-
-@optimizer(
-    "kfac",
-    lr_grid=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
-    family="second order",
-    geometry={KFAC: "l2"},
-    paper="Martens & Grosse 2015, arXiv 1503.05671",
-    width_rule="none",
-)
-def kfac(
-    model: nn.Module,
-    lr: float,
-    *,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    damping: float = 0.01,
-    kl_clip: float | None = 0.01,
-    decay: float = 0.95,
-    factor_interval: int = 5,
-    inverse_interval: int = 5,
-    curvature: str = "sampled",
-    largest_factor: int = 4096,
-) -> KFAC:
-    """Kronecker-factored natural gradient.
-
-    See :class:`KFAC` for the options. No noise scale fits a step that is preconditioned by the curvature; the geometry
-    of the entry is the Euclidean one.
-    """
-    return KFAC(
-        trainable(model),
-        lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        damping=damping,
-        kl_clip=kl_clip,
-        decay=decay,
-        factor_interval=factor_interval,
-        inverse_interval=inverse_interval,
-        curvature=curvature,
-        largest_factor=largest_factor,
-    )

@@ -6,18 +6,30 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.base import optimizer
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import check_size
 from cbs.optimizers.trust_ratio.native import Rule
 
 
+@optimizer(
+    "lamb",
+    lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
+    family="trust ratio",
+    geometry="l1",
+    paper="You et al. 2020, arXiv 1904.00962",
+    width_rule="spectral",
+    defaults={"betas": (0.9, 0.99)},
+    decoupled_decay=False,
+)
 class LAMB(AdamTrustRatio):
-    """Layerwise adaptive moments for batch training, arXiv 1904.00962, Algorithm 2.
+    """Adam's direction scaled to each tensor's Euclidean norm.
+
+    Layerwise adaptive moments for batch training, arXiv 1904.00962, Algorithm 2.
 
     With the bias-corrected moments m, v of a tensor w and ``phi(z) = min(max(z, gamma_l), gamma_u)``,
 
@@ -112,41 +124,3 @@ class LAMB(AdamTrustRatio):
         check_size("gamma_l", group["gamma_l"])
         if group["gamma_u"] is not None and not group["gamma_l"] <= group["gamma_u"]:
             raise ValueError(f"gamma_u must be None or at least gamma_l = {group['gamma_l']}, got {group['gamma_u']}")
-
-
-@optimizer(
-    "lamb",
-    lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
-    family="trust ratio",
-    geometry={LAMB: "l1"},
-    paper="You et al. 2020, arXiv 1904.00962",
-    width_rule="spectral",
-)
-def lamb(
-    model: nn.Module,
-    lr: float,
-    *,
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
-    bias_correction: bool = True,
-    gamma_l: float = 0.0,
-    gamma_u: float | None = None,
-    ratio_from_ndim: int = 0,
-    decay_from_ndim: int = 0,
-    native: bool | None = None,
-) -> LAMB:
-    """Adam's direction scaled to each tensor's Euclidean norm."""
-    return LAMB(
-        trainable(model),
-        lr,
-        betas,
-        eps,
-        weight_decay,
-        bias_correction=bias_correction,
-        gamma_l=gamma_l,
-        gamma_u=gamma_u,
-        ratio_from_ndim=ratio_from_ndim,
-        decay_from_ndim=decay_from_ndim,
-        native=native,
-    )

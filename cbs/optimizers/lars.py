@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.base import optimizer
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
 
@@ -16,8 +16,19 @@ _COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
 """The trust coefficient each variant comes with."""
 
 
+@optimizer(
+    "lars",
+    lr_grid=(0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+    family="trust ratio",
+    geometry="l2",
+    paper="You et al. 2017, arXiv 1708.03888",
+    width_rule="spectral",
+    decoupled_decay=False,
+)
 class LARS(TrustRatioOptimizer):
-    """Layerwise adaptive rate scaling, arXiv 1708.03888.
+    """Momentum SGD scaled to each tensor's Euclidean norm.
+
+    Layerwise adaptive rate scaling, arXiv 1708.03888.
 
     For a tensor w with gradient g, Euclidean norms ``|.|`` over whole tensors and trust coefficient c, by ``variant``:
 
@@ -136,35 +147,3 @@ class LARS(TrustRatioOptimizer):
 def _coefficient(group: dict[str, Any]) -> float:
     own = group["trust_coefficient"]
     return _COEFFICIENTS[group["variant"]] if own is None else own
-
-
-@optimizer(
-    "lars",
-    lr_grid=(0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
-    family="trust ratio",
-    geometry={LARS: "l2"},
-    paper="You et al. 2017, arXiv 1708.03888",
-    width_rule="spectral",
-)
-def lars(
-    model: nn.Module,
-    lr: float,
-    *,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    variant: str = "paper",
-    trust_coefficient: float | None = None,
-    ratio_from_ndim: int = 0,
-    decay_from_ndim: int = 0,
-) -> LARS:
-    """Momentum SGD scaled to each tensor's Euclidean norm."""
-    return LARS(
-        trainable(model),
-        lr,
-        momentum,
-        weight_decay,
-        variant=variant,
-        trust_coefficient=trust_coefficient,
-        ratio_from_ndim=ratio_from_ndim,
-        decay_from_ndim=decay_from_ndim,
-    )

@@ -8,10 +8,8 @@ learning rates of a sweep lie around its default.
 
 from __future__ import annotations
 
-import enum
 import importlib
 import inspect
-import json
 import re
 from functools import cache
 from importlib import metadata
@@ -22,8 +20,9 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError, reason
-from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, trainable
-from cbs.optimizers.geometry import geometry_of
+from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, own_options, plain_options, trainable
+from cbs.optimizers.geometry import declare, geometry_of
+from cbs.optimizers.own import lr_grid_around, own_optimizer
 from cbs.optimizers.routing import route
 
 TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
@@ -66,9 +65,6 @@ UNUSABLE = {
 ROUTED = frozenset({"adago", "adamuon", "muon", "muonclip", "normuon"})
 """Classes of pytorch_optimizer that take hidden matrices and the rest as two groups, told apart by ``use_muon``."""
 
-NOT_OPTIONS = frozenset({"lr", "foreach", "fused", "capturable", "differentiable", "maximize"})
-"""Arguments that are not hyperparameters of the method: how torch computes it, and the sign of the objective."""
-
 FAMILIES = {
     "sgd": "accsgd adai aggmo asgd dadaptsgd gravity msvag pid pnm qhm schedulefreesgd sgd sgdp sgdsai sgdw srmm tam",
     "sign": "ano dadaptlion emolynx lion rprop signsgd tiger",
@@ -80,6 +76,9 @@ relative to the size of the weights, and with singular values of a fixed size. T
 
 WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
 """How the learning rate of a family moves with width where it is not Adam's way; see :mod:`cbs.optimizers.widths`."""
+
+DECOUPLING, DECOUPLED = ("weight_decouple", "decoupled_weight_decay"), frozenset({"adafactor", "adamw", "soap"})
+"""Options that say whether weight decay is decoupled, and classes without one where it is."""
 
 _DEFAULT_LR, _DEFAULT_GEOMETRY = 1e-3, "l2"
 """Where a class has no default, or none is known."""
@@ -99,6 +98,8 @@ class LibraryOptimizers:
         Raises:
             ConfigError: if the class cannot be swept, or is asked for in a library that is not installed.
         """
+        if ":" in name:
+            return own_optimizer(name)
         library, dot, _ = name.partition(".")
         if dot:
             if library == PYTORCH_OPTIMIZER and _pytorch_optimizer() is None:
@@ -118,14 +119,15 @@ class LibraryOptimizers:
         return None
 
     def describe(self) -> str:
-        """The libraries, and how to get the one that is missing."""
+        """The libraries, how to get the one that is missing, and what one of your own is called."""
+        own = "your own package.module:name"
         if _pytorch_optimizer() is None:
-            return f"every optimizer of torch.optim, and with '{INSTALL}' those of pytorch_optimizer"
-        return "every optimizer of torch.optim and pytorch_optimizer"
+            return f"every optimizer of torch.optim, and with '{INSTALL}' those of pytorch_optimizer, and {own}"
+        return f"every optimizer of torch.optim and pytorch_optimizer, and {own}"
 
 
 def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
-    """An optimizer of a library that declares its geometry and whose errors about values are ValueErrors.
+    """An optimizer of somebody else's class that says its geometry and whose errors about values are ValueErrors.
 
     Args:
         kind: the class.
@@ -136,11 +138,11 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
     Raises:
         ValueError: if the class refuses a value.
     """
-    declared = type(kind.__name__, (kind,), {"geometry": _geometry(kind), "__module__": kind.__module__})
     try:
-        return declared(params, lr=lr, **options)
+        built = kind(params, lr=lr, **options)  # type: ignore[call-arg]
     except Exception as error:
         raise ValueError(reason(error)) from error
+    return declare(built, _geometry(kind))
 
 
 def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:
@@ -188,15 +190,16 @@ def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> Optim
     family = _look_up(FAMILIES, key) or "adam"
     summary = (inspect.getdoc(kind) or kind.__name__).splitlines()[0].rstrip(".:")
     lr = inspect.signature(kind).parameters.get("lr")
-    middle = lr.default if lr is not None and isinstance(lr.default, int | float) else _DEFAULT_LR
+    options = plain_options(own_options(kind))
     return OptimizerSpec(
         name=name,
         build=_builder(kind, routed=key in ROUTED and qualified.startswith(PYTORCH_OPTIMIZER)),
-        defaults=_options(kind),
-        lr_grid=tuple(middle * 2.0**power for power in range(-3, 4)),
+        defaults=options,
+        lr_grid=lr_grid_around(lr.default if lr else None) or lr_grid_around(_DEFAULT_LR),
         family=family,
         geometry=_geometry(kind),
         width_rule=WIDTH_RULES.get(family, "adam"),
+        decoupled_decay=next(filter(options.__contains__, DECOUPLING), key in DECOUPLED),
         paper=_paper(qualified, kind),
         summary=f"{summary}.",
     )
@@ -211,7 +214,7 @@ def _geometry(kind: type[torch.optim.Optimizer]) -> str:
 
 
 def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:
-    defaults = _options(kind)
+    defaults = plain_options(own_options(kind))
 
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         params: list[Any] = trainable(model)
@@ -222,21 +225,6 @@ def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:
         return construct(kind, params, lr, **(defaults | options))
 
     return build
-
-
-def _options(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
-    options = {}
-    for parameter in inspect.signature(kind).parameters.values():
-        value = parameter.default
-        if value is parameter.empty or parameter.name in NOT_OPTIONS:
-            continue
-        value = value.value if isinstance(value, enum.Enum) else value
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            continue
-        options[parameter.name] = value
-    return options
 
 
 def _paper(qualified: str, kind: type[torch.optim.Optimizer]) -> str:

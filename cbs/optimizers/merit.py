@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.base import optimizer
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
 from cbs.optimizers.trust_ratio.core import Measure
@@ -21,8 +21,20 @@ _SHY = 0.999
 """A clip is passed over where no update comes closer to it than this fraction, far more than rounding."""
 
 
+@optimizer(
+    "merit",
+    lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
+    family="trust ratio",
+    geometry="l1",
+    paper="MERIT, ICML 2025, arXiv 2508.20577",
+    width_rule="spectral",
+    defaults={"betas": (0.9, 0.99)},
+    decoupled_decay=False,
+)
 class MERIT(AdamTrustRatio):
-    """Maximum-normalised elementwise ratio, arXiv 2508.20577, Algorithm 1, by default as in the authors' released code.
+    """Adam's direction scaled entry by entry to the largest weights of its row, column and tensor, then clipped.
+
+    Algorithm 1 of arXiv 2508.20577, the maximum-normalised elementwise ratio, by default as in the released code.
 
     With the moments m, v of a matrix w, not bias-corrected, and ``max`` over absolute values,
 
@@ -177,47 +189,3 @@ class MERIT(AdamTrustRatio):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {group[name]!r}")
         if not group["elementwise"] and not group["lower_bound"]:
             raise ValueError("elementwise and lower_bound are both False, which leaves no ratio; keep one of them")
-
-
-@optimizer(
-    "merit",
-    lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
-    family="trust ratio",
-    geometry={MERIT: "l1"},
-    paper="MERIT, ICML 2025, arXiv 2508.20577",
-    width_rule="spectral",
-)
-def merit(
-    model: nn.Module,
-    lr: float,
-    *,
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
-    bias_correction: bool = False,
-    variant: str = "code",
-    clip: float | None = 1.0,
-    lower_bound: bool = True,
-    elementwise: bool = True,
-    norm: str = "max",
-    ratio_from_ndim: int = 0,
-    decay_from_ndim: int = 0,
-    native: bool | None = None,
-) -> MERIT:
-    """Adam's direction scaled entry by entry to the largest weights of its row, column and tensor, then clipped."""
-    return MERIT(
-        trainable(model),
-        lr,
-        betas,
-        eps,
-        weight_decay,
-        bias_correction=bias_correction,
-        variant=variant,
-        clip=clip,
-        lower_bound=lower_bound,
-        elementwise=elementwise,
-        norm=norm,
-        ratio_from_ndim=ratio_from_ndim,
-        decay_from_ndim=decay_from_ndim,
-        native=native,
-    )

@@ -108,22 +108,16 @@ def shape_scale(shape: torch.Size, convention: str) -> float:
     geometry={Muon: "nuclear"},
     width_rule="spectral",
     paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982",
+    options_of=Muon,
 )
 def muon(
     model: nn.Module,
     lr: float,
     *,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    orthogonalization: str = "newton_schulz",
-    ns_steps: int = 5,
-    ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-    ns_dtype: str = "auto",
-    lr_convention: str = "match_rms_adamw",
-    weight_decay: float = 0.0,
     matrices: Matrices = "hidden",
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-8,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """Orthogonalised momentum on hidden matrices, AdamW at the same learning rate on the rest.
 
@@ -135,14 +129,4 @@ def muon(
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
     """
-    options = {
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "orthogonalization": orthogonalization,
-        "ns_steps": ns_steps,
-        "ns_coefficients": ns_coefficients,
-        "ns_dtype": ns_dtype,
-        "lr_convention": lr_convention,
-        "weight_decay": weight_decay,
-    }
     return beside_adamw(Muon, model, lr, options, matrices=matrices, betas=betas, eps=eps)

@@ -12,7 +12,6 @@ from cbs.optimizers.base import optimizer
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.routing import Matrices
 from cbs.optimizers.spectral.base import beside_adamw
-from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 _DIMENSIONS = {"col": (-2,), "row": (-1,), "col_row": (-2, -1), "row_col": (-1, -2)}
 """Along which dimensions the norms are taken, in order: a column's norm runs over the rows."""
@@ -78,24 +77,16 @@ def normalize(matrix: Tensor, mode: str, eps: float) -> Tensor:
     geometry={MuonPlus: "nuclear"},
     width_rule="spectral",
     paper="arXiv 2602.21545",
+    options_of=MuonPlus,
 )
 def muon_plus(
     model: nn.Module,
     lr: float,
     *,
-    norm_mode: str = "row_col",
-    norm_eps: float = 1e-8,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    orthogonalization: str = "newton_schulz",
-    ns_steps: int = 5,
-    ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-    ns_dtype: str = "auto",
-    lr_convention: str = "match_rms_adamw",
-    weight_decay: float = 0.0,
     matrices: Matrices = "hidden",
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-8,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """Muon with normalised rows and columns on hidden matrices, AdamW at the same learning rate on the rest.
 
@@ -105,16 +96,4 @@ def muon_plus(
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
     """
-    options = {
-        "norm_mode": norm_mode,
-        "norm_eps": norm_eps,
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "orthogonalization": orthogonalization,
-        "ns_steps": ns_steps,
-        "ns_coefficients": ns_coefficients,
-        "ns_dtype": ns_dtype,
-        "lr_convention": lr_convention,
-        "weight_decay": weight_decay,
-    }
     return beside_adamw(MuonPlus, model, lr, options, matrices=matrices, betas=betas, eps=eps)

@@ -125,25 +125,17 @@ class OrScale(SpectralOptimizer):
     geometry={OrScale: "nuclear"},
     width_rule="spectral",
     paper="arXiv 2605.07815",
+    options_of=OrScale,
+    decoupled_decay=False,
 )
 def orscale(
     model: nn.Module,
     lr: float,
     *,
-    form: str = "lm",
-    r_min: float = 0.1,
-    r_max: float = 5.0,
-    ratio_eps: float = 1e-6,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    orthogonalization: str = "newton_schulz",
-    ns_steps: int = 5,
-    ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-    ns_dtype: str = "auto",
-    weight_decay: float = 0.0,
     matrices: Matrices = "hidden",
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-8,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """Muon's direction scaled to each hidden matrix's norm, AdamW at the same learning rate on the rest.
 
@@ -154,17 +146,4 @@ def orscale(
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
     """
-    options = {
-        "form": form,
-        "r_min": r_min,
-        "r_max": r_max,
-        "ratio_eps": ratio_eps,
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "orthogonalization": orthogonalization,
-        "ns_steps": ns_steps,
-        "ns_coefficients": ns_coefficients,
-        "ns_dtype": ns_dtype,
-        "weight_decay": weight_decay,
-    }
     return beside_adamw(OrScale, model, lr, options, matrices=matrices, betas=betas, eps=eps)

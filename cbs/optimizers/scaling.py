@@ -13,7 +13,8 @@ size of a trial:
     Examples over which decoupled weight decay averages the updates, :math:`\tau = B / (\eta \lambda)` with learning
     rate :math:`\eta` (the AdamW timescale, Bergsma et al. 2025, arXiv 2505.13738, there as a fraction of the training
     examples). Replaces ``weight_decay`` by :math:`\lambda = B / (\eta \tau)`, with the trial's peak learning rate.
-    Where weight decay is not decoupled, as inside the ratio of LAMB, the product means something else.
+    Where weight decay is not decoupled, as inside the ratio of LAMB or in the gradient of SGD, the product means
+    something else, so it is refused there.
 """
 
 from __future__ import annotations
@@ -29,33 +30,55 @@ SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_
 """Options in examples and the option of an optimizer that each stands for."""
 
 
-def scaled_options(defaults: Mapping[str, Any], family: str) -> tuple[str, ...]:
-    """The options in examples that an optimizer with these options, of this family, understands."""
-    known = [name for name, target in SCALED_OPTIONS.items() if target in defaults and name not in defaults]
-    return tuple(name for name in known if not (name == "beta2_half_life" and family == "sign"))
+def scaled_options(options: Mapping[str, Any], family: str, decoupled_decay: bool | str) -> tuple[str, ...]:
+    """The options in examples that an optimizer understands.
+
+    Args:
+        options: its own with their values.
+        family: of the optimizer.
+        decoupled_decay: whether its weight decay is decoupled, or the option that says so.
+    """
+    decoupled = options[decoupled_decay] if isinstance(decoupled_decay, str) else decoupled_decay
+    meaningless = {
+        "beta2_half_life": family == "sign",
+        # With fixed_decay a step of pytorch_optimizer takes weight_decay away, whatever the learning rate.
+        "weight_decay_timescale": not decoupled or options.get("fixed_decay"),
+    }
+    known = [name for name, target in SCALED_OPTIONS.items() if target in options and name not in options]
+    return tuple(name for name in known if not meaningless[name])
 
 
-def resolve(choice: Choice, defaults: Mapping[str, Any], family: str, *, lr: float, batch_size: int) -> dict[str, Any]:
+def resolve(
+    choice: Choice,
+    defaults: Mapping[str, Any],
+    family: str,
+    decoupled_decay: bool | str = True,
+    *,
+    lr: float,
+    batch_size: int,
+) -> dict[str, Any]:
     """The options of ``choice`` with those in examples replaced by what they mean at ``batch_size``.
 
     Args:
         choice: an optimizer and its options.
         defaults: the optimizer's own options with their defaults.
         family: of the optimizer.
+        decoupled_decay: whether its weight decay is decoupled, or the option that says so.
         lr: peak learning rate.
         batch_size: examples per update.
 
     Raises:
-        ConfigError: if the optimizer lacks the option that is stood for, both are given, or a value is not above 0.
+        ConfigError: if an option means nothing for the optimizer, both are given, or a value is not above 0.
     """
     options = dict(choice.options)
     for name, target in SCALED_OPTIONS.items():
         if name not in options or name in defaults:
             continue
         examples = options.pop(name)
-        if name not in scaled_options(defaults, family):
-            missing = target if target not in defaults else "second moment"
-            raise ConfigError(f"optimizer {choice.name!r} has no {missing}, so {name} means nothing for it")
+        if name not in scaled_options({**defaults, **options}, family, decoupled_decay):
+            missing = {"betas": "second moment", "weight_decay": "decoupled weight decay"}[target]
+            lacking = missing if target in defaults else target
+            raise ConfigError(f"optimizer {choice.name!r} has no {lacking}, so {name} means nothing for it")
         if isinstance(examples, bool) or not isinstance(examples, int | float) or not 0.0 < examples < math.inf:
             raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")
         if target == "weight_decay":

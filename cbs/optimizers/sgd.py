@@ -15,6 +15,7 @@ from cbs.optimizers.base import optimizer, trainable
     geometry="l2",
     width_rule="sgd",
     paper="Sutskever et al. 2013, ICML",
+    decoupled_decay=False,
 )
 def sgd(
     model: nn.Module,

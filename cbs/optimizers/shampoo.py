@@ -17,6 +17,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     known_as=("shampoo", "splus", "kron"),
     width_rule="none",
     paper="Gupta et al. 2018, arXiv 1802.09568",
+    decoupled_decay=False,
 )
 def shampoo(
     model: nn.Module,

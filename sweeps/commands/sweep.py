@@ -19,8 +19,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--optim",
-            help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, or one of a library, see cbs optimizers "
-            "--libraries. Default: that of the recipe.",
+            help=f"Optimizer; repeat for several: {listed('cbs.optimizers')}, one of a library (see cbs "
+            "optimizers --libraries), or your own package.module:name. Default: that of the recipe.",
         ),
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",

@@ -17,7 +17,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.scaling import SCALED_OPTIONS, scaled_options
+from cbs.optimizers.scaling import SCALED_OPTIONS
 
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
 Batch = Any
@@ -251,7 +251,7 @@ def test_options_in_examples_follow_the_batch_size(name: str) -> None:
     defaults, lr = OPTIMIZERS[name].defaults, OPTIMIZERS[name].lr_grid[0]
     for option, target in SCALED_OPTIONS.items():
         choice = Choice(name=name, options={option: 1024})
-        if option not in scaled_options(defaults, OPTIMIZERS[name].family):
+        if option not in OPTIMIZERS[name].options_in_examples:
             with pytest.raises(ConfigError, match=f"{option} means nothing for it"):
                 build_optimizer(choice, quadratic().model, lr, 64)
             continue

@@ -19,7 +19,8 @@ from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.noise_scale.matching import matched
 from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer
-from cbs.optimizers.library import INSTALL, NOT_OPTIONS, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
+from cbs.optimizers.base import NOT_OPTIONS
+from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
 from cbs.optimizers.widths import POWERS
 from cbs.record import TrialStatus
 from cbs.target import Target
@@ -164,7 +165,8 @@ def test_the_nearest_names_of_the_libraries_are_suggested(name: str, near: str) 
         OPTIMIZERS[name]
     message = str(caught.value)
     assert f"did you mean {near}" in message
-    assert message.endswith(f"{OPTIMIZERS.names()[-1]}, every optimizer of torch.optim and pytorch_optimizer")
+    libraries = "every optimizer of torch.optim and pytorch_optimizer, and your own package.module:name"
+    assert message.endswith(f"{OPTIMIZERS.names()[-1]}, {libraries}")
     assert "\n" not in message
     assert name not in OPTIMIZERS
 

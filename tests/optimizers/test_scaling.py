@@ -78,3 +78,29 @@ def test_two_weight_decays_contradict_each_other() -> None:
 def test_an_optimizer_without_the_option() -> None:
     with pytest.raises(ConfigError, match="'sgd' has no betas, so beta2_half_life means nothing for it"):
         resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, "sgd", lr=1.0, batch_size=1)
+
+
+@pytest.mark.parametrize(("name", "family"), [("sgd", "sgd"), ("adam", "adam"), ("merit", "trust ratio")])
+def test_a_timescale_needs_decoupled_decay(name: str, family: str) -> None:
+    # In the gradient of Adam or inside a trust ratio lr * weight_decay is not the share of a weight that a step takes.
+    choice = Choice(name=name, options={"weight_decay_timescale": 100})
+    with pytest.raises(ConfigError, match=f"'{name}' has no decoupled weight decay"):
+        resolve(choice, DEFAULTS, family, False, lr=1.0, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "understood"),
+    [({}, False), ({"decoupled": True}, True), ({"decoupled": True, "fixed_decay": True}, False)],
+)
+def test_an_option_may_say_whether_decay_is_decoupled(options: dict[str, object], understood: bool) -> None:
+    choice = Choice(name="nadam", options={**options, "weight_decay_timescale": 100})
+    defaults = {**DEFAULTS, "decoupled": False, "fixed_decay": False}
+
+    def result() -> dict[str, object]:
+        return resolve(choice, defaults, "adam", "decoupled", lr=0.5, batch_size=50)
+
+    if understood:
+        assert result()["weight_decay"] == 1.0
+    else:
+        with pytest.raises(ConfigError, match="no decoupled weight decay"):
+            result()

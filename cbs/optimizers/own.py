@@ -1,0 +1,80 @@
+"""An optimizer of your own, named as ``package.module:name``, in the working folder or installed.
+
+The name is that of a class ``(params, lr, option=default, ...)``, or of a function ``(model, lr, *, option=default,
+...)`` that returns an optimizer. What a sweep needs besides it reads from attributes of these names, if there are any:
+``lr_grid``, ``family``, ``geometry``, ``width_rule``, ``paper`` and ``decoupled_decay``, see
+:class:`~cbs.optimizers.base.OptimizerSpec`; an entry that registers itself with
+:func:`~cbs.optimizers.base.optimizer` has said it all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from cbs.errors import ConfigError
+from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, plain_options, signature_options, trainable
+from cbs.optimizers.geometry import declare, geometry_of
+from cbs.registry import Imported
+
+POWERS = range(-3, 4)
+"""Where a class has a default learning rate, a sweep starts from it times 2 to these powers."""
+
+EUCLIDEAN = "l2"
+"""The geometry where nothing is said: the one that the simple noise scale is defined in."""
+
+_IMPORTED = Imported("optimizer")
+
+
+def own_optimizer(name: str) -> OptimizerSpec:
+    """The entry for ``package.module:name``.
+
+    Raises:
+        ConfigError: if there is no such module or name, or it is no optimizer.
+    """
+    entry = _IMPORTED.get(name)
+    specs = map(OPTIMIZERS.__getitem__, OPTIMIZERS)
+    registered = next((spec for spec in specs if entry is spec.build or spec.classes.get(entry)), None)
+    if registered is not None:
+        return replace(registered, name=name)
+    is_class = isinstance(entry, type)
+    if is_class and not issubclass(entry, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer {name!r} is no optimizer of torch: derive it from torch.optim.Optimizer")
+    parameters = inspect.signature(entry).parameters
+    if "lr" not in parameters:
+        takes = "(params, lr, ...)" if is_class else "(model, lr, ...)"
+        raise ConfigError(f"optimizer {name!r} takes no lr; its signature must be {takes}")
+
+    def said(attribute: str, otherwise: Any) -> Any:
+        return getattr(entry, attribute, otherwise)
+
+    geometry = said("geometry", None) or (geometry_of(entry) if is_class else None) or EUCLIDEAN
+
+    def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
+        built = entry(trainable(model) if is_class else model, lr=lr, **options)
+        if not isinstance(built, torch.optim.Optimizer):
+            raise ConfigError(f"optimizer {name!r} returns {type(built).__name__}, not an optimizer of torch")
+        return declare(built, geometry)
+
+    return OptimizerSpec(
+        name=name,
+        build=build,
+        defaults=plain_options(signature_options(entry)),
+        lr_grid=tuple(said("lr_grid", lr_grid_around(parameters["lr"].default))),
+        family=said("family", "own"),
+        geometry=geometry,
+        width_rule=said("width_rule", "adam"),
+        decoupled_decay=said("decoupled_decay", False),
+        paper=said("paper", name),
+        summary=(inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0],
+    )
+
+
+def lr_grid_around(middle: Any) -> tuple[float, ...]:
+    """Learning rates around a default; none where there is no such number."""
+    is_number = isinstance(middle, int | float) and not isinstance(middle, bool) and middle > 0
+    return tuple(middle * 2.0**power for power in POWERS) if is_number else ()
