@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from cbs.optimizers.precision import keep_precision
+from cbs.optimizers.contract import CheckedOptimizer
 
 
-class CompositeOptimizer(torch.optim.Optimizer):
+def _shared(name: str) -> Any:
+    """An attribute that the parts of a composite have from it, whatever it is set to."""
+
+    def get(self: CompositeOptimizer) -> Any:
+        return self.__dict__[name]
+
+    def set_(self: CompositeOptimizer, value: Any) -> None:
+        self.__dict__[name] = value
+        self.share()
+
+    return property(get, set_)
+
+
+class CompositeOptimizer(CheckedOptimizer):
     """Optimizers of different kinds over disjoint parameters, driven like a single one.
 
     ``param_groups`` holds the very dictionaries of the parts, in order, so a learning rate set here reaches the part it
     belongs to. ``state`` is one mapping that all parts share, and ``state_dict()`` has torch's usual flat format. From
     then on the parts belong to the composite: step, save and load them only through it.
+
+    Hooks for steps of any optimizer run once per step, for the composite. To schedulers that cycle momentum it has
+    ``momentum`` if every part has it or ``betas``; the first of the ``betas`` of a group follows a ``momentum`` that is
+    set there.
 
     Args:
         optimizers: the parts, at least one; no parameter may appear in two of them.
@@ -24,12 +42,20 @@ class CompositeOptimizer(torch.optim.Optimizer):
         ValueError: if there is no part, or a parameter appears twice.
     """
 
+    state = _shared("state")
+    param_groups = _shared("param_groups")
+
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in optimizers for group in part.param_groups], {})
         for part in optimizers:
             self.state.update(part.state)
         self.optimizers = list(optimizers)
-        self._share()
+        self.share()
+        known = [part.defaults for part in optimizers]
+        if all("betas" in defaults for defaults in known):
+            self.defaults = {"betas": known[0]["betas"]}
+        elif all("betas" in defaults or "momentum" in defaults for defaults in known):
+            self.defaults = {"momentum": next(defaults["momentum"] for defaults in known if "momentum" in defaults)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Evaluate ``closure`` once, if there is one, then step every part; returns what ``closure`` returns."""
@@ -37,9 +63,34 @@ class CompositeOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for part in self.optimizers:
-            part.step()
+        self.step_parts()
         return loss
+
+    def step_parts(self, **arguments: Any) -> None:
+        """Step every part with ``arguments``; its own hooks run, those for any optimizer do not."""
+        for part in self.optimizers:
+            for group in part.param_groups:
+                if "momentum" in group and "momentum" not in part.defaults:
+                    group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+            step = type(part).step
+            for pre_hook in part._optimizer_step_pre_hooks.values():
+                pre_hook(part, (), arguments)
+            # torch wraps step() of every class into what runs the hooks.
+            getattr(step, "__wrapped__", step)(part, **arguments)
+            for post_hook in part._optimizer_step_post_hooks.values():
+                post_hook(part, (), arguments)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Nothing: the parts have checked their groups."""
+
+    def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
+        """As the part has it that ``param`` belongs to."""
+        for part in self.optimizers:
+            if isinstance(part, CheckedOptimizer) and any(
+                param is member for group in part.param_groups for member in group["params"]
+            ):
+                return part.state_dtype(name, param)
+        return None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused once the composite is built: it could not know which part is meant.
@@ -51,22 +102,16 @@ class CompositeOptimizer(torch.optim.Optimizer):
             raise RuntimeError("a composite optimizer takes no new parameters; add them to a part before composing")
         super().add_param_group(param_group)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load ``state_dict`` into the parts; every part's state keeps the precision it was saved in."""
-        super().load_state_dict(state_dict)
-        keep_precision(self, state_dict)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "optimizers": self.optimizers}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Loading a state dict ends here too, with new group dictionaries and a new state mapping.
-        super().__setstate__(state)
-        self._share()
-
-    def _share(self) -> None:
-        start = 0
+    def complete(self) -> None:
+        """Have every part fill in what its groups lack."""
+        self.share()
         for part in self.optimizers:
+            part.__setstate__({"state": part.state, "param_groups": part.param_groups})
+
+    def share(self) -> None:
+        """Give the parts the state, and each its groups."""
+        start = 0
+        for part in vars(self).get("optimizers", ()):
             end = start + len(part.param_groups)
-            part.__setstate__({"state": self.state, "param_groups": self.param_groups[start:end]})
+            part.state, part.param_groups = self.state, self.param_groups[start:end]
             start = end

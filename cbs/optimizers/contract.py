@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 NEAR = 0.75
 """A key of a group that is this similar to an option is taken for that option misspelt; others are the owner's notes,
@@ -23,9 +24,13 @@ as ``name``, ``lr_scale`` and what schedulers write, ``initial_lr`` or ``max_mom
 class CheckedOptimizer(torch.optim.Optimizer):
     """An optimizer over real parameters whose options are checked and whose state loads as it was saved.
 
-    Subclasses call ``super().__init__(params, defaults)`` with all their options, extend :meth:`check`, and say with
-    :meth:`state_dtype` in which type they keep their state.
+    Subclasses call ``super().__init__(params, locals())`` first of all in a constructor whose arguments are their
+    options, extend :meth:`check`, and say with :meth:`state_dtype` in which type they keep their state. Copies and
+    pickles have what attributes without an underscore hold; hooks they lack, as those of torch's optimizers do.
     """
+
+    def __init__(self, params: ParamsT, options: Mapping[str, Any]) -> None:
+        super().__init__(params, {k: v for k, v in options.items() if k not in ("self", "params", "__class__")})
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain; ``group`` has them all.
@@ -40,15 +45,25 @@ class CheckedOptimizer(torch.optim.Optimizer):
             if name in group:
                 check_size(name, group[name])
 
-    def state_dtype(self, name: str, param: Tensor) -> torch.dtype:
-        """The type in which the floating point state called ``name`` is kept for ``param``."""
+    def check_parameter(self, param: Tensor) -> None:
+        """Refuse what cannot be optimized.
+
+        Raises:
+            ValueError: if it is complex.
+        """
+        if param.is_complex():
+            raise ValueError(f"{type(self).__name__} takes real parameters, got one of type {param.dtype}")
+
+    def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
+        """The type in which the floating point state called ``name`` is kept for ``param``; ``None`` for torch's rule.
+        """
         return torch.float32 if name == "step" else state_dtype(param)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own; see :meth:`torch.optim.Optimizer.add_param_group`.
 
         Raises:
-            ValueError: if an option is misspelt or outside its domain, or a parameter is complex.
+            ValueError: if an option is misspelt or outside its domain, or a parameter is refused.
         """
         for key in set(param_group) - set(self.defaults) - {"params", "param_names"}:
             near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
@@ -56,10 +71,12 @@ class CheckedOptimizer(torch.optim.Optimizer):
                 raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
         self.check({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        for param in self.param_groups[-1]["params"]:
-            if param.is_complex():
-                del self.param_groups[-1]
-                raise ValueError(f"{type(self).__name__} takes real parameters, got one of type {param.dtype}")
+        try:
+            for param in self.param_groups[-1]["params"]:
+                self.check_parameter(param)
+        except ValueError:
+            del self.param_groups[-1]
+            raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a copy of ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
@@ -72,12 +89,21 @@ class CheckedOptimizer(torch.optim.Optimizer):
             handle.remove()
         self._keep_precision(seen[-1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A scheduler leaves its own step() among the attributes.
+        return {k: v for k, v in vars(self).items() if not k.startswith("_") and not callable(v)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        options = dict(self.__dict__.get("defaults", state.get("defaults", {})))
+        defaults = dict(vars(self).get("defaults") or state["defaults"])
         super().__setstate__(state)
-        # A state dict of fewer options than there are now leaves the others as constructed.
+        # torch adds "differentiable", which is no option of ours.
+        self.defaults = defaults
+        self.complete()
+
+    def complete(self) -> None:
+        """Fill in what loaded groups lack: a state dict of fewer options than there are leaves the others as built."""
         for group in self.param_groups:
-            for name, value in options.items():
+            for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
     def _keep_precision(self, state_dict: dict[str, Any]) -> None:
@@ -88,7 +114,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             for name, saved in state_dict["state"].get(key, {}).items():
                 if isinstance(saved, Tensor) and saved.is_floating_point():
                     loaded, dtype = self.state[param][name], self.state_dtype(name, param)
-                    if loaded.dtype != dtype:
+                    if dtype is not None and loaded.dtype != dtype:
                         self.state[param][name] = saved.to(loaded.device, dtype, copy=True)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.muon import Muon
-from cbs.optimizers.routing import Matrices
-from cbs.optimizers.spectral.base import beside_adamw
+from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 _DIMENSIONS = {"col": (-2,), "row": (-1,), "col_row": (-2, -1), "row_col": (-1, -2)}
 """Along which dimensions the norms are taken, in order: a column's norm runs over the rows."""
@@ -28,9 +29,7 @@ class MuonPlus(Muon):
         lr: learning rate.
         norm_mode: ``"col"``, ``"row"``, ``"col_row"`` (columns, then rows) or ``"row_col"``.
         norm_eps: added to every norm.
-        ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, see
-            :func:`~cbs.optimizers.spectral.orthogonalization.orthogonalize`.
-        muon: the other options of :class:`~cbs.optimizers.muon.Muon`.
+        momentum: as all further options in :class:`~cbs.optimizers.muon.Muon`.
 
     Raises:
         ValueError: if a value is outside its domain, or a parameter is not a matrix.
@@ -43,13 +42,18 @@ class MuonPlus(Muon):
         *,
         norm_mode: str = "row_col",
         norm_eps: float = 1e-8,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        orthogonalization: str = "newton_schulz",
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
         ns_dtype: str = "auto",
-        **muon: Any,
+        lr_convention: str = "match_rms_adamw",
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, lr, norm_mode=norm_mode, norm_eps=norm_eps, ns_dtype=ns_dtype, **muon)
+        SpectralOptimizer.__init__(self, params, locals())
 
-    @classmethod
-    def check(cls, group: dict[str, Any]) -> None:
+    def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
         if group["norm_mode"] not in _DIMENSIONS:
@@ -70,7 +74,7 @@ def normalize(matrix: Tensor, mode: str, eps: float) -> Tensor:
     return matrix
 
 
-@optimizer(
+muon_plus = optimizer(
     "muon_plus",
     lr_grid=(4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
@@ -78,22 +82,4 @@ def normalize(matrix: Tensor, mode: str, eps: float) -> Tensor:
     width_rule="spectral",
     paper="arXiv 2602.21545",
     options_of=MuonPlus,
-)
-def muon_plus(
-    model: nn.Module,
-    lr: float,
-    *,
-    matrices: Matrices = "hidden",
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-8,
-    **options: Any,
-) -> torch.optim.Optimizer:
-    """Muon with normalised rows and columns on hidden matrices, AdamW at the same learning rate on the rest.
-
-    See :class:`MuonPlus` for the options up to ``weight_decay``, which is decoupled in both parts, and
-    :func:`~cbs.optimizers.routing.route` for ``matrices``. ``betas`` and ``eps`` belong to AdamW.
-
-    Raises:
-        ValueError: if an option is outside its domain, or the model has no trainable parameter.
-    """
-    return beside_adamw(MuonPlus, model, lr, options, matrices=matrices, betas=betas, eps=eps)
+)(beside_adamw(MuonPlus, "Muon with normalised rows and columns on hidden matrices, AdamW on the rest."))

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any, Literal
+from weakref import WeakSet
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from cbs.optimizers.layout import Layout
+
+Kind = Literal["hidden", "experts", "kernel", "embedding", "output layer", "not a matrix"]
 
 OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifier", "fc", "logits", "unembed"})
-"""Names under which models keep their output layer."""
+"""Names under which models keep their output layer, a module whose last matrix it is."""
+
+OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
+"""Names of output layers that are more than that elsewhere: these count for a single linear layer."""
+
+TAKEN: dict[str, tuple[Kind, ...]] = {
+    "hidden": ("hidden", "experts"),
+    "kernels": ("hidden", "experts", "kernel"),
+    "all": ("hidden", "experts", "embedding", "output layer"),
+}
+"""What the matrix part takes, by the value of ``matrices``."""
 
 Matrices = str | Sequence[str]
-"""``"hidden"``, ``"all"``, or patterns over parameter names; see :func:`route`."""
+"""A key of :data:`TAKEN`, or patterns over parameter names; see :func:`route`."""
+
+_EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)pos(ition)?s?_")
+_NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
+"""Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
+
+_warned: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +48,19 @@ class Route:
     Attributes:
         name: its name in the model; of a shared parameter the first.
         parameter: the parameter.
+        kind: what the rule says it is: ``"hidden"``, ``"experts"``, ``"kernel"``, ``"embedding"``, ``"output layer"``
+            or ``"not a matrix"``.
+        layout: how it is read as matrices, if it is one; see :mod:`cbs.optimizers.layout`.
+        guessed: whether that was told by a name or a shape; by the type of the module or the model itself otherwise.
         is_matrix: whether the matrix part takes it.
-        reason: what the rule says of it, ``"hidden"``, ``"embedding"``, ``"output layer"`` or ``"not a matrix"``; or
-            ``"by override"`` where it goes elsewhere.
+        reason: the kind, or ``"by override"`` where it does not go where the rule sends it.
     """
 
     name: str
     parameter: nn.Parameter
+    kind: Kind
+    layout: Layout
+    guessed: bool
     is_matrix: bool
     reason: str
 
@@ -50,6 +81,15 @@ class Routing:
         return [route.parameter for route in self.routes if route.is_matrix]
 
     @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameters of the matrix part as groups for an optimizer, one for each ``layout``."""
+        members: dict[Layout, list[nn.Parameter]] = {}
+        for route in self.routes:
+            if route.is_matrix:
+                members.setdefault(route.layout, []).append(route.parameter)
+        return [{"params": params, "layout": layout} for layout, params in members.items()]
+
+    @property
     def rest(self) -> list[nn.Parameter]:
         """All others."""
         return [route.parameter for route in self.routes if not route.is_matrix]
@@ -58,47 +98,59 @@ class Routing:
 def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     """Divide the trainable parameters of ``model`` into a matrix part and the rest.
 
-    By the rule, ``"hidden"``, a parameter belongs to the matrix part if it has two dimensions and is neither
+    The rule first asks the type of the module that holds a parameter: weights of linear layers (of transformers'
+    ``Conv1D`` too, which are ``[in, out]``), of attention and of recurrent layers are *hidden* matrices, those of
+    ``nn.Embedding`` *embeddings*, also where they are tied to an output layer, those of convolutions *kernels* unless
+    each channel has its own. Experts that say whether they are transposed, as those of transformers do, are *experts*:
+    a stack of matrices. What a model returns as ``get_output_embeddings()`` is an *output layer*.
 
-    - an embedding: the weight of an ``nn.Embedding`` or ``nn.EmbeddingBag``, which covers an output layer tied to it,
-      or a parameter whose name contains ``embed`` or ends in ``_emb``; nor
-    - the output layer: the last two-dimensional parameter of a module called one of :data:`OUTPUT_NAMES`. Inside a
-      numbered stack of layers, as in ``blocks.3.attention.output``, such a name means a hidden layer.
+    The rest is guessed by name and shape, and a warning says so once for each model:
 
-    Convolution kernels, biases and normalisation weights do not have two dimensions. In a model whose output layer has
-    another name, such as a bare ``nn.Sequential``, that layer counts as hidden.
+    - A linear layer is the output layer if it has as many outputs as the largest embedding has rows and is the last or
+      in no numbered stack of layers; if it is the last matrix of a module called one of :data:`OUTPUT_NAMES`; or if it
+      is called one of :data:`OUTPUT_LINEARS`. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
+      means a hidden layer. With ``embed`` in its name it is an embedding.
+    - A parameter of a module of another type is by its name an embedding or, like ``A_log`` and biases, no matrix. Else
+      it is a hidden matrix ``[out, in]`` with two dimensions, experts ``[experts, out, in]`` with three.
+
+    In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden.
 
     Args:
         model: the model.
-        matrices: ``"hidden"`` for the rule, ``"all"`` for every parameter with two dimensions, or a list of patterns.
+        matrices: ``"hidden"`` for hidden matrices and experts, ``"kernels"`` for kernels besides, which are matrices
+            ``[out, rest]``, ``"all"`` for embeddings and output layers besides, or a list of patterns.
             A pattern is a parameter's name in which ``*``, ``?`` and ``[...]`` are wildcards, and ``*`` also stands for
-            dots. Each adds the matrices it matches, and one that begins with ``!`` takes them away again, in order. A
-            list that begins by taking away begins from the rule.
+            dots. Each adds the matrices it matches, and one that begins with ``!`` takes them away again, in order. The
+            list may begin with one of the three words, and one that begins by taking away begins with ``"hidden"``.
 
     Raises:
         ValueError: if ``matrices`` is none of these, a pattern changes nothing, or a pattern that adds matches a
-            parameter that does not have two dimensions.
+            parameter that is not a matrix.
     """
+    if not isinstance(matrices, str) and (not matrices or not all(isinstance(pattern, str) for pattern in matrices)):
+        raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {list(matrices)}")
+    if isinstance(matrices, str) and matrices not in TAKEN:
+        raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {matrices!r}")
     rule = _rule(model)
-    hidden = {key for key, reason in rule.items() if reason == "hidden"}
-    if not isinstance(matrices, str):
-        taken = _matched(model, matrices, hidden)
-    elif matrices in ("hidden", "all"):
-        taken = hidden if matrices == "hidden" else {key for key, reason in rule.items() if reason != "not a matrix"}
-    else:
-        raise ValueError(f'matrices must be "hidden", "all" or a list of patterns, got {matrices!r}')
-    return Routing(
-        routes=tuple(
-            Route(
-                name=name,
-                parameter=param,
-                is_matrix=id(param) in taken,
-                reason=rule[id(param)] if (id(param) in taken) == (id(param) in hidden) else "by override",
+    taken = _matched(model, [matrices] if isinstance(matrices, str) else matrices, rule)
+    routes = []
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            (kind, layout, guessed), is_matrix = rule[id(param)], id(param) in taken
+            routes.append(
+                Route(
+                    name=name,
+                    parameter=param,
+                    kind=kind,
+                    layout=layout,
+                    guessed=guessed,
+                    is_matrix=is_matrix,
+                    reason=kind if is_matrix == (kind in TAKEN["hidden"]) else "by override",
+                )
             )
-            for name, param in model.named_parameters()
-            if param.requires_grad
-        )
-    )
+    if isinstance(matrices, str):
+        _warn(model, routes)
+    return Routing(routes=tuple(routes))
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -106,33 +158,115 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return route(model).matrices
 
 
-def _rule(model: nn.Module) -> dict[int, str]:
-    """Why each trainable parameter, by its id, goes where it goes."""
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
-    outputs: set[int] = set()
+Told = tuple[Kind, Layout, bool]
+"""Kind and layout of a parameter, and whether they are guessed."""
+
+
+def _rule(model: nn.Module) -> dict[int, Told]:
+    """What every parameter is, by its id; the first module that holds it decides."""
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    outputs = _outputs(model, max((len(table) for table in tables), default=0))
+    rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
+    for path, module in model.named_modules():
+        for name, param in module.named_parameters(path, recurse=False):
+            if id(param) not in rule:
+                kind, layout, guessed = _told(module, name, param)
+                if kind == "hidden" and id(param) in outputs:
+                    kind, guessed = "output layer", outputs[id(param)]
+                rule[id(param)] = kind, layout, guessed
+    return rule
+
+
+def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
+    """What a parameter of ``module`` is, the output layer apart."""
+    if param.ndim < 2:
+        return "not a matrix", "out_in", False
+    if isinstance(module, nn.Linear) or _is_conv1d(module, param):
+        layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
+        return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
+    if isinstance(module, _ConvNd):
+        if module.groups > 1 and module.groups == module.in_channels:
+            return "not a matrix", "out_in", False
+        return "kernel", ("in_out" if isinstance(module, _ConvTransposeNd) else "out_in"), False
+    if type(module).__module__.startswith("torch.nn.modules"):
+        plain = param.ndim == 2 and "Norm" not in type(module).__name__
+        return ("hidden" if plain else "not a matrix"), "out_in", False
+    if param.ndim > 3 or (param.ndim == 3 and min(param.shape) == 1):
+        return "not a matrix", "out_in", False
+    if _EMBEDDING.search(name):
+        return ("embedding" if param.ndim == 2 else "not a matrix"), "out_in", True
+    if min(param.shape) == 1 or _NO_MATRIX.search(name):
+        return "not a matrix", "out_in", True
+    if param.ndim == 2:
+        return "hidden", "out_in", True
+    transposed = getattr(module, "is_transposed", None)
+    return "experts", ("experts_in_out" if transposed else "experts_out_in"), transposed is None
+
+
+def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
+    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is no dependency."""
+    return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
+
+
+def _outputs(model: nn.Module, vocabulary: int) -> dict[int, bool]:
+    """Ids of the matrices of output layers, and whether they are guessed."""
+    found: dict[int, bool] = {}
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     for name, module in model.named_modules():
         *path, last = name.split(".")
-        if last in OUTPUT_NAMES and not any(part.isdigit() for part in path):
-            outputs.update([id(param) for param in module.parameters() if param.ndim == 2][-1:])
+        if any(part.isdigit() for part in path):
+            continue
+        if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
+            found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
+    for place, (name, module) in enumerate(linears, 1):
+        numbered = any(part.isdigit() for part in name.split("."))
+        if module.out_features == vocabulary and (place == len(linears) or not numbered):
+            found[id(module.weight)] = True
+    for module in model.modules():
+        found.update({id(layer.weight): False for layer in _declared(module)})
+    return found
 
-    def reason(name: str, param: nn.Parameter) -> str:
-        if param.ndim != 2:
-            return "not a matrix"
-        if id(param) in embeddings or "embed" in name or name.endswith("_emb"):
-            return "embedding"
-        return "output layer" if id(param) in outputs else "hidden"
 
-    return {id(param): reason(name, param) for name, param in model.named_parameters() if param.requires_grad}
+def _declared(module: nn.Module) -> Iterator[Any]:
+    """The output layer that a model of transformers names itself."""
+    get = getattr(module, "get_output_embeddings", None)
+    if callable(get):
+        try:
+            layer = get()
+        except NotImplementedError:
+            return
+        if isinstance(layer, nn.Module) and hasattr(layer, "weight"):
+            yield layer
 
 
-def _matched(model: nn.Module, patterns: Sequence[str], hidden: set[int]) -> set[int]:
+def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
+    """Say once what was guessed of a model, layers of a stack together, and how to say otherwise."""
+    alike: dict[str, list[Route]] = {}
+    for route in routes:
+        if route.guessed:
+            name = ".".join("*" if part.isdigit() else part for part in route.name.split("."))
+            alike.setdefault(name, []).append(route)
+    if not alike or model in _warned:
+        return
+    _warned.add(model)
+    guesses = {name if len(members) > 1 else members[0].name: members[0] for name, members in alike.items()}
+    shown = [f"{name} ({first.kind})" for name, first in guesses.items()]
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    name, first = next(iter(guesses.items()))
+    warnings.warn(
+        f"{type(model).__name__}: guessed by name or shape: {', '.join(shown[:4])}{more}; if wrong, say so: "
+        f'matrices=["hidden", "{"!" if first.is_matrix else ""}{name}"]',
+        stacklevel=3,
+    )
+
+
+def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, Told]) -> set[int]:
     """Ids of the parameters that ``patterns`` leave in the matrix part."""
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise ValueError(f'matrices must be "hidden", "all" or a list of patterns, got {list(patterns)}')
     named = [(name, param) for name, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
-    matrices = [name for name, param in named if param.ndim == 2]
-    taken = set(hidden) if patterns[0].startswith("!") else set()
-    for pattern in patterns:
+    matrices = [name for name, param in named if _can_be_matrix(param, rule)]
+    start = "hidden" if patterns[0].startswith("!") else patterns[0]
+    taken = {key for key, (kind, _, _) in rule.items() if kind in TAKEN.get(start, ())}
+    for pattern in patterns[patterns[0] in TAKEN :]:
         found = [(name, param) for name, param in named if fnmatchcase(name, pattern.removeprefix("!"))]
         keys = {id(param) for _, param in found}
         if pattern.startswith("!"):
@@ -140,13 +274,21 @@ def _matched(model: nn.Module, patterns: Sequence[str], hidden: set[int]) -> set
                 raise _refusal(pattern, "takes nothing away", [name for name, param in named if id(param) in taken])
             taken -= keys
             continue
-        flat = next((name for name, param in found if param.ndim != 2), None)
+        flat = next((name for name, param in found if not _can_be_matrix(param, rule)), None)
         if flat is not None:
             raise _refusal(pattern, f"matches {flat!r}, which is not a matrix", matrices)
         if not found:
             raise _refusal(pattern, "matches no trainable parameter", matrices)
         taken |= keys
     return taken
+
+
+def _can_be_matrix(param: nn.Parameter, rule: dict[int, Told]) -> bool:
+    return param.ndim == 2 or rule[id(param)][0] in ("experts", "kernel")
+
+
+def _choices() -> str:
+    return ", ".join(f'"{name}"' for name in TAKEN)
 
 
 def _refusal(pattern: str, problem: str, names: Sequence[str]) -> ValueError:

@@ -1,7 +1,8 @@
 r"""Learning rates that transfer across widths: muP, the maximal update parametrization.
 
-A model says of each parameter what :class:`Width` it has; :func:`scale_for_width` multiplies the learning rate of each
-by the factor that the optimizer's rule gives it. With r = width / base width:
+A model says of each parameter what :class:`Width` it has, or :func:`widths_against` reads it from the shapes of the
+model and of its base model; :func:`scale_for_width` multiplies the learning rate of each by the factor that the
+optimizer's rule gives it. With r = width / base width:
 
 ============================  ========  ==============  =======  =====  ==========  ======
 kind of parameter             init std  multiplier      "adam"   "sgd"  "spectral"  "none"
@@ -11,6 +12,8 @@ biases
 hidden: both sides grow       fan_in    1               1/r      1      1/sqrt(r)   1
                               ^(-1/2)
 output: the head              const     1/r             1        r      1           1
+narrow: only the input side   fan_in    1               1/r      1/r    1/r         1
+grows, as in routers          ^(-1/2)
 attention logits              --        sqrt(h0) / h    --       --     --          --
 ============================  ========  ==============  =======  =====  ==========  ======
 
@@ -34,6 +37,9 @@ Derivation, for activations with entries of size 1 whose changes in a step are t
   of a matrix may move by sqrt(fan_out/fan_in) (Yang, Simon & Bernstein 2023, arXiv 2310.17813); those of Muon's update
   grow like sqrt(r), and so do those of an update relative to the weights as far as its entries are aligned: factor
   1/sqrt(r). The other parameters are as in "adam".
+- Narrow matrices pass on a sum over the width to something that does not grow, behind which gradients are of order 1:
+  Adam's entries may move by 1/fan_in, as may those of SGD, whose gradients are of order 1 here (Table 3 of Yang et al.
+  for heads without a multiplier), and Muon's few singular values, which grow like sqrt(r), by 1/sqrt(fan_in).
 - "none": the learning rate is left alone, for updates that already have that spectral size, as Scion's.
 
 Essential AI (arXiv 2505.02222) writes W = a w with w of variance b and learning rate c: (sqrt(n), 1/n, 1/sqrt(n)) for
@@ -42,7 +48,7 @@ not see the scale of a gradient, so (a, b, c) and (a t, b/t^2, c/t) train alike 
 t = 1/sqrt(n) input and output become (1, 1, 1) and (1/n, 1, 1): the "adam" column, whether the head is tied or not.
 
 Weight decay keeps its value. Where an optimizer multiplies it by the learning rate, as AdamW does, the decay of a
-hidden matrix per step shrinks with its factor.
+hidden matrix per step shrinks with its factor. What a spectral method leaves to AdamW follows "adam".
 """
 
 from __future__ import annotations
@@ -55,16 +61,21 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
+from cbs.optimizers.layout import fans
+from cbs.optimizers.routing import Route, route
 
-Kind = Literal["input", "hidden", "output"]
+Kind = Literal["input", "hidden", "output", "narrow"]
 
 POWERS: dict[str, dict[Kind, float]] = {
-    "adam": {"input": 0.0, "hidden": -1.0, "output": 0.0},
-    "sgd": {"input": 1.0, "hidden": 0.0, "output": 1.0},
-    "spectral": {"input": 0.0, "hidden": -0.5, "output": 0.0},
-    "none": {"input": 0.0, "hidden": 0.0, "output": 0.0},
+    "adam": {"input": 0.0, "hidden": -1.0, "output": 0.0, "narrow": -1.0},
+    "sgd": {"input": 1.0, "hidden": 0.0, "output": 1.0, "narrow": -1.0},
+    "spectral": {"input": 0.0, "hidden": -0.5, "output": 0.0, "narrow": -1.0},
+    "none": {"input": 0.0, "hidden": 0.0, "output": 0.0, "narrow": 0.0},
 }
 """Power of the width ratio by which a rule multiplies the learning rate, for each kind of parameter."""
+
+ALIKE = 1.1
+"""Sides of a matrix that grow by the same up to this factor, as where one is rounded to a multiple of 64, are alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +84,8 @@ class Width:
 
     Attributes:
         kind: ``"input"`` if one of its sides grows (embeddings, gains, biases), ``"hidden"`` if two do, ``"output"``
-            for a head that the model multiplies by 1/ratio. A head tied to an embedding may be called either.
+            for a head that the model multiplies by 1/ratio, ``"narrow"`` for another matrix of which only the input
+            side grows. A head tied to an embedding may be called either of input and output.
         ratio: width over base width, positive.
 
     Raises:
@@ -85,7 +97,7 @@ class Width:
 
     def __post_init__(self) -> None:
         if self.kind not in POWERS["none"]:
-            raise ConfigError(f"kind of a width must be input, hidden or output, got {self.kind!r}")
+            raise ConfigError(f"kind of a width must be input, hidden, output or narrow, got {self.kind!r}")
         if not 0.0 < self.ratio < float("inf"):
             raise ConfigError(f"ratio of a width must be finite and above 0, got {self.ratio}")
 
@@ -103,31 +115,60 @@ class HasWidths(Protocol):
         ...
 
 
-def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: str) -> None:
+def widths_against(model: nn.Module, base: nn.Module) -> dict[str, Width]:
+    """How every trainable parameter of ``model`` grows, from the shapes of ``base``, the same model at the base width.
+
+    Which side of a matrix is its input is what :func:`~cbs.optimizers.routing.route` finds: ``Conv1D`` and experts have
+    theirs in other places than ``nn.Linear``. An output layer counts as ``"output"``, so the model must multiply its
+    logits by 1/ratio.
+
+    Raises:
+        ConfigError: if ``base`` lacks a parameter, or one grows in a way that the table above does not hold: in the
+            number of rows of an embedding or a head, in the size of a kernel, or in two sides at two rates.
+    """
+    shapes = {name: tuple(param.shape) for name, param in base.named_parameters()}
+    found = {}
+    for entry in route(model).routes:
+        shape = tuple(entry.parameter.shape)
+        before = shapes.get(entry.name, ())
+        if shape != before:
+            if len(shape) != len(before):
+                raise ConfigError(f"the base model has no parameter {entry.name!r} of {len(shape)} dimensions")
+            found[entry.name] = _width(entry, shape, before)
+    return found
+
+
+def scale_for_width(
+    optimizer: torch.optim.Optimizer, model: nn.Module, rule: str, widths: Mapping[str, Width] | None = None
+) -> None:
     """Multiply the learning rate of each parameter by the factor of its width, in place.
 
     A parameter group whose parameters have different factors is split; the parts keep the group's options and the order
-    of its parameters. Groups are left as they are where the model has no ``widths()`` or every factor is 1. To be
-    called after construction, before the first step and before a scheduler reads the learning rates.
+    of its parameters. Groups are left as they are where there are no widths or every factor is 1. To be called after
+    construction, before the first step and before a scheduler reads the learning rates.
 
     Args:
         optimizer: over parameters of ``model``; composites and wrappers included.
         model: the model.
         rule: a key of :data:`POWERS`.
+        widths: by parameter name; ``None`` for ``model.widths()``, if it has the method.
 
     Raises:
-        ConfigError: if there is no such rule, or the model names a parameter that it does not have.
+        ConfigError: if there is no such rule, or the widths name a parameter that the model does not have.
     """
     if rule not in POWERS:
         raise ConfigError(f"unknown width rule {rule!r}: known rules are {', '.join(POWERS)}")
-    if not isinstance(model, HasWidths):
-        return
+    if widths is None:
+        widths = model.widths() if isinstance(model, HasWidths) else {}
     params = dict(model.named_parameters())
-    factors = {}
-    for name, width in model.widths().items():
+    for name in widths:
         if name not in params:
             raise ConfigError(f"widths() of {type(model).__name__} names {name!r}, which is no parameter of it")
-        factors[id(params[name])] = width.factor(rule)
+    factors = {id(params[name]): width.factor(rule) for name, width in widths.items()}
+    if rule == "spectral":
+        beside = [part for part in _holders(optimizer) if part is not optimizer and isinstance(part, torch.optim.AdamW)]
+        held = {id(param) for part in beside for group in part.param_groups for param in group["params"]}
+        factors |= {key: width.factor("adam") for name, width in widths.items() if (key := id(params[name])) in held}
     if all(factor == 1.0 for factor in factors.values()):
         return
     parts: dict[int, list[dict[str, Any]]] = {}
@@ -142,6 +183,31 @@ def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: st
                 parts[id(group)] = _split(group, factors)
         groups[:] = [part for group in groups for part in parts[id(group)]]
         done.append(groups)
+
+
+def _width(entry: Route, shape: tuple[int, ...], before: tuple[int, ...]) -> Width:
+    """The width of one parameter that has another shape in the base model."""
+    changed = [place for place, (now, then) in enumerate(zip(shape, before, strict=True)) if now != then]
+    first = 1 if entry.kind == "experts" else 0
+    rows = entry.kind == "output layer" or (entry.kind == "embedding" and not entry.guessed)
+    if len(changed) == 1 and entry.kind == "not a matrix":
+        return Width(kind="input", ratio=shape[changed[0]] / before[changed[0]])
+    if entry.kind == "not a matrix" or not {*changed} <= {first, first + 1} or (rows and changed != [1]):
+        raise ConfigError(f"{entry.name!r} ({entry.kind}) is {shape}, in the base model {before}: not a width")
+    fan_out, fan_in = (
+        now / then for now, then in zip(fans(shape, entry.layout), fans(before, entry.layout), strict=True)
+    )
+    if len(changed) == 2:
+        if not 1 / ALIKE < fan_out / fan_in < ALIKE:
+            raise ConfigError(
+                f"{entry.name!r} grows from {before} to {shape}, {fan_out:g} and {fan_in:g} times: not alike"
+            )
+        return Width(kind="hidden", ratio=fan_in)
+    if entry.kind == "output layer":
+        return Width(kind="output", ratio=fan_in)
+    if entry.kind != "embedding" and fan_in != 1:
+        return Width(kind="narrow", ratio=fan_in)
+    return Width(kind="input", ratio=fan_out * fan_in)
 
 
 def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:

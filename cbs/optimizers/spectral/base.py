@@ -8,8 +8,7 @@ norm ball. Polar factors do not depend on scale, so an average serves where pape
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,35 +17,23 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.precision import keep_precision, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, check_size, state_dtype
+from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
-from cbs.optimizers.spectral.orthogonalization import check_orthogonalization, orthogonalize
+from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
 
 
-class MomentumOptimizer(torch.optim.Optimizer):
+class MomentumOptimizer(CheckedOptimizer):
     """Averages gradients and leaves the step to a subclass.
 
     The average is kept in float32 for parameters of a lower precision and in the parameter's own type otherwise.
-    Parameters without a gradient are skipped.
-
-    Args:
-        params: parameters, or groups of them as torch.optim takes them; every option can be set for a group.
-        lr: learning rate, at least 0.
-        options: all other options, with their values; among them ``momentum`` in [0, 1) and ``nesterov``.
-
-    Raises:
-        ValueError: if a value is outside its domain.
+    Parameters without a gradient are skipped. Among the options are ``lr``, ``momentum`` in [0, 1) and, if there is
+    Nesterov's look-ahead, ``nesterov``.
     """
 
-    def __init__(self, params: ParamsT, lr: float, **options: Any) -> None:
-        super().__init__(params, {"lr": lr, **options})
-
-    @classmethod
-    def check(cls, group: dict[str, Any]) -> None:
+    def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``; a subclass checks its own besides."""
-        for name in ("lr", "weight_decay"):
-            if not 0.0 <= group.get(name, 0.0) < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, got {group[name]}")
+        super().check(group)
         if not 0.0 <= group["momentum"] < 1.0:
             raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
 
@@ -73,26 +60,11 @@ class MomentumOptimizer(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None and param.numel() > 0]
-            if params:
-                self.update(params, self._momenta(params, group), group)
+            # Many small ones cost least together, each large one alone, while it is in the cache.
+            small = [param for param in params if param.numel() <= SMALL]
+            for members in ([small] if small else []) + [[param] for param in params if param.numel() > SMALL]:
+                self.update(members, self._momenta(members, group), group)
         return loss
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own; see :meth:`torch.optim.Optimizer.add_param_group`."""
-        self.check({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a copy of ``state_dict``; the averages keep their precision."""
-        super().load_state_dict(state_dict)
-        keep_precision(self, state_dict)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # A state dict of torch.optim.Muon, or of fewer options than there are now, leaves the others as constructed.
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
 
     def _momenta(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         gradients, averages = [], []
@@ -108,41 +80,42 @@ class MomentumOptimizer(torch.optim.Optimizer):
             averages.append(state["momentum_buffer"])
             gradients.append(param.grad.to(state_dtype(param)))
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        return list(torch._foreach_lerp(gradients, averages, group["momentum"])) if group["nesterov"] else averages
+        return list(torch._foreach_lerp(gradients, averages, group["momentum"])) if group.get("nesterov") else averages
 
 
 class SpectralOptimizer(MomentumOptimizer):
     """Averages the gradients of matrices and orthogonalises the averages.
 
-    See :mod:`cbs.optimizers.spectral.orthogonalization`.
-
-    Args:
-        params: two-dimensional parameters, or groups of them.
-        lr: learning rate, at least 0.
-        options: all other options; besides those of :class:`MomentumOptimizer` also ``orthogonalization``,
-            ``ns_steps``, ``ns_coefficients`` and ``ns_dtype``.
-
-    Raises:
-        ValueError: if a value is outside its domain, or a parameter does not have two dimensions.
+    See :mod:`cbs.optimizers.spectral.orthogonalization`. Among the options are ``orthogonalization``, ``ns_steps``,
+    ``ns_coefficients`` and ``ns_dtype`` besides those of :class:`MomentumOptimizer`. A group may say its ``layout``, how
+    its parameters are to be read as matrices, see :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``,
+    kernels of convolutions as ``[out, in * places]``.
     """
 
-    @classmethod
-    def check(cls, group: dict[str, Any]) -> None:
+    def __init__(self, params: ParamsT, options: Mapping[str, Any]) -> None:
+        super().__init__(params, {**options, "layout": "out_in"})
+
+    def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
         check_orthogonalization(group)
+        if group["layout"] not in LAYOUTS:
+            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {group['layout']!r}")
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add matrices with options of their own; see :meth:`torch.optim.Optimizer.add_param_group`."""
-        super().add_param_group(param_group)
-        for param in self.param_groups[-1]["params"]:
-            if param.ndim != 2:
-                raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")
+    def check_parameter(self, param: Tensor) -> None:
+        """Refuse what is no matrix with a ``ValueError``."""
+        super().check_parameter(param)
+        if param.ndim < 2:
+            raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")
 
     def polar_factors(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The polar factor of each matrix, as the group's options approximate it."""
+        """The polar factor of each momentum read as matrices, ``[m, n]`` or ``[experts, m, n]``, as the group's options
+        approximate it."""
+        if group["ns_dtype"] == "auto":
+            # Said in the group, and so in checkpoints: a run ends in the precision in which it began.
+            group["ns_dtype"] = fast_dtype(group["params"])
         return orthogonalize(
-            momenta,
+            [as_matrices(momentum, group["layout"]) for momentum in momenta],
             method=group["orthogonalization"],
             steps=group["ns_steps"],
             coefficients=group["ns_coefficients"],
@@ -150,36 +123,43 @@ class SpectralOptimizer(MomentumOptimizer):
         )
 
 
-def beside_adamw(
-    kind: type[SpectralOptimizer],
-    model: nn.Module,
-    lr: float,
-    options: dict[str, Any],
-    *,
-    matrices: Matrices,
-    betas: tuple[float, float],
-    eps: float,
-) -> CompositeOptimizer:
-    """``kind`` on the matrices of ``model`` that :func:`~cbs.optimizers.routing.route` names, AdamW on the rest.
+def beside_adamw(kind: type[SpectralOptimizer], summary: str) -> Callable[..., CompositeOptimizer]:
+    """What builds ``kind`` on the matrices of a model and AdamW on the rest, for the registry.
+
+    Its options are those of ``kind``, of which ``weight_decay`` is AdamW's too, and
+
+    - ``matrices``: which parameters are matrices, see :func:`~cbs.optimizers.routing.route`; a model without any is
+      trained by AdamW alone;
+    - ``betas`` and ``eps``: AdamW's;
+    - ``adam_lr_ratio``: AdamW's learning rate over that of ``kind``.
+
+    It raises ``ValueError`` if an option is outside its domain, or the model has no trainable parameter.
 
     Args:
-        kind: the optimizer of the matrices; a model without any is trained by AdamW alone.
-        model: the model.
-        lr: learning rate of both parts.
-        options: options of ``kind``; its ``weight_decay`` is also AdamW's.
-        matrices: see :func:`~cbs.optimizers.routing.route`.
-        betas: AdamW's.
-        eps: AdamW's.
-
-    Raises:
-        ValueError: if an option is outside its domain, or the model has no trainable parameter.
+        kind: the optimizer of the matrices, built as ``kind(groups, lr, **options)``.
+        summary: one line.
     """
-    kind.check({"lr": lr, **options})
-    routing = route(model, matrices)
-    parts: list[torch.optim.Optimizer] = []
-    if routing.matrices:
-        parts.append(kind(routing.matrices, lr, **options))
-    if routing.rest:
-        fused, decay = has_fused_kernel(routing.rest), options["weight_decay"]
-        parts.append(torch.optim.AdamW(routing.rest, lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=fused))
-    return CompositeOptimizer(parts)
+
+    def build(
+        model: nn.Module,
+        lr: float,
+        *,
+        matrices: Matrices = "hidden",
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        adam_lr_ratio: float = 1.0,
+        **options: Any,
+    ) -> CompositeOptimizer:
+        check_size("adam_lr_ratio", adam_lr_ratio)
+        routing = route(model, matrices)
+        # Over nothing it still checks the options.
+        spectral = kind(routing.groups or [{"params": []}], lr, **options)  # type: ignore[arg-type]
+        parts: list[torch.optim.Optimizer] = [spectral] if routing.groups else []
+        if routing.rest:
+            own = {"betas": betas, "eps": eps, "weight_decay": options["weight_decay"]}
+            fused = has_fused_kernel(routing.rest)
+            parts.append(torch.optim.AdamW(routing.rest, lr=lr * adam_lr_ratio, fused=fused, **own))
+        return CompositeOptimizer(parts)
+
+    build.__doc__ = summary
+    return build

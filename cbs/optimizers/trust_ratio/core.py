@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.precision import state_dtype
+from cbs.optimizers.contract import state_dtype
 from cbs.optimizers.trust_ratio.blocks import Bucket, Tile, extent_on, flat, stacks_of, tiles_of, unflatten
 from cbs.optimizers.trust_ratio.norms import NORMS
 from cbs.optimizers.trust_ratio.sharded import check_layout, layout_of, like_param, local, merge_over_shards, pieces_of
