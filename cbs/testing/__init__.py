@@ -1,7 +1,7 @@
 """The conformance suite: what a ``torch.optim.Optimizer`` promises, as checks that run on anyone's.
 
-``print(examine(MyOptimizer))`` says what is wrong, and ``test_mine = conformance_test(MyOptimizer)`` in a test file makes
-a test of each check.
+``print(examine(MyOptimizer))`` says what is wrong, and ``test_mine = conformance_test(MyOptimizer)`` in a test file
+makes a test of each check.
 """
 
 from cbs.testing.check import Check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ BAD_OPTIONS = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}
 
 @check()
 def check_is_a_torch_optimizer(subject: Subject) -> None:
-    """It derives from torch.optim.Optimizer, its groups have all of its defaults and a learning rate, and it prints."""
+    """It derives from torch.optim.Optimizer, its groups have a learning rate and its defaults, and it prints."""
     optimizer = subject.run().optimizer
     ensure(isinstance(optimizer, torch.optim.Optimizer), f"it is a {type(optimizer).__name__}")
-    for group in optimizer.param_groups:
-        lacking = {"lr", "params", *optimizer.defaults} - group.keys()
-        ensure(not lacking, f"a group lacks {sorted(lacking)}")
+    ensure(all("lr" in group for group in optimizer.param_groups), "a group has no learning rate")
+    lacking = optimizer.defaults.keys() - {key for group in optimizer.param_groups for key in group}
+    ensure(not lacking, f"no group has the defaults {sorted(lacking)}")
     ensure(type(optimizer).__name__ in repr(optimizer), "its name is not in its representation")
 
 
@@ -54,8 +55,8 @@ def check_frozen_parameters_stay(subject: Subject) -> None:
 
 @check()
 def check_takes_what_torch_takes(subject: Subject) -> None:
-    """Parameters come as a list, a generator, groups, or pairs of names and parameters; all step alike. Names are kept in
-    the groups and in the state dict."""
+    """Parameters come as a list, a generator, groups, or pairs of names and parameters; all step alike. Names are kept
+    in the groups and in the state dict."""
 
     def ends(params: Any) -> Run:
         model = subject.run().model
@@ -106,7 +107,7 @@ def check_refuses_unknown_options(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_refuses_misspelt_keys_of_groups(subject: Subject) -> None:
-    """A key of a group that is an option misspelt is refused; notes of the owner's own, as schedulers write, are kept."""
+    """A key of a group that is an option misspelt is refused; others, as schedulers write, are kept."""
     param = nn.Parameter(torch.ones(4, 3))
     optimizer = subject.over([{"params": [param], "initial_lr": 0.1, "owner": "me"}])
     ensure(optimizer.param_groups[0].get("owner") == "me", "it loses a key of a group that it does not know")
@@ -172,7 +173,7 @@ def check_declares_a_geometry(subject: Subject) -> None:
 def check_learning_rates_are_a_grid(subject: Subject) -> None:
     """The learning rates to start a sweep from are finite, above 0 and increase by a constant ratio."""
     grid = subject.lr_grid
-    ratios = [high / low for low, high in zip(grid, grid[1:], strict=False)]
+    ratios = [high / low for low, high in pairwise(grid)]
     ensure(all(0.0 < lr < math.inf for lr in grid), f"learning rates are not finite and above 0: {grid}")
     ensure(not ratios or (min(ratios) > 1 and max(ratios) < min(ratios) * 1.000001), f"no constant ratio: {grid}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from cbs.testing.check import check
-from cbs.testing.construction import REFUSALS, takes
-from cbs.testing.subject import Failure, Run, Shapes, Subject, ensure, moved, refused, same
+from cbs.testing.construction import takes
+from cbs.testing.subject import Failure, Run, Shapes, Subject, ensure, moved, same
 
 ODD: Shapes = {
     "scalar": (),
@@ -25,15 +27,16 @@ ODD: Shapes = {
 
 @check()
 def check_learns(subject: Subject) -> None:
-    """At one of its learning rates the loss of a small model falls by a third within 60 steps."""
-    losses = []
-    for lr in subject.lr_grid:
+    """At one of its learning rates the loss of a small model falls by a tenth within 30 steps."""
+    ends = {}
+    for lr in sorted(subject.lr_grid, key=lambda lr: abs(math.log(lr / subject.lr_grid[-2:][0]))):
         run = subject.run(lr=lr)
         start = run.loss().item()
-        losses.append(run.train(60).loss().item())
-        if losses[-1] < 2 / 3 * start:
+        ends[lr] = run.train(30).loss().item()
+        if ends[lr] < 0.9 * start:
             return
-    raise Failure(f"the loss started at {start:.3g} and ended at {', '.join(f'{loss:.3g}' for loss in losses)}")
+    found = ", ".join(f"{end:.3g} (lr={lr:.3g})" for lr, end in ends.items())
+    raise Failure(f"the loss started at {start:.3g} and ended at {found}")
 
 
 @check()
@@ -147,7 +150,7 @@ def check_shapes(subject: Subject) -> None:
             run = subject.run(extra={name: shape})
             before = run.values()
             run.train(3)
-        except REFUSALS + (RuntimeError, IndexError, AssertionError) as error:
+        except Exception as error:
             raise Failure(f"shape {list(shape)} raises {type(error).__name__}: {error}") from error
         ensure(run.finite(), f"weights are not finite with a parameter of shape {list(shape)}")
         ensure("head.weight" in moved(before, run.values()), f"nothing moves beside a parameter of shape {list(shape)}")
@@ -289,7 +292,7 @@ def check_weight_decay(subject: Subject) -> None:
 
 @check()
 def check_gradient_scaler(subject: Subject) -> None:
-    """torch's GradScaler drives it: scaled gradients step as plain ones do, and a step with infinite ones is left out."""
+    """torch's GradScaler drives it: scaled gradients step as plain ones do, a step with infinite ones is left out."""
     plain, run = subject.run().train(2), subject.run()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for _ in range(2):

@@ -51,7 +51,8 @@ def check_schedulers(subject: Subject) -> None:
     """Every scheduler of torch sets the learning rate of every group, and the steps work."""
     for name, schedule in SCHEDULERS.items():
         run = subject.run()
-        cycles = any(all(key in group for group in run.optimizer.param_groups) for key in ("betas", "momentum"))
+        keys = run.optimizer.defaults.keys() | set.intersection(*map(set, run.optimizer.param_groups))
+        cycles = not keys.isdisjoint(("betas", "momentum"))
         twin = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=subject.lr, momentum=0.9)
         try:
             schedulers = [schedule(run.optimizer, cycles), schedule(twin, True)]
