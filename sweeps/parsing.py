@@ -7,14 +7,14 @@ from typing import Any
 from cbs.errors import ConfigError
 
 
-def parse_batch_sizes(text: str) -> tuple[int, ...]:
+def parse_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
     """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
     first, dots, last = text.partition("..")
     if not dots:
-        return parse_numbers(text, "--batch-sizes", int)
-    low, high = parse_numbers(f"{first},{last}", "--batch-sizes", int)
+        return parse_numbers(text, flag, int)
+    low, high = parse_numbers(f"{first},{last}", flag, int)
     if not 1 <= low <= high:
-        raise ConfigError(f"--batch-sizes {text}: the range must start at 1 or more and not fall")
+        raise ConfigError(f"{flag} {text}: the range must start at 1 or more and not fall")
     sizes = [low]
     while sizes[-1] * 2 <= high:
         sizes.append(sizes[-1] * 2)

@@ -88,12 +88,18 @@ class Search:
     def best(self, study: Study) -> tuple[float, float] | None:
         """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
         lrs = self.planned[study]
-        table = self._table(study)
+        table = self.table(study)
         row = best_lr(table)
         if row is None:
             return None
         reached = table[row][np.isfinite(table[row])]
         return lrs[row], float(np.exp(np.log(reached).mean()))
+
+    def table(self, study: Study) -> np.ndarray:
+        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached."""
+        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.planned[study]]
+        steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
+        return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
 
     def counts(self, study: Study) -> tuple[int, int]:
         """Finished and planned trials of a study."""
@@ -138,7 +144,7 @@ class Search:
     def _extend(self, study: Study) -> None:
         while self.sweep.lrs is None and self.counts(study)[0] == self.counts(study)[1]:
             grid, tried = self.lattices[study.optimizer], self.planned[study]
-            side = edge(self._table(study), self._last_distance(study))
+            side = edge(self.table(study), self._last_distance(study))
             low, high = grid.index(tried[0]), grid.index(tried[-1])
             if side < 0 and low > 0:
                 self.planned[study] = grid[low - 1 : high + 1]
@@ -146,12 +152,6 @@ class Search:
                 self.planned[study] = grid[low : high + 2]
             else:
                 return
-
-    def _table(self, study: Study) -> np.ndarray:
-        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached."""
-        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.planned[study]]
-        steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
-        return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
 
     def _last_distance(self, study: Study) -> np.ndarray:
         """Distance to the target at the end, mean over seeds, shape ``[learning rates]``; infinite where not finite."""

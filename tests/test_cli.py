@@ -22,7 +22,7 @@ from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
 from cbs.workloads import WORKLOADS
-from sweeps.parsing import parse_batch_sizes, parse_seeds
+from sweeps.parsing import parse_seeds, parse_sizes
 from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
 
@@ -306,9 +306,9 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
 
 
 def test_batch_size_ranges():
-    assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
-    assert parse_batch_sizes("3..13") == (3, 6, 12)
-    assert parse_batch_sizes("5, 7") == (5, 7)
+    assert parse_sizes("4..64") == (4, 8, 16, 32, 64)
+    assert parse_sizes("3..13") == (3, 6, 12)
+    assert parse_sizes("5, 7") == (5, 7)
 
 
 def test_seeds_are_a_count_or_a_list():

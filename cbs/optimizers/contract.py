@@ -55,8 +55,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{type(self).__name__} takes real parameters, got one of type {param.dtype}")
 
     def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
-        """The type in which the floating point state called ``name`` is kept for ``param``; ``None`` for torch's rule.
-        """
+        """The type in which floating point state called ``name`` is kept for ``param``; ``None`` for torch's choice."""
         return torch.float32 if name == "step" else state_dtype(param)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -79,7 +78,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a copy of ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
+        """Load ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
         seen: list[dict[str, Any]] = []
         # Runs after all other hooks, so it sees what they have made of the state.
         handle = self.register_load_state_dict_pre_hook(lambda _, final: seen.append(final))
@@ -126,6 +125,16 @@ def check_size(name: str, value: Any) -> None:
     """
     if not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {value}")
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Refuse what is not a decay per step.
+
+    Raises:
+        ValueError: with the name and the value.
+    """
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
 def state_dtype(tensor: Tensor) -> torch.dtype:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from cbs import seeding
 from cbs.optimizers.adamw import adamw
@@ -49,6 +50,9 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
     block of a numbered stack or, outside of those, a module that holds parameters (see
     :func:`cbs.optimizers.second_order.linearization.layers`).
 
+    ``inner_clip`` bounds the gradient norm of every inner step, as the authors' code does with 1: for each inner
+    optimizer over its own parameters, in the variant ``"layerwise"`` over those of each layer.
+
     Args:
         inner: the inner optimizer, or several over disjoint parameters, over the parameters of the problem's model.
         variant: which model is minimised.
@@ -56,6 +60,7 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         search_share: part of the batch that goes into the line search, in [0, 1).
         inner_schedule: ``"cosine"`` or ``"constant"``.
         reset_start: whether the inner iterate starts at :math:`\theta_t`.
+        inner_clip: largest gradient norm of an inner step, above 0; ``None`` for any.
 
     Raises:
         ValueError: if a value is outside its domain.
@@ -70,6 +75,7 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         search_share: float = 0.5,
         inner_schedule: str = "cosine",
         reset_start: bool = False,
+        inner_clip: float | None = None,
     ) -> None:
         if variant not in VARIANTS:
             raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
@@ -79,19 +85,22 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
             raise ValueError(f"inner_batch_size must be a whole number of at least 1, got {inner_batch_size!r}")
         if not 0.0 <= search_share < 1.0:
             raise ValueError(f"search_share must be in [0, 1), got {search_share}")
+        if inner_clip is not None and not inner_clip > 0.0:
+            raise ValueError(f"inner_clip must be None or above 0, got {inner_clip}")
         super().__init__(inner)
-        self._variant = variant
-        self._inner_batch_size = inner_batch_size
-        self._search_share = search_share
-        self._inner_schedule = inner_schedule
-        self._reset_start = reset_start
+        self.variant = variant
+        self.inner_batch_size = inner_batch_size
+        self.search_share = search_share
+        self.inner_schedule = inner_schedule
+        self.reset_start = reset_start
+        self.inner_clip = inner_clip
 
     def attach(self, problem: Problem) -> None:
         """Say what is optimized; once, before the first step."""
         super().attach(problem)
         self._function = ModelFunction(problem)
         names = [name.removeprefix("twin.") for name in self._function.names]
-        self._blocks = layers(names) if self._variant == "layerwise" else [list(range(len(names)))]
+        self._blocks = layers(names) if self.variant == "layerwise" else [list(range(len(names)))]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -103,13 +112,13 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         batch, function = self.take_batch(), self.function()
         done = self.param_groups[0].setdefault("outer_step", 0)
         generator = seeding.generator(self.problem.seed, f"examples {done}")
-        inner, search = divide(count_examples(batch), self._inner_batch_size, self._search_share, generator)
-        model = prox_linear if self._variant == "prox_linear" else full
+        inner, search = divide(count_examples(batch), self.inner_batch_size, self.search_share, generator)
+        model = prox_linear if self.variant == "prox_linear" else full
         linearization = Linearization(function, model, self._blocks)
         reached = self._minimise(linearization, [examples(batch, indices) for indices in inner])
         params = function.parameters_in_order
         end = [param.clone() for param in params]
-        if not self._reset_start:
+        if not self.reset_start:
             for param, value in zip(params, end, strict=True):
                 # The inner optimizer takes a parameter with any state for one that it has set up.
                 if param in reached:
@@ -135,7 +144,7 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         had a gradient."""
         reached = set()
         params = self._function.parameters_in_order
-        if not self._reset_start:
+        if not self.reset_start:
             for param in params:
                 if "iterate" in self.state.get(param, {}):
                     param.copy_(self.state[param]["iterate"])
@@ -146,16 +155,24 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
                 param.grad = gradient
                 if gradient is not None:
                     reached.add(param)
-            share = 0.5 * (1.0 + math.cos(math.pi * step / len(batches))) if self._inner_schedule == "cosine" else 1.0
+            share = 0.5 * (1.0 + math.cos(math.pi * step / len(batches))) if self.inner_schedule == "cosine" else 1.0
             for group, peak in zip(self.param_groups, peaks, strict=True):
                 group["lr"] = peak * share
-            for inner in self.optimizers:
-                inner.step()
+            if self.inner_clip is not None:
+                self._clip(self.inner_clip)
+            self.step_parts()
         for group, peak in zip(self.param_groups, peaks, strict=True):
             group["lr"] = peak
         for param, gradient in zip(params, gradients, strict=True):
             param.grad = gradient
         return reached
+
+    def _clip(self, limit: float) -> None:
+        params = self._function.parameters_in_order
+        for inner in self.optimizers:
+            held = {id(param) for group in inner.param_groups for param in group["params"]}
+            for block in self._blocks:
+                clip_grad_norm_([params[index] for index in block if id(params[index]) in held], limit)
 
 
 def divide(
@@ -186,19 +203,16 @@ def divide(
     geometry={GaussNewton: "l2"},
     width_rule="spectral",
     paper="Abreu et al. 2025, arXiv 2510.09378",
+    options_of=GaussNewton,
 )
 def gauss_newton(
     model: nn.Module,
     lr: float,
     *,
-    variant: str = "full",
     inner: str = "muon",
-    inner_batch_size: int = 8,
-    search_share: float = 0.5,
-    inner_schedule: str = "cosine",
-    reset_start: bool = False,
     betas: tuple[float, float] = (0.9, 0.99),
     weight_decay: float = 0.0,
+    **options: Any,
 ) -> GaussNewton:
     """Inner optimizer on a Gauss-Newton model of the loss, then a line search.
 
@@ -214,11 +228,4 @@ def gauss_newton(
         raise ValueError(f"inner must be one of {', '.join(INNER)}, got {inner!r}")
     build = muon if inner == "muon" else adamw
     built = build(model, lr, betas=betas, weight_decay=weight_decay)
-    return GaussNewton(
-        built.optimizers if isinstance(built, CompositeOptimizer) else [built],
-        variant=variant,
-        inner_batch_size=inner_batch_size,
-        search_share=search_share,
-        inner_schedule=inner_schedule,
-        reset_start=reset_start,
-    )
+    return GaussNewton(built.optimizers if isinstance(built, CompositeOptimizer) else [built], **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs import seeding
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_decay, state_dtype
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
 from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
@@ -104,15 +105,10 @@ class KFAC(ProblemOptimizer):
         curvature: str = "sampled",
         largest_factor: int = 4096,
     ) -> None:
-        for name, value in {"lr": lr, "weight_decay": weight_decay}.items():
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, got {value}")
-        for name, value in {"momentum": momentum, "decay": decay}.items():
-            if not 0.0 <= value < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
         for name, value in {"damping": damping, "kl_clip": math.inf if kl_clip is None else kl_clip}.items():
             if not value > 0.0:
                 raise ValueError(f"{name} must be above 0, got {value}")
+        check_decay("decay", decay)
         intervals = {"factor_interval": factor_interval, "inverse_interval": inverse_interval}
         for name, count in (intervals | {"largest_factor": largest_factor}).items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -120,11 +116,16 @@ class KFAC(ProblemOptimizer):
         if curvature not in KINDS:
             raise ValueError(f"curvature must be one of {', '.join(KINDS)}, got {curvature!r}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "step": 0})
-        self._damping, self._decay = damping, decay
-        self._bound = math.inf if kl_clip is None else kl_clip
-        self._factor_interval, self._inverse_interval = factor_interval, inverse_interval
-        self._curvature = curvature
-        self._largest_factor = largest_factor
+        self.damping, self.decay = damping, decay
+        self.kl_clip = math.inf if kl_clip is None else kl_clip
+        self.factor_interval, self.inverse_interval = factor_interval, inverse_interval
+        self.curvature = curvature
+        self.largest_factor = largest_factor
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Refuse options outside their domain with a ``ValueError``."""
+        super().check(group)
+        check_decay("momentum", group["momentum"])
 
     def attach(self, problem: Problem) -> None:
         """Say what is optimized; once, before the first step.
@@ -163,39 +164,43 @@ class KFAC(ProblemOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        batch, done = self.take_batch(), self.param_groups[0]["step"]
-        _ = self.problem
-        if done % self._factor_interval == 0:
-            self._average(self._measure(batch, first=done == 0), 1 + done // self._factor_interval)
-        if done % self._inverse_interval == 0:
+        batch, _ = self.take_batch(), self.problem
+        if not all(self.state.get(param) for param in self._params):
+            # At first, or where somebody took state away: statistics begin anew.
+            self.state.clear()
+            for group in self.param_groups:
+                group["step"] = 0
+        done = self.param_groups[0]["step"]
+        if done % self.factor_interval == 0:
+            self._average(self._measure(batch, first=done == 0), 1 + done // self.factor_interval)
+        if done % self.inverse_interval == 0:
             self._invert()
         averages = []
         groups = {id(param): group for group in self.param_groups for param in group["params"]}
         for param in self._params:
             state, momentum = self.state[param], groups[id(param)]["momentum"]
             if "average" not in state:
-                state["average"] = torch.zeros_like(param)
+                state["average"] = torch.zeros_like(param, dtype=state_dtype(param))
             average = state["average"].mul_(momentum)
             if param.grad is not None:
                 average.add_(param.grad, alpha=1.0 - momentum)
             averages.append(average)
-        updates = self._precondition(averages)
-        for param, update in zip(self._params, updates, strict=True):
-            update.mul_(groups[id(param)]["lr"])
-        scale = self._scale(averages, updates, [groups[id(param)]["lr"] for param in self._params])
-        for param, update in zip(self._params, updates, strict=True):
-            group = groups[id(param)]
-            param.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update * scale)
+        updates, lrs = self._precondition(averages), [float(groups[id(param)]["lr"]) for param in self._params]
+        for update, lr in zip(updates, lrs, strict=True):
+            update.mul_(lr)
+        scale = self._scale(averages, updates, lrs)
+        for param, update, lr in zip(self._params, updates, lrs, strict=True):
+            param.mul_(1.0 - lr * groups[id(param)]["weight_decay"]).sub_(update * scale)
         for group in self.param_groups:
             group["step"] += 1
         return loss
 
     def _scale(self, averages: Sequence[Tensor], updates: Sequence[Tensor], lrs: Sequence[float]) -> Tensor | float:
         """By how much a step is shortened to respect the bound."""
-        if self._bound == math.inf:
+        if self.kl_clip == math.inf:
             return 1.0
         squares = [lr * (m * u).sum() for m, u, lr in zip(averages, updates, lrs, strict=True)]
-        return (self._bound / torch.stack(squares).sum().clamp(min=self._bound)).sqrt()
+        return (self.kl_clip / torch.stack(squares).sum().clamp(min=self.kl_clip)).sqrt()
 
     def _measure(self, batch: Batch, *, first: bool) -> Statistics:
         """Curvature on a batch."""
@@ -206,7 +211,7 @@ class KFAC(ProblemOptimizer):
             with torch.enable_grad(), recorded_uses(self._function.twin) as uses:
                 outputs = self._function.at(leaves, part)
             uses = [use for use in uses if use.module in self._weights]
-            vectors = curvature_vectors(self.problem, outputs, part, generator, self._curvature)
+            vectors = curvature_vectors(self.problem, outputs, part, generator, self.curvature)
             others = [index for index, param in enumerate(self._params) if first or DIAGONAL in self.state[param]]
             inputs: list[Any] = [*(use.edge for use in uses), *(leaves[index] for index in others)]
             pulled = torch.autograd.grad(outputs, inputs, vectors, allow_unused=True)
@@ -218,7 +223,8 @@ class KFAC(ProblemOptimizer):
             reached = [(use, use.gradients(g)) for use, g in zip(uses, pulled, strict=False) if g is not None]
             if first:
                 for index in set(others) - self._explained(reached, gradients):
-                    self.state[self._params[index]][DIAGONAL] = torch.zeros_like(self._params[index])
+                    param = self._params[index]
+                    self.state[param][DIAGONAL] = torch.zeros_like(param, dtype=state_dtype(param))
                 first = False
             for use, gradient in reached:
                 self._add_use(sums, use, gradient)
@@ -264,14 +270,14 @@ class KFAC(ProblemOptimizer):
 
     def _second_moment(self, values: Tensor) -> Tensor:
         """Sum over the first dimension of the products of all entries, or of their squares where there are many."""
-        return values.T @ values if values.shape[1] <= self._largest_factor else values.square().sum(0)
+        return values.T @ values if values.shape[1] <= self.largest_factor else values.square().sum(0)
 
     def _average(self, found: Statistics, count: int) -> None:
         """Take the ``count``-th measurement into the averages."""
-        weight = max(1.0 / count, 1.0 - self._decay)
+        weight = max(1.0 / count, 1.0 - self.decay)
         for (index, name), value in found.items():
-            state = self.state[self._params[index]]
-            state.setdefault(name, torch.zeros_like(value)).lerp_(value, weight)
+            value = value.to(state_dtype(value))
+            self.state[self._params[index]].setdefault(name, torch.zeros_like(value)).lerp_(value, weight)
 
     def _invert(self) -> None:
         for param in self._params:
@@ -279,9 +285,9 @@ class KFAC(ProblemOptimizer):
             products = [(state[rows], state[columns]) for rows, columns in (LOOKED_UP, MULTIPLIED) if rows in state]
             if products:
                 inverse = (
-                    inverse_of_sum(products[0], products[1], self._damping)
+                    inverse_of_sum(products[0], products[1], self.damping)
                     if len(products) == 2
-                    else inverse_of_product(products[0], self._damping)
+                    else inverse_of_product(products[0], self.damping)
                 )
                 state.update(zip(INVERSE, (inverse.rows, inverse.columns, inverse.spectrum), strict=True))
 
@@ -291,7 +297,7 @@ class KFAC(ProblemOptimizer):
         for index, param in enumerate(self._params):
             state, average = self.state[param], averages[index]
             if DIAGONAL in state:
-                updates[index] = average / (state[DIAGONAL] + self._damping)
+                updates[index] = average / (state[DIAGONAL] + self.damping)
             elif INVERSE[0] in state:
                 v, bias = average.flatten(1), self._biases.get(index)
                 solved = Inverse(*(state[name] for name in INVERSE))(

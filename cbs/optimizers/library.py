@@ -219,9 +219,12 @@ def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         params: list[Any] = trainable(model)
         if routed and params:
-            parts = route(model)
-            groups = ((parts.matrices, True), (parts.rest, False))
-            params = [{"params": part, "use_muon": use_muon} for part, use_muon in groups if part]
+            # They would flatten a stack of experts into one matrix.
+            hidden = {id(param) for param in route(model).matrices if param.ndim == 2}
+            groups = (
+                ([param for param in params if (id(param) in hidden) is of_muon], of_muon) for of_muon in (True, False)
+            )
+            params = [{"params": part, "use_muon": of_muon} for part, of_muon in groups if part]
         return construct(kind, params, lr, **(defaults | options))
 
     return build

@@ -36,8 +36,8 @@ class Muon(SpectralOptimizer):
         orthogonalization: ``"newton_schulz"`` or ``"svd"``.
         ns_steps: Newton-Schulz steps.
         ns_coefficients: Newton-Schulz coefficients.
-        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which a group says after its first
-            step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
+        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which its group says after the
+            first step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
         lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
             mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
         weight_decay: decoupled weight decay.

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cbs.optimizers.contract import CheckedOptimizer
+
 Batch = Any
 """A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""
 
@@ -39,12 +41,12 @@ class Problem:
     micro_batch_size: int | None = None
 
 
-class ProblemOptimizer(torch.optim.Optimizer):
+class ProblemOptimizer(CheckedOptimizer):
     """An optimizer that evaluates the model on the examples of the step.
 
     A loop calls :meth:`attach` once, and before every :meth:`step` both computes the gradients, as for any optimizer,
     and hands over the batch with :meth:`observe`. All examples that a step evaluates come from that batch, so that the
-    batch size counts every example that an update consumes.
+    batch size counts every example that an update consumes. A copy is not attached.
     """
 
     _problem: Problem | None = None

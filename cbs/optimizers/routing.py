@@ -106,10 +106,11 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
 
     The rest is guessed by name and shape, and a warning says so once for each model:
 
-    - A linear layer is the output layer if it has as many outputs as the largest embedding has rows and is the last or
-      in no numbered stack of layers; if it is the last matrix of a module called one of :data:`OUTPUT_NAMES`; or if it
-      is called one of :data:`OUTPUT_LINEARS`. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
-      means a hidden layer. With ``embed`` in its name it is an embedding.
+    - A linear layer is the output layer if it is the last matrix of a module called one of :data:`OUTPUT_NAMES`, or is
+      called one of :data:`OUTPUT_LINEARS`. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
+      means a hidden layer. Where no output layer is found so, nor one tied to an embedding, it is the linear layer with
+      as many outputs as the largest embedding has rows, if it is the last or in no numbered stack. With ``embed`` in
+      its name a linear layer is an embedding.
     - A parameter of a module of another type is by its name an embedding or, like ``A_log`` and biases, no matrix. Else
       it is a hidden matrix ``[out, in]`` with two dimensions, experts ``[experts, out, in]`` with three.
 
@@ -132,6 +133,7 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     if isinstance(matrices, str) and matrices not in TAKEN:
         raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {matrices!r}")
     rule = _rule(model)
+    asked = TAKEN["kernels" if matrices == "kernels" or matrices[0] == "kernels" else "hidden"]
     taken = _matched(model, [matrices] if isinstance(matrices, str) else matrices, rule)
     routes = []
     for name, param in model.named_parameters():
@@ -145,7 +147,7 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
                     layout=layout,
                     guessed=guessed,
                     is_matrix=is_matrix,
-                    reason=kind if is_matrix == (kind in TAKEN["hidden"]) else "by override",
+                    reason=kind if is_matrix == (kind in asked) else "by override",
                 )
             )
     if isinstance(matrices, str):
@@ -165,7 +167,7 @@ Told = tuple[Kind, Layout, bool]
 def _rule(model: nn.Module) -> dict[int, Told]:
     """What every parameter is, by its id; the first module that holds it decides."""
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    outputs = _outputs(model, max((len(table) for table in tables), default=0))
+    outputs = _outputs(model, tables)
     rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
     for path, module in model.named_modules():
         for name, param in module.named_parameters(path, recurse=False):
@@ -208,22 +210,24 @@ def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
     return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
 
 
-def _outputs(model: nn.Module, vocabulary: int) -> dict[int, bool]:
+def _outputs(model: nn.Module, tables: Sequence[nn.Parameter]) -> dict[int, bool]:
     """Ids of the matrices of output layers, and whether they are guessed."""
     found: dict[int, bool] = {}
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     for name, module in model.named_modules():
         *path, last = name.split(".")
         if any(part.isdigit() for part in path):
             continue
         if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
             found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
-    for place, (name, module) in enumerate(linears, 1):
-        numbered = any(part.isdigit() for part in name.split("."))
-        if module.out_features == vocabulary and (place == len(linears) or not numbered):
-            found[id(module.weight)] = True
     for module in model.modules():
         found.update({id(layer.weight): False for layer in _declared(module)})
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not found and not any(module.weight is table for _, module in linears for table in tables):
+        vocabulary = max(map(len, tables), default=0)
+        for place, (name, module) in enumerate(linears, 1):
+            numbered = any(part.isdigit() for part in name.split("."))
+            if module.out_features == vocabulary and (place == len(linears) or not numbered):
+                found[id(module.weight)] = True
     return found
 
 

@@ -54,7 +54,7 @@ class NormBallOptimizer(MomentumOptimizer):
 
     @torch.no_grad()
     def init(self) -> None:
-        """Put the weights at random points of the surface, as the authors' ``init()``; torch's global generator draws."""
+        """Put weights at random points of the surface, as the authors' ``init()``; torch's global generator draws."""
         for group in self.param_groups:
             for param in group["params"]:
                 param.copy_(self.start(param, group) * group["radius"])

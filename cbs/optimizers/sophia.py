@@ -48,8 +48,8 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
             raise ValueError(f"interval must be a whole number of at least 1, got {interval!r}")
         super().__init__([inner])
-        self._gamma = gamma
-        self._interval = interval
+        self.gamma = gamma
+        self.interval = interval
 
     def attach(self, problem: Problem) -> None:
         """Say what is optimized; once, before the first step."""
@@ -65,12 +65,12 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
                 loss = closure()
         batch, done = self.take_batch(), self.param_groups[0].get("step", 0)
         diagonal = None
-        if done % self._interval == 0:
+        if done % self.interval == 0:
             generator = seeding.generator(self.problem.seed, f"curvature {done}")
             found = curvature_diagonal(self._function, batch, generator)
             by_param = dict(zip(map(id, self._function.parameters_in_order), found, strict=True))
-            diagonal = [by_param[id(p)].mul_(self._gamma) for group in self.param_groups for p in group["params"]]
-        self.optimizers[0].step(hessian=diagonal)  # type: ignore[call-overload]
+            diagonal = [by_param[id(p)].mul_(self.gamma) for group in self.param_groups for p in group["params"]]
+        self.step_parts(hessian=diagonal)
         return loss
 
 

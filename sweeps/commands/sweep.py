@@ -48,6 +48,15 @@ def command(
             help=f"Record this of every step, too: {listed('cbs.diagnostics')}. Repeats.",
         ),
     ] = None,
+    telescope: Annotated[
+        str | None,
+        typer.Option(
+            "--telescope",
+            metavar="WIDTHS",
+            help="Carry the best learning rate across these widths of a workload in muP, on grids of 8, 5, 3 and 1: "
+            "16..128 or 256,512,1024.",
+        ),
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
@@ -73,11 +82,11 @@ def command(
         import torch
 
         from cbs.config import Choice
-        from sweeps import launch
+        from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
         from sweeps.overrides import override
-        from sweeps.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+        from sweeps.parsing import parse_numbers, parse_seeds, parse_sizes
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
@@ -87,7 +96,7 @@ def command(
     if optim:
         asked = asked.replace(optimizers=tuple(Choice(name=name) for name in dict.fromkeys(optim)))
     if batch_sizes is not None:
-        asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
+        asked = asked.replace(batch_sizes=parse_sizes(batch_sizes))
     if lrs is not None:
         asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
     if seeds is not None:
@@ -105,15 +114,27 @@ def command(
     with errors.status("loading the data and timing a few steps"):
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
-        cost = measure_cost(planned) if address is None else None
+        cost = measure_cost(planned) if address is None and telescope is None else None
+    told = shlex.join(["cbs", *sys.argv[1:]])
+    if telescope is not None:
+        widths = parse_sizes(telescope, "--telescope")
+        if dry_run:
+            report = across_widths.planned(planned, widths, folder)
+            lines = across_widths.planned_lines
+        else:
+            progress = Progress(errors, None, 0)
+            report = across_widths.telescope(
+                planned, widths, folder, resources=resources, progress=progress, command=told
+            )
+            lines = across_widths.report_lines
+        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
+        return
     parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
     progress = Progress(errors, cost, parallel)
-    search = launch.sweep(
-        planned, folder, resources=resources, progress=progress, command=shlex.join(["cbs", *sys.argv[1:]])
-    )
+    search = launch.sweep(planned, folder, resources=resources, progress=progress, command=told)
     report = outcome_report(search, folder)
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))

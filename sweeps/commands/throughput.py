@@ -48,12 +48,12 @@ def measured(source: str, batch_sizes: str | None = None, seconds: float = 1.0) 
     with errors.status("loading the data"):
         from cbs.errors import ConfigError
         from cbs.step_times import StepTime
-        from sweeps.parsing import parse_batch_sizes
+        from sweeps.parsing import parse_sizes
         from sweeps.throughput import Timing, examples_of, measure_throughput
 
         configs, sizes = examples_of(source)
     if batch_sizes is not None:
-        sizes = list(parse_batch_sizes(batch_sizes))
+        sizes = list(parse_sizes(batch_sizes))
 
     def report(timing: Timing) -> None:
         took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from cbs.optimizers import MERIT, CompositeOptimizer
+from cbs.optimizers.muon import Muon
 
 
 def pair() -> tuple[list[nn.Parameter], CompositeOptimizer]:
@@ -134,3 +141,199 @@ def test_refuses_new_groups_shared_parameters_and_nothing() -> None:
         CompositeOptimizer([torch.optim.SGD(params, lr=0.1), torch.optim.AdamW(params[:1])])
     with pytest.raises(ValueError, match="empty parameter list"):
         CompositeOptimizer([])
+
+
+def muon_beside(build: Callable[..., torch.optim.Optimizer]) -> tuple[list[nn.Parameter], CompositeOptimizer]:
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
+    return params, CompositeOptimizer([Muon(params[:1], 0.1), build(params[1:], lr=0.1)])
+
+
+def test_hooks_for_any_optimizer_run_once_per_step_and_those_of_a_part_with_it() -> None:
+    params, composite = pair()
+    seen: list[object] = []
+    part = composite.optimizers[1]
+    part.register_step_pre_hook(lambda optimizer, args, kwargs: seen.append(optimizer))
+    part.register_step_post_hook(lambda optimizer, args, kwargs: seen.append(optimizer))
+    handles = [
+        register(lambda optimizer, args, kwargs: seen.append(optimizer))
+        for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook)
+    ]
+    try:
+        step(params, composite, 0)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert [id(optimizer) for optimizer in seen] == [id(composite), id(part), id(part), id(composite)]
+
+
+def test_state_is_the_parts_whatever_it_is_set_to() -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    step(params, composite, 0)
+    composite.state = defaultdict(dict)
+    assert all(part.state is composite.state for part in composite.optimizers)
+    step(params, composite, 1)
+    assert composite.state[params[1]]["step"] == 1
+    assert set(composite.state_dict()["state"]) == {0, 1}
+    composite.state.clear()
+    step(params, composite, 2)
+    assert composite.state[params[1]]["step"] == 1
+    assert torch.equal(composite.state[params[0]]["momentum_buffer"], torch.zeros(3, 2).lerp(params[0].grad, 0.05))
+    composite.param_groups = [{**group, "lr": 0.0} for group in composite.param_groups]
+    assert same_groups(composite)
+    before = [param.detach().clone() for param in params]
+    step(params, composite, 3)
+    for param, start in zip(params, before, strict=True):
+        assert torch.equal(param, start)
+
+
+def test_averages_that_are_put_in_are_used() -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    step(params, composite, 0)
+    direction = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    composite.state[params[0]]["momentum_buffer"] = 1e6 * direction
+    composite.param_groups[0].update(orthogonalization="svd", weight_decay=0.0)
+    before = params[0].detach().clone()
+    step(params, composite, 1)
+    # The gradient of order 1 is nothing beside the average; float32.
+    torch.testing.assert_close(before - params[0].detach(), 0.1 * 0.2 * 3**0.5 * direction, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
+def test_copies_and_pickles_go_on_by_themselves(duplicate: Callable) -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    lr_scheduler.ExponentialLR(composite, gamma=0.5)
+    step(params, composite, 0)
+    twin = duplicate(composite)
+    copies = [param for group in twin.param_groups for param in group["params"]]
+    assert same_groups(twin)
+    assert twin.defaults == composite.defaults
+    assert all(part.state is twin.state for part in twin.optimizers)
+    step(copies, twin, 1)
+    step(params, composite, 1)
+    for param, other in zip(params, copies, strict=True):
+        assert param is not other
+        assert torch.equal(param, other)
+
+
+SCHEDULERS: dict[str, Callable] = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 1),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 2]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 4),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 4),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, max_momentum=0.95),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=8),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(o, 0.9)]),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.01, anneal_epochs=2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("build", [torch.optim.AdamW, torch.optim.SGD])
+def test_every_scheduler_of_torch_drives_it(name: str, build: Callable[..., torch.optim.Optimizer]) -> None:
+    params, composite = muon_beside(build)
+    scheduler = SCHEDULERS[name](composite)
+    rates = []
+    for number in range(5):
+        step(params, composite, number)
+        rates.append([part.param_groups[0]["lr"] for part in composite.optimizers])
+        if name == "ReduceLROnPlateau":
+            scheduler.step(1.0)
+        else:
+            scheduler.step()
+    assert len({first for first, _ in rates}) > 1
+    assert all(first == second for first, second in rates)
+
+
+@pytest.mark.parametrize("name", ["CyclicLR", "OneCycleLR"])
+def test_cycled_momentum_reaches_both_kinds_of_parts(name: str) -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    scheduler = SCHEDULERS[name](composite)
+    found = set()
+    for number in range(4):
+        step(params, composite, number)
+        momenta, betas = composite.param_groups[0]["momentum"], composite.param_groups[1]["betas"]
+        assert betas == (momenta, 0.999)
+        assert "momentum" not in composite.param_groups[1]
+        found.add(momenta)
+        scheduler.step()
+    assert len(found) > 1
+    both = CompositeOptimizer([torch.optim.AdamW(params[:1]), MERIT(params[1:])])
+    SCHEDULERS[name](both)
+    assert {group["betas"][0] for group in both.param_groups} != {0.9}
+    plain = CompositeOptimizer([torch.optim.Adagrad(params[:1]), MERIT(params[1:])])
+    with pytest.raises(ValueError, match="must support momentum or beta1"):
+        SCHEDULERS[name](plain)
+
+
+def test_its_state_dict_gains_no_options() -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    before = [set(group) for group in composite.param_groups]
+    for _ in range(2):
+        composite.load_state_dict(copy.deepcopy(composite.state_dict()))
+    assert [set(group) for group in composite.param_groups] == before
+    step(params, composite, 0)
+
+
+@pytest.mark.parametrize("later", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("earlier", [torch.float64, torch.float32, torch.bfloat16])
+def test_state_of_another_precision_is_taken_over(earlier: torch.dtype, later: torch.dtype) -> None:
+    def build(dtype: torch.dtype) -> tuple[list[nn.Parameter], CompositeOptimizer]:
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(3, 2, dtype=dtype)) for _ in range(2)]
+        return params, CompositeOptimizer([Muon(params[:1], 0.1), torch.optim.AdamW(params[1:], lr=0.1)])
+
+    def advance(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+
+    params, composite = build(earlier)
+    advance(params, composite)
+    others, resumed = build(later)
+    resumed.load_state_dict(composite.state_dict())
+    # Muon keeps float32 for half precision, AdamW the weight's own type.
+    kept = resumed.state[others[0]]["momentum_buffer"].dtype, resumed.state[others[1]]["exp_avg"].dtype
+    assert kept == (torch.float32 if later is torch.bfloat16 else later, later)
+    advance(others, resumed)
+    assert all(param.dtype is later and param.isfinite().all() for param in others)
+
+
+def test_its_step_can_be_compiled() -> None:
+    torch._dynamo.reset()
+    (params, composite), (others, plain) = muon_beside(torch.optim.AdamW), muon_beside(torch.optim.AdamW)
+    compiled = torch.compile(composite.step, backend="aot_eager")
+    for number in range(3):
+        draw = torch.Generator().manual_seed(number)
+        for param, other in zip(params, others, strict=True):
+            param.grad = torch.randn(param.shape, generator=draw)
+            other.grad = param.grad.clone()
+        compiled()
+        plain.step()
+    for param, other in zip(params, others, strict=True):
+        # Of three steps of 0.1 in float32; torch's AdamW takes another path.
+        torch.testing.assert_close(param, other, rtol=0.0, atol=1e-5)
+
+
+def test_it_runs_under_a_gradient_scaler() -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = [param.detach().clone() for param in params]
+    scaler.scale(sum((param**2).sum() for param in params)).backward()
+    scaler.step(composite)
+    scaler.update()
+    assert not any(torch.equal(param, start) for param, start in zip(params, before, strict=True))
+    params[0].grad[0, 0] = math.inf
+    before = [param.detach().clone() for param in params]
+    scaler.step(composite)
+    assert all(torch.equal(param, start) for param, start in zip(params, before, strict=True))

@@ -133,6 +133,14 @@ def test_muons_of_the_library_get_hidden_matrices_and_the_rest() -> None:
     assert len(rest["params"]) == len(list(model.parameters())) - 1
 
 
+def test_muons_of_the_library_get_no_experts_which_they_would_flatten() -> None:
+    model = fresh()
+    model.experts = nn.Parameter(torch.ones(2, 4, 3))
+    hidden, rest = build("normuon", model).param_groups
+    assert [id(param) for param in hidden["params"]] == [id(model.hidden.weight)]
+    assert any(param is model.experts for param in rest["params"])
+
+
 @pytest.mark.parametrize(
     ("name", "lr", "options"),
     [

@@ -17,7 +17,6 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.routing import hidden_matrices, route
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*guessed by name or shape")
 ROUTED = [name for name in OPTIMIZERS.names() if "matrices" in OPTIMIZERS[name].defaults]
 
 
@@ -105,9 +104,8 @@ def test_kernels_are_taken_when_asked_for() -> None:
     assert names(model, "kernels") == ["patches.weight", *HIDDEN]
     assert names(model, ["hidden", "patches.weight"]) == ["patches.weight", *HIDDEN]
     assert names(model, ["kernels", "!blocks.*", "head.*"]) == ["patches.weight", "head.weight"]
-    assert {entry.reason for entry in route(model, "kernels").routes if entry.name == "patches.weight"} == {
-        "by override"
-    }
+    assert {entry.reason for entry in route(model, "kernels").routes if entry.is_matrix} == {"kernel", "hidden"}
+    assert "by override" in {entry.reason for entry in route(model, ["hidden", "patches.weight"]).routes}
 
 
 @pytest.mark.parametrize(
@@ -351,6 +349,13 @@ def test_a_linear_layer_with_as_many_outputs_as_words_is_the_head() -> None:
     blocks = ["blocks.0.weight", "blocks.1.weight", "blocks.2.weight"]
     assert names(LanguageModel(11)) == blocks
     assert names(LanguageModel(6)) == [*blocks, "unusual.weight"], "the positions are no vocabulary"
+    named = LanguageModel(11)
+    named.head = nn.Linear(8, 11)
+    assert names(named) == [*blocks, "unusual.weight"], "a shape decides only where no name does"
+    tied = LanguageModel(11)
+    tied.blocks.append(nn.Linear(8, 11, bias=False))
+    tied.blocks[-1].weight = tied.words.weight
+    assert names(tied) == [*blocks, "unusual.weight"]
     assert names(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 11))) == ["1.weight"]
 
 

@@ -364,7 +364,6 @@ KINDS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*guessed by name or shape")
 def test_widths_are_read_from_the_shapes_of_a_base_model() -> None:
     found = widths_against(Mixed(32, 8), Mixed(8, 8))
     assert found == {name: Width(kind=kind, ratio=4.0) for name, kind in KINDS.items()}
@@ -377,7 +376,6 @@ def test_widths_are_read_from_the_shapes_of_a_base_model() -> None:
     assert widths_against(model, base) == widths
 
 
-@pytest.mark.filterwarnings("ignore:.*guessed by name or shape")
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 def test_widths_of_models_of_transformers() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
@@ -448,7 +446,6 @@ def test_what_muon_leaves_to_adamw_moves_as_with_adam() -> None:
     assert found["tokens.weight"] == 0.5
 
 
-@pytest.mark.filterwarnings("ignore:.*guessed by name or shape")
 @pytest.mark.parametrize(("rule", "lr"), [("adam", 4e-3), ("sgd", 0.02)])
 def test_coordinate_check_of_conv1d_experts_and_router(rule: str, lr: float) -> None:
     """As :func:`test_coordinate_check`, for widths read from shapes, of the stream, the logits and the router.

@@ -1,4 +1,4 @@
-"""Slow twins of the noisy quadratic: the second moments one step at a time, and the process itself by sampling."""
+"""Slow twins of the noisy quadratic: the covariance one step at a time, and the process itself by sampling."""
 
 from __future__ import annotations
 
@@ -6,24 +6,43 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cbs.theory.noisy_quadratic import NoisyQuadratic
+
 
 def expected_losses(
-    curvature: Sequence[float], noise: Sequence[float], lr: float, batch_size: int, momentum: float, steps: int
+    model: NoisyQuadratic,
+    method: str,
+    momentum: float,
+    stages: Sequence[tuple[float, float]],
+    power: float = 0.0,
 ) -> list[float]:
-    """Expected loss of heavy ball after 0, ..., ``steps`` steps from unit second moments, by taking expectations of
-    ``v' = momentum v - lr (h theta + xi)`` and ``theta' = theta + v'`` once for each coordinate and step."""
-    moments = [(1.0, 0.0, 0.0) for _ in curvature]
-    losses = []
-    for _ in range(steps + 1):
-        losses.append(sum(0.5 * h * square for h, (square, _, _) in zip(curvature, moments, strict=True)))
-        following = []
-        for h, c, (square, speed, cross) in zip(curvature, noise, moments, strict=True):
-            kick = lr * lr * c / batch_size
-            new_speed = momentum**2 * speed - 2 * momentum * lr * h * cross + (lr * h) ** 2 * square + kick
-            new_cross = momentum * cross - lr * h * square + new_speed
-            new_square = square + 2 * (momentum * cross - lr * h * square) + new_speed
-            following.append((new_square, new_speed, new_cross))
-        moments = following
+    """Expected loss before the first and after every step, by the covariance of each coordinate's state.
+
+    ``stages`` holds the learning rate and the batch size of every step. The state is what the update keeps: the
+    parameter, and the velocity, torch's buffer or the average; it follows ``z' = A z + n xi``.
+    """
+    losses = [0.0] * (len(stages) + 1)
+    for h, c, start, count in zip(model.curvature, model.noise, model.start, model.count, strict=True):
+        counted = np.array([0.0, 1.0]) if method == "averaged" else np.array([1.0, 0.0])
+        first = np.array([1.0, 1.0]) if method == "averaged" else np.array([1.0, 0.0])
+        covariance = start * np.outer(first, first)
+        losses[0] += 0.5 * count * h * counted @ covariance @ counted
+        for step, (lr, batch_size) in enumerate(stages, start=1):
+            eta = lr * h**-power
+            x = eta * h
+            if method == "averaged":
+                matrix = [[1 - x, 0.0], [(1 - momentum) * (1 - x), momentum]]
+                kick = [eta, eta * (1 - momentum)]
+            elif method == "nesterov":
+                # torch: buffer' = m buffer + g, then theta' = theta - lr (g + m buffer').
+                matrix = [[1 - x * (1 + momentum), -eta * momentum**2], [h, momentum]]
+                kick = [-eta * (1 + momentum), 1.0]
+            else:
+                matrix = [[1 - x, momentum], [-x, momentum]]
+                kick = [eta, eta]
+            covariance = np.array(matrix) @ covariance @ np.array(matrix).T
+            covariance += c / batch_size * np.outer(kick, kick)
+            losses[step] += 0.5 * count * h * counted @ covariance @ counted
     return losses
 
 

@@ -15,8 +15,8 @@ from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError
 from cbs.record import TrialStatus
 from cbs.target import Target
+from cbs.theory.noisy_quadratic import Modes, modes
 from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
-from cbs.theory.noisy_quadratic import Recurrence
 from cbs.training import run_trial
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
@@ -135,10 +135,10 @@ SETTINGS = [(4, 0.09, 0.0), (16, 0.35, 0.0), (64, 1.0, 0.0), (128, 1.4, 0.0), (6
 """Batch size, a learning rate near the best, momentum."""
 
 
-def continuous_crossing(recurrence: Recurrence, target: Target) -> float:
+def continuous_crossing(expected: Modes, batch_size: int, target: Target) -> float:
     """Crossing of the expected loss, between steps, as a trial would interpolate it."""
-    horizon = int(recurrence.steps_to_target(target.value)) + 1
-    crossing = target.crossing(range(horizon + 1), recurrence.losses(horizon))
+    horizon = int(expected.steps_to_target(target.value, batch_size)) + 1
+    crossing = target.crossing(range(horizon + 1), expected.losses(horizon, batch_size))
     assert crossing is not None
     return crossing
 
@@ -169,8 +169,8 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
         result = run_trial(config, workload=workload)
         assert result.status is TrialStatus.REACHED
         start = model_of(workload, seed).theta.detach().double().square().numpy()
-        own = dataclasses.replace(theory, start=start).heavy_ball(lr, batch_size, momentum)
-        ratios.append(np.log(result.steps_to_target / continuous_crossing(own, target)))
+        own = modes(dataclasses.replace(theory, start=start), "heavy_ball", lr, momentum)
+        ratios.append(np.log(result.steps_to_target / continuous_crossing(own, batch_size, target)))
     error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
     assert abs(np.mean(ratios)) < 4 * error + 0.01
     assert error < 0.02

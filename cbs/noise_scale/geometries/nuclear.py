@@ -13,6 +13,7 @@ from cbs.noise_scale.geometries.base import Statistics
 from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.optimizers.geometry import geometry_of
+from cbs.optimizers.layout import Layout, as_matrices
 
 
 @GEOMETRIES.register("nuclear")
@@ -24,8 +25,9 @@ class Nuclear:
     step's gradient; both add up over matrices before they are squared. C is the two-batch solution of
     :math:`T(g) = g g^\top`, the paper's :math:`B/(R-1)\,(\overline{g^j g^{j\top}} - g g^\top)` for R equal groups.
 
-    Counted are the matrices that the spectral part of the optimizer takes, where kernels of more dimensions are
-    matrices ``[out, rest]``; without such a part, everything two-dimensional. Neither side is unbiased:
+    Counted are the matrices that the spectral part of the optimizer takes, in the layout their group names: kernels
+    of more dimensions are matrices ``[out, rest]``, each expert of a stack is one. Without such a part it is everything
+    two-dimensional. Neither side is unbiased:
 
     - Noise is too small, because the root of a covariance known from few samples is. Where it is Gaussian and the same
       in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is :func:`cbs.theory.noise_scale.root_shrinkage` of
@@ -45,9 +47,9 @@ class Nuclear:
     norms_suffice = False
 
     def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
-        spectral = {id(parameter) for parameter in _spectral(optimizer)}
-        self._covered = {
-            index
+        spectral = {id(parameter): layout for parameter, layout in _spectral(optimizer)}
+        self._covered: dict[int, Layout] = {
+            index: spectral.get(id(parameter), "out_in")
             for index, parameter in enumerate(parameters)
             if (parameter.ndim >= 2 and id(parameter) in spectral if spectral else parameter.ndim == 2)
         }
@@ -61,10 +63,11 @@ class Nuclear:
         return index in self._covered
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
-        matrices = gradients.flatten(2).double()
-        if matrices.shape[1] > matrices.shape[2]:
+        layout = self._covered[index]
+        matrices = torch.stack([as_matrices(gradient, layout).double() for gradient in gradients])
+        if matrices.shape[-2] > matrices.shape[-1]:
             matrices = matrices.mT
-        return torch.einsum("gij,gkj->ik", matrices, matrices)
+        return torch.einsum("g...ij,g...kj->...ik", matrices, matrices)
 
     def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
         covariances = [
@@ -72,7 +75,7 @@ class Nuclear:
             for at_small, at_big in zip(small, big, strict=True)
         ]
         # Signal and noise of a matrix side by side: two decompositions of one size are one call.
-        traces = [_root_traces(torch.stack(pair)) for pair in zip(big, covariances, strict=True)]
+        traces = [_root_traces(torch.stack(pair)).reshape(2, -1).sum(1) for pair in zip(big, covariances, strict=True)]
         signal, noise = torch.stack(traces, dim=1)
         return signal, noise
 
@@ -80,15 +83,15 @@ class Nuclear:
 def _root_traces(matrices: Tensor) -> Tensor:
     """Traces of the roots of symmetric ``matrices``; NaN where one is not finite, which eigenvalue solvers refuse."""
     finite = matrices.isfinite().all(-1).all(-1)
-    eigenvalues = torch.linalg.eigvalsh(matrices.where(finite[:, None, None], 0.0))
+    eigenvalues = torch.linalg.eigvalsh(matrices.where(finite[..., None, None], 0.0))
     return eigenvalues.clamp_min(0.0).sqrt().sum(-1).where(finite, torch.nan)
 
 
-def _spectral(optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+def _spectral(optimizer: torch.optim.Optimizer | None) -> Iterator[tuple[Tensor, Layout]]:
     for part in leaves(optimizer) if optimizer is not None else []:
         if geometry_of(type(part)) == "nuclear":
             for group in part.param_groups:
                 for parameter in group["params"]:
                     # Muons that run Adam too mark, in the group or in the state, which tensors are whose.
                     if group.get("use_muon", part.state.get(parameter, {}).get("use_muon", True)):
-                        yield parameter
+                        yield parameter, group.get("layout", "out_in")

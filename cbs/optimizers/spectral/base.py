@@ -17,7 +17,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import CheckedOptimizer, check_size, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, state_dtype
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
@@ -34,8 +34,7 @@ class MomentumOptimizer(CheckedOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``; a subclass checks its own besides."""
         super().check(group)
-        if not 0.0 <= group["momentum"] < 1.0:
-            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
+        check_decay("momentum", group["momentum"])
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
         """Move ``params`` in place.
@@ -87,8 +86,8 @@ class SpectralOptimizer(MomentumOptimizer):
     """Averages the gradients of matrices and orthogonalises the averages.
 
     See :mod:`cbs.optimizers.spectral.orthogonalization`. Among the options are ``orthogonalization``, ``ns_steps``,
-    ``ns_coefficients`` and ``ns_dtype`` besides those of :class:`MomentumOptimizer`. A group may say its ``layout``, how
-    its parameters are to be read as matrices, see :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``,
+    ``ns_coefficients`` and ``ns_dtype`` besides those of :class:`MomentumOptimizer`. A group may say its ``layout``,
+    how its parameters are read as matrices, see :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the
     kernels of convolutions as ``[out, in * places]``.
     """
 

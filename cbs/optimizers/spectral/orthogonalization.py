@@ -20,6 +20,9 @@ METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
 
 NORM_FLOOR = 1e-7
+HAS_AMX = bool(dict(getattr(torch.cpu, "get_capabilities", dict)()).get("amx_bf16"))
+"""Whether the processor has units for products of bfloat16 matrices; ``False`` if torch is too old to tell."""
+
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
 
@@ -72,9 +75,7 @@ def fast_dtype(matrices: Sequence[Tensor]) -> str:
         return "float32"
     if all(matrix.device.type != "cpu" for matrix in matrices):
         return "bfloat16"
-    # torch before 2.11 cannot tell.
-    has_amx = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
-    return "bfloat16" if has_amx and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
+    return "bfloat16" if HAS_AMX and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:

@@ -10,7 +10,8 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.geometries import Geometry
-from cbs.optimizers import CompositeOptimizer, build_optimizer, hidden_matrices
+from cbs.noise_scale.moments import Sizes
+from cbs.optimizers import CompositeOptimizer, Muon, build_optimizer, hidden_matrices
 from cbs.text.gpt import GPT, SIZES
 
 
@@ -56,6 +57,24 @@ def test_kernels_count_where_the_optimizer_takes_them() -> None:
     kernels = torch.randn(2, 4, 3, 2, 2).double()
     flat = kernels.view(2, 4, 12)
     torch.testing.assert_close(geometry.statistic(3, kernels), flat[0] @ flat[0].T + flat[1] @ flat[1].T)
+
+
+def test_experts_count_one_by_one_in_the_layout_of_their_group() -> None:
+    stack, matrix = nn.Parameter(torch.randn(2, 5, 3)), nn.Parameter(torch.randn(3, 4))
+    groups = [{"params": [stack], "layout": "experts_in_out"}, {"params": [matrix], "layout": "in_out"}]
+    geometry = bound([stack, matrix], Muon(groups))
+    apart = bound([nn.Parameter(torch.zeros(3, 5)) for _ in range(2)] + [nn.Parameter(torch.zeros(4, 3))])
+    gradients, others = torch.randn(4, 2, 5, 3), torch.randn(4, 3, 4)
+    sizes = Sizes(small=2.0, big=8.0, groups=4)
+
+    def read(counted: Geometry, stacks: list[torch.Tensor]) -> torch.Tensor:
+        small = [counted.statistic(index, stack) / 4 for index, stack in enumerate(stacks)]
+        big = [counted.statistic(index, stack.mean(0, keepdim=True)) for index, stack in enumerate(stacks)]
+        signal, noise = counted.read(small, big, sizes)
+        return torch.stack([signal.sum(), noise.sum()])
+
+    one_by_one = [gradients[:, 0].mT, gradients[:, 1].mT, others.mT]
+    torch.testing.assert_close(read(geometry, [gradients, others]), read(apart, one_by_one))
 
 
 def test_marks_of_a_muon_that_runs_adam_too() -> None:

@@ -1,0 +1,84 @@
+r"""The noisy quadratic model: curvatures, noise and start, and what is known of it without training.
+
+The loss is :math:`\frac12 \sum_i h_i \theta_i^2` and the gradient of a batch of B examples is :math:`h_i \theta_i` plus
+independent noise of variance :math:`c_i/B` (Zhang et al. 2019, "Which Algorithmic Choices Matter at Which Batch
+Sizes?", arXiv:1907.04164). The coordinates do not talk to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyQuadratic:
+    """The noisy quadratic model.
+
+    Attributes:
+        curvature: ``h``, eigenvalues of the Hessian, at least 0, shape ``[d]``.
+        noise: ``c``, variance of a single example's gradient noise, at least 0, shape ``[d]``.
+        start: ``s_0``, second moment of the initial parameters, shape ``[d]``.
+        count: how many coordinates share each entry, shape ``[d]``.
+
+    Raises:
+        ValueError: if shapes differ, there is no coordinate, or a value is negative or not finite.
+    """
+
+    curvature: np.ndarray
+    noise: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("curvature", "noise", "start", "count"):
+            values = getattr(self, name)
+            if values.ndim != 1 or values.shape != self.curvature.shape or not len(values):
+                raise ValueError(f"{name} must be a vector as long as curvature, got shape {values.shape}")
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ValueError(f"{name} must be finite and at least 0")
+
+    @classmethod
+    def power_law(cls, dimension: int, *, power: float = 1.0, noise: float = 1.0) -> NoisyQuadratic:
+        """Curvature ``i^-power`` for ``i = 1 ... dimension``, noise variance ``noise * curvature``, unit start."""
+        curvature = np.arange(1, dimension + 1) ** -float(power)
+        ones = np.ones(dimension)
+        return cls(curvature=curvature, noise=noise * curvature, start=ones, count=ones)
+
+    @classmethod
+    def binned(cls, dimension: int, bins: int = 100) -> NoisyQuadratic:
+        """:meth:`power_law` with curvatures rounded down to ``bins`` geometric values, as in the paper's figures."""
+        values = np.geomspace(1.0, 1.0 / dimension, bins)
+        index = np.searchsorted(-values, -cls.power_law(dimension).curvature).clip(max=bins - 1)
+        count = np.bincount(index, minlength=bins).astype(float)
+        return cls(curvature=values, noise=values, start=np.ones(bins), count=count)
+
+    @property
+    def initial_loss(self) -> float:
+        """Expected loss before the first step."""
+        return float(0.5 * (self.count * self.curvature * self.start).sum())
+
+    @property
+    def grad_sq_norm(self) -> float:
+        """Expected squared norm of the true gradient before the first step."""
+        return float((self.count * self.curvature**2 * self.start).sum())
+
+    @property
+    def noise_trace(self) -> float:
+        """Trace of the covariance of a single example's gradient, the same at every point."""
+        return float((self.count * self.noise).sum())
+
+    def lower_bound(self, batch_size: float, target: float) -> float:
+        """Steps that no method of the paper can undercut when ``c = h``: ``d / (2 * target * batch_size)``."""
+        return float(self.count.sum() / (2.0 * target * batch_size))
+
+    def largest_lr(self, power: float = 0.0, momentum: float = 0.0, *, nesterov: bool = False) -> float:
+        """The learning rate at which the steepest coordinate becomes unstable.
+
+        ``2 (1 + m) / max h^(1 - power)`` for heavy ball, and ``(2 + 2m) / (1 + 2m)`` in its place for Nesterov.
+        """
+        steepest = float((self.curvature[self.curvature > 0] ** (1.0 - power)).max(initial=0.0))
+        if steepest == 0.0:
+            return np.inf
+        return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) if nesterov else 1.0) / steepest

@@ -1,0 +1,224 @@
+"""What every class of our own owes to torch.optim: checks at construction, state that loads, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.optimizers.contract import CheckedOptimizer
+from cbs.optimizers.kfac import KFAC
+from cbs.optimizers.muon import Muon
+from cbs.optimizers.muon_plus import MuonPlus
+from cbs.optimizers.orscale import OrScale
+from cbs.optimizers.problem import Problem
+from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
+from tests.optimizers.test_gauss_newton import cross_entropy
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+EVERY = pytest.mark.parametrize("kind", [Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall])
+
+
+def matrices(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((3, 4), (4, 3), (4, 4))]
+
+
+def step(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=draw).to(param.dtype)
+    optimizer.step()
+
+
+def assert_equal(params: list[nn.Parameter], others: list[nn.Parameter]) -> None:
+    for param, other in zip(params, others, strict=True):
+        assert torch.equal(param, other)
+
+
+@EVERY
+def test_a_misspelt_option_is_refused_everywhere(kind: type) -> None:
+    with pytest.raises(TypeError, match="momentun"):
+        kind(matrices(), momentun=0.5)
+    with pytest.raises(ValueError, match="no option 'momentun'; did you mean 'momentum'"):
+        kind([{"params": matrices(), "momentun": 0.5}])
+    optimizer = kind(matrices())
+    with pytest.raises(ValueError, match="no option 'momentun'"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2))], "momentun": 0.5})
+    assert len(optimizer.param_groups) == 1
+
+
+@EVERY
+def test_what_cannot_be_optimized_is_refused_and_leaves_no_group(kind: type) -> None:
+    with pytest.raises(ValueError, match=r"takes real parameters, got one of type torch\.complex64"):
+        kind([nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))])
+    optimizer = kind(matrices())
+    with pytest.raises(ValueError, match="takes real parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))]})
+    assert len(optimizer.param_groups) == 1
+    with pytest.raises(ValueError, match="lr must be a number or a tensor of one element"):
+        kind(matrices(), lr=torch.ones(2))
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_learning_rate_may_be_a_tensor_of_one_element(kind: type, shape: tuple[int, ...]) -> None:
+    params, others = matrices(), matrices()
+    tensor, number = kind(params, lr=torch.full(shape, 0.125)), kind(others, lr=0.125)
+    for seed in range(2):
+        step(params, tensor, seed)
+        step(others, number, seed)
+    assert_equal(params, others)
+
+
+@EVERY
+@pytest.mark.parametrize("later", DTYPES)
+@pytest.mark.parametrize("earlier", DTYPES)
+def test_state_of_another_precision_is_taken_over(kind: type, earlier: torch.dtype, later: torch.dtype) -> None:
+    params, others = matrices(earlier), matrices(later)
+    optimizer, resumed = kind(params), kind(others)
+    step(params, optimizer, 0)
+    resumed.load_state_dict(optimizer.state_dict())
+    step(others, resumed, 1)
+    kept = {value.dtype for state in resumed.state.values() for value in state.values() if isinstance(value, Tensor)}
+    assert kept == {torch.float32 if later is torch.bfloat16 else later}
+    assert all(param.dtype is later and param.isfinite().all() for param in others)
+
+
+@EVERY
+def test_what_a_load_hook_returns_is_what_is_loaded(kind: type) -> None:
+    params, others = matrices(torch.bfloat16), matrices(torch.bfloat16)
+    optimizer, resumed = kind(params), kind(others[::-1])
+    step(params, optimizer, 0)
+
+    def reordered(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        (group,) = state["param_groups"]
+        return {"state": state["state"], "param_groups": [{**group, "params": group["params"][::-1]}]}
+
+    resumed.register_load_state_dict_pre_hook(reordered)
+    resumed.load_state_dict(optimizer.state_dict())
+    for param, other in zip(params, others, strict=True):
+        assert torch.equal(optimizer.state[param]["momentum_buffer"], resumed.state[other]["momentum_buffer"])
+    with torch.no_grad():
+        for param, other in zip(params, others, strict=True):
+            other.copy_(param)
+    step(params, optimizer, 1)
+    step(others, resumed, 1)
+    assert_equal(params, others)
+
+
+@EVERY
+def test_a_state_dict_is_the_same_again_after_loading_pickling_and_copying(kind: type) -> None:
+    params = matrices()
+    optimizer = kind(params)
+    step(params, optimizer, 0)
+    before = [set(group) for group in optimizer.param_groups]
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(copy.deepcopy(state))
+    for other in (optimizer, copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        other.load_state_dict(copy.deepcopy(state))
+        assert [set(group) for group in other.param_groups] == before
+        assert other.defaults == kind(matrices()).defaults
+        copies = [param for group in other.param_groups for param in group["params"]]
+        step(copies, other, 1)
+    assert_equal(params, copies)
+
+
+@EVERY
+@pytest.mark.parametrize("reset", [lambda o: setattr(o, "state", defaultdict(dict)), lambda o: o.state.clear()])
+def test_state_that_is_taken_away_begins_anew(kind: type, reset: Callable) -> None:
+    params = matrices()
+    optimizer = kind(params)
+    step(params, optimizer, 0)
+    others = [nn.Parameter(param.detach().clone()) for param in params]
+    reset(optimizer)
+    fresh = kind(others)
+    step(params, optimizer, 1)
+    step(others, fresh, 1)
+    assert_equal(params, others)
+    assert len(optimizer.state_dict()["state"]) == 3
+
+
+def attached(dtype: torch.dtype = torch.float32, **options: object) -> tuple[nn.Module, KFAC, Callable[[], None]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5)).to(dtype)
+    optimizer = KFAC(model.parameters(), **options)  # type: ignore[arg-type]
+    problem = Problem(
+        model=model,
+        outputs=lambda model, batch: model(batch[0]).float(),
+        output_losses=cross_entropy,
+        curvature_sample=lambda outputs, batch, generator: torch.randn(outputs.shape, generator=generator),
+    )
+    optimizer.attach(problem)
+    batch = torch.arange(5), torch.arange(5)
+
+    def advance() -> None:
+        optimizer.zero_grad()
+        cross_entropy(problem.outputs(model, batch), batch).mean().backward()
+        optimizer.observe(batch)
+        optimizer.step()
+
+    return model, optimizer, advance
+
+
+@pytest.mark.parametrize("later", DTYPES)
+@pytest.mark.parametrize("earlier", DTYPES)
+def test_kfacs_statistics_of_another_precision_are_taken_over(earlier: torch.dtype, later: torch.dtype) -> None:
+    _, optimizer, advance = attached(earlier)
+    advance()
+    model, resumed, resume = attached(later)
+    resumed.load_state_dict(optimizer.state_dict())
+    for _ in range(6):
+        resume()
+    kept = {value.dtype for state in resumed.state.values() for value in state.values() if value is not None}
+    assert kept == {torch.float32 if later is torch.bfloat16 else later}
+    assert all(param.dtype is later and param.isfinite().all() for param in model.parameters())
+
+
+def test_kfac_begins_anew_without_state_and_keeps_its_options_in_a_copy() -> None:
+    model, optimizer, advance = attached(damping=0.5)
+    for _ in range(3):
+        advance()
+    optimizer.state.clear()
+    start = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        advance()
+    other, _, again = attached(damping=0.5)
+    other.load_state_dict(start)
+    for _ in range(2):
+        again()
+    assert_equal(list(model.parameters()), list(other.parameters()))
+    twin = pickle.loads(pickle.dumps(optimizer))
+    assert twin.damping == 0.5
+    twin.observe((torch.arange(5), torch.arange(5)))
+    with pytest.raises(RuntimeError, match="call attach"):
+        twin.step()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_kfacs_learning_rate_may_be_a_tensor(shape: tuple[int, ...]) -> None:
+    model, _, advance = attached(lr=torch.full(shape, 0.125))
+    other, _, again = attached(lr=0.125)
+    for _ in range(2):
+        advance()
+        again()
+    assert_equal(list(model.parameters()), list(other.parameters()))
+
+
+def test_options_that_an_older_state_dict_lacks_stay_as_built() -> None:
+    class Old(CheckedOptimizer):
+        def __init__(self, params: list[nn.Parameter], lr: float = 0.1, *, decay: float = 0.5) -> None:
+            super().__init__(params, locals())
+
+    optimizer = Old(matrices(), decay=0.25)
+    state = optimizer.state_dict()
+    del state["param_groups"][0]["decay"]
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["decay"] == 0.25
+    assert optimizer.defaults == {"lr": 0.1, "decay": 0.25}
