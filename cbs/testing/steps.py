@@ -146,9 +146,9 @@ def check_huge_and_tiny_gradients(subject: Subject) -> None:
 def check_shapes(subject: Subject) -> None:
     """Parameters of no, one, three and four dimensions, rows, columns and those without elements step."""
     for name, shape in ODD.items():
+        run = subject.run(extra={name: shape})
+        before = run.values()
         try:
-            run = subject.run(extra={name: shape})
-            before = run.values()
             run.train(3)
         except Exception as error:
             raise Failure(f"shape {list(shape)} raises {type(error).__name__}: {error}") from error
