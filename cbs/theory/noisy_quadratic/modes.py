@@ -41,15 +41,17 @@ class Modes:
     """A method at given settings; every loss is of shape ``[...]``, the shape of the settings.
 
     Attributes:
-        log_roots: logarithms of the two roots, complex, ``[2, ..., d]``.
-        start: weights of the products of two roots' powers in the loss from the start, ``[3, ..., d]``: of the first
-            squared, of both, of the second squared.
+        roots: one or two for each of the d coordinates, real where a method's are, ``[..., 1 or 2, d]``.
+        logs: logarithms of complex roots.
+        start: weights of the products of two roots' powers in the loss from the start, ``[..., pairs * d]``: of the
+            first squared and, where there are two, of both and of the second squared.
         noise: the same for the stationary loss per unit of ``1/B``.
         stable: whether no coordinate grows without bound, ``[...]``.
         initial: the loss at step 0.
     """
 
-    log_roots: np.ndarray
+    roots: np.ndarray
+    logs: np.ndarray | None
     start: np.ndarray
     noise: np.ndarray
     stable: np.ndarray
@@ -57,7 +59,9 @@ class Modes:
 
     def loss(self, steps: int, batch_size: float) -> np.ndarray:
         """Expected loss after ``steps`` steps; infinity where it exceeds every number."""
-        return combined(*self.parts(self.powers(steps)), batch_size)
+        from_start, from_noise = self.parts(self.powers(steps))
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(from_start + from_noise / batch_size, nan=np.inf, posinf=np.inf)
 
     def losses(self, steps: int, batch_size: float) -> np.ndarray:
         """Expected loss after 0, 1, ..., ``steps`` steps, shape ``[..., steps + 1]``; costs one matrix product."""
@@ -65,16 +69,16 @@ class Modes:
         with np.errstate(all="ignore"):
             weights = self.start - self.noise / batch_size
             # Step i + width * j is the product of what i and width * j steps do to each pair of roots.
-            fine = np.stack([self._pairs(self.powers(step)) for step in range(width)], -1)
-            coarse = np.stack([weights * self._pairs(self.powers(width * j)) for j in range(width)], -1)
-            rows, columns = (np.moveaxis(part, 0, -3).reshape(*self.stable.shape, -1, width) for part in (coarse, fine))
-            varying = (rows.swapaxes(-1, -2) @ columns).real
-            table = varying + self.noise.real.sum((0, -1))[..., None, None] / batch_size
-        return np.nan_to_num(table.reshape(*self.stable.shape, -1)[..., : steps + 1], nan=np.inf, posinf=np.inf)
+            fine = np.stack([pairs(self.powers(step)) for step in range(width)], -1)
+            coarse = np.stack([weights * pairs(self.powers(width * j)) for j in range(width)], -2)
+            table = (coarse @ fine).real + self.noise.real.sum(-1)[..., None, None] / batch_size
+        losses = np.nan_to_num(table.reshape(*self.stable.shape, -1)[..., : steps + 1], nan=np.inf, posinf=np.inf)
+        losses[..., 0] = self.initial
+        return losses
 
     def floor(self, batch_size: float) -> np.ndarray:
         """Expected loss after infinitely many steps; infinity where the method is unstable."""
-        return np.where(self.stable, self.noise.real.sum((0, -1)) / batch_size, np.inf)
+        return np.where(self.stable, self.noise.real.sum(-1) / batch_size, np.inf)
 
     def steps_to_target(self, target: float, batch_size: float, limit: int = 1_000_000) -> float:
         """First step at or below ``target``, infinity if there is none up to ``limit``; of one setting.
@@ -91,36 +95,40 @@ class Modes:
             horizon = 8 * horizon + 7
 
     def at(self, chosen: np.ndarray) -> Modes:
-        """The settings that ``chosen`` indexes, along the flattened shape."""
-        width = self.start.shape[-1]
+        """The settings that ``chosen`` indexes; of a row of settings."""
         return Modes(
-            log_roots=self.log_roots.reshape(2, -1, width)[:, chosen],
-            start=self.start.reshape(3, -1, width)[:, chosen],
-            noise=self.noise.reshape(3, -1, width)[:, chosen],
-            stable=self.stable.reshape(-1)[chosen],
+            roots=self.roots[chosen],
+            logs=None if self.logs is None else self.logs[chosen],
+            start=self.start[chosen],
+            noise=self.noise[chosen],
+            stable=self.stable[chosen],
             initial=self.initial,
         )
 
     def powers(self, steps: int) -> np.ndarray:
         """The roots to the power of ``steps``."""
         with np.errstate(all="ignore"):
-            return np.exp(steps * self.log_roots) if steps else np.ones_like(self.log_roots)
+            return self.roots ** float(steps) if self.logs is None or steps == 0 else np.exp(steps * self.logs)
 
     def parts(self, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loss from the start and that from noise per unit of ``1/B``, from :meth:`powers`."""
         with np.errstate(all="ignore"):
-            pairs = self._pairs(powers)
-            return (self.start * pairs).real.sum((0, -1)), (self.noise * (1.0 - pairs)).real.sum((0, -1))
-
-    @staticmethod
-    def _pairs(powers: np.ndarray) -> np.ndarray:
-        return np.stack([powers[0] ** 2, powers[0] * powers[1], powers[1] ** 2])
+            products = pairs(powers)
+            return dot(self.start, products), self.noise.real.sum(-1) - dot(self.noise, products)
 
 
-def combined(from_start: np.ndarray, from_noise: np.ndarray, batch_size: float) -> np.ndarray:
-    """The loss at a batch size; infinity for what is no number."""
-    with np.errstate(all="ignore"):
-        return np.nan_to_num(from_start + from_noise / batch_size, nan=np.inf, posinf=np.inf)
+def dot(weights: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """The real part of the sum of weighted products."""
+    return np.einsum("...i,...i->...", weights, products).real
+
+
+def pairs(powers: np.ndarray) -> np.ndarray:
+    """Products of two powers of roots, shape ``[..., pairs * d]``."""
+    first = powers[..., 0, :]
+    if powers.shape[-2] == 1:
+        return first * first
+    second = powers[..., 1, :]
+    return np.concatenate([first * first, first * second, second * second], -1)
 
 
 def modes(
@@ -157,28 +165,30 @@ def modes(
     x = lr * scale * model.curvature
     # Where the curvature is 0 nothing is lost by the walk that noise takes: the loss does not see it.
     x = np.where(x > 0, x, 1e-300)
-    if method in ("sgd", "averaged"):
-        first, second = x.astype(complex), np.broadcast_to(1.0 - m, x.shape).astype(complex)
+    if method == "sgd":
+        gaps = [x]
+    elif method == "averaged":
+        gaps = _apart(x, np.broadcast_to(1.0 - m, x.shape))
     else:
-        half = (1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0
-        first, second = _roots(half, x)
-    meet = np.abs(second - first) < APART * np.abs(second)
-    first, second = np.where(meet, first * (1.0 - APART), first), np.where(meet, second * (1.0 + APART), second)
-    alpha, beta = _weights(method, first, second, m)
+        gaps = _apart(*_roots((1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0, x))
+    alpha, beta = _weights(method, gaps, m)
     with np.errstate(all="ignore"):
-        log_roots = np.stack([np.log1p(-first), np.log1p(-second)])
-        decays = np.stack([first * (2.0 - first), first + second - first * second, second * (2.0 - second)])
-        decays += cushion if method == "sgd" else 0.0
+        decays = [one + other - one * other for one, other in _twos(gaps)]
+        decays[0] = decays[0] + (cushion if method == "sgd" else 0.0)
         weight = 0.5 * model.count * model.curvature
-        twice = np.array([1.0, 2.0, 1.0]).reshape(3, *[1] * x.ndim)
-        start = weight * model.start * twice * _products(beta)
-        noise = weight * (lr * scale) ** 2 * model.noise * twice * _products(alpha) / decays
-    grows = (np.abs(1.0 - np.stack([first, second])) >= 1.0) & (x > 1e-300)
+        kicked = weight * (lr * scale) ** 2 * model.noise
+        start = [weight * model.start * one * other for one, other in _twos(beta)]
+        noise = [kicked * one * other / decay for (one, other), decay in zip(_twos(alpha), decays, strict=True)]
+    if len(gaps) == 2:
+        start[1], noise[1] = 2.0 * start[1], 2.0 * noise[1]
+    roots = np.stack([1.0 - gap for gap in gaps], -2)
+    grows = (np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :]
     return Modes(
-        log_roots=log_roots,
-        start=start,
-        noise=noise,
-        stable=np.asarray(~grows.any((0, -1))),
+        roots=roots,
+        logs=np.log(roots) if np.iscomplexobj(roots) else None,
+        start=np.concatenate(start, -1),
+        noise=np.concatenate(noise, -1),
+        stable=np.asarray(~grows.any((-1, -2))),
         initial=model.initial_loss,
     )
 
@@ -189,19 +199,26 @@ def _roots(half: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return product / large, large
 
 
-def _weights(method: str, first: np.ndarray, second: np.ndarray, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``alpha`` and ``beta`` of the roots ``1 - first`` and ``1 - second``."""
-    r, others, gap = np.stack([1.0 - first, 1.0 - second]), np.stack([second, first]), second - first
-    signed = np.stack([1.0 / gap, -1.0 / gap])
+def _apart(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+    meet = np.abs(second - first) < APART * np.abs(second)
+    return [np.where(meet, first * (1.0 - APART), first), np.where(meet, second * (1.0 + APART), second)]
+
+
+def _weights(method: str, gaps: list[np.ndarray], m: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """``alpha`` and ``beta`` of the roots ``1 - q``; ``gaps`` holds the q."""
     if method == "sgd":
-        return np.stack([np.ones_like(gap), np.zeros_like(gap)]), np.stack([np.ones_like(gap), np.zeros_like(gap)])
+        return [np.ones_like(gaps[0])], [np.ones_like(gaps[0])]
+    first, second = gaps
+    apart = second - first
     if method == "averaged":
-        share = (1.0 - m) * r[0] / gap
-        return (1.0 - m) * signed * r, np.stack([share, 1.0 - share])
+        share = (1.0 - m) * (1.0 - first) / apart
+        return [share, (m - 1.0) * (1.0 - second) / apart], [share, 1.0 - share]
     # What torch's parameters hold under Nesterov is a step of momentum ahead.
-    ahead = (1.0 + m) * r - m if method == "nesterov" else r
-    return signed * ahead, signed * others * ahead
+    ahead = [(1.0 + m) * (1.0 - q) - m if method == "nesterov" else 1.0 - q for q in gaps]
+    alpha = [ahead[0] / apart, -ahead[1] / apart]
+    return alpha, [alpha[0] * second, alpha[1] * first]
 
 
-def _products(weights: np.ndarray) -> np.ndarray:
-    return np.stack([weights[0] ** 2, weights[0] * weights[1], weights[1] ** 2])
+def _twos(values: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Both of the first, one of each, both of the second."""
+    return [(one, other) for index, one in enumerate(values) for other in values[index:]]

@@ -1,8 +1,8 @@
 """Fewest steps to a target over learning rates, momenta and batch sizes at once, and at the best learning rate of all.
 
-Settings whose stationary loss misses the target are left out. The steps of all others are doubled together, a squaring
-of the roots each, until some setting has arrived; only those that arrive at that doubling can win, and bisection drops
-every one that misses where another arrives. All batch sizes share the roots.
+Settings whose stationary loss misses the target are left out. The steps of all others are multiplied by four together,
+two squarings of the roots each, until some setting has arrived; only those that arrive then can win, and bisection
+drops every one that misses where another arrives. All batch sizes share the roots.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import Modes, combined, modes
+from cbs.theory.noisy_quadratic.modes import Modes, dot, modes, pairs
 
 LIMIT = 2**27
 """Steps after which a search gives up."""
 
+
+STRIDE = 4
+"""Factor between the steps of the gallop: two squarings."""
 
 LRS, SHORT = 64, 300
 """Learning rates of the grid of :func:`tuned`, and runs of so few steps that it looks at more."""
@@ -65,9 +68,8 @@ def best_settings(
         ``None`` where no setting reaches the target within ``limit`` steps.
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
-    grid = modes(model, method, lr, momentum[:, None], power=power, cushion=cushion).at(
-        np.arange(lr.size * momentum.size)
-    )
+    each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)
+    grid = modes(model, method, *each, power=power, cushion=cushion)
     if grid.initial <= target:
         return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
     arrivals = _gallop(grid, target, batch_sizes, limit)
@@ -84,34 +86,36 @@ def best_settings(
 
 
 def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int) -> list[tuple[int, np.ndarray]]:
-    """For each batch size the least power of two at which a setting has arrived, and the settings that have."""
+    """For each batch size the least power of :data:`STRIDE` at which a setting has arrived, and those that have."""
+    able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
     arrivals: list[tuple[int, np.ndarray] | None] = [None] * len(batch_sizes)
-    able = [np.flatnonzero(grid.floor(batch_size) <= target) for batch_size in batch_sizes]
-    alive = np.unique(np.concatenate([*able, np.empty(0, int)]))
-    grid = grid.at(alive)
-    powers, steps = grid.powers(1), 1
-    while len(alive):
-        parts = grid.parts(powers)
+    alive = np.flatnonzero(able.any(0))
+    some, powers, steps = grid.at(alive), grid.at(alive).powers(1), 1
+    while len(alive) and steps <= STRIDE * limit:
+        with np.errstate(all="ignore"):
+            products = pairs(powers)
+            # Noise only adds, so most settings need no second look.
+            near = np.flatnonzero(dot(some.start, products) <= target)
+            from_start, from_noise = grid.at(alive[near]).parts(powers[near])
         for place, batch_size in enumerate(batch_sizes):
             if arrivals[place] is None:
-                arrived = np.intersect1d(alive[combined(*parts, batch_size) <= target], able[place])
+                arrived = alive[near][(from_start + from_noise / batch_size <= target) & able[place, alive[near]]]
                 if len(arrived):
                     arrivals[place] = steps, arrived
-        missing = [able[place] for place, arrival in enumerate(arrivals) if arrival is None]
-        if not missing or steps > limit:
-            break
-        kept = np.isin(alive, np.concatenate(missing))
+        waiting = [place for place, arrival in enumerate(arrivals) if arrival is None]
+        kept = np.asarray(able[waiting][:, alive].any(0))
         if not kept.all():
-            alive, grid, powers = alive[kept], grid.at(np.flatnonzero(kept)), powers[:, kept]
+            alive, some, powers = alive[kept], some.at(kept), powers[kept]
         with np.errstate(all="ignore"):
-            powers = powers * powers
-        steps *= 2
+            powers = powers**2
+            powers = powers**2
+        steps *= STRIDE
     return [arrival or (steps, np.empty(0, int)) for arrival in arrivals]
 
 
 def _bisect(grid: Modes, target: float, batch_size: float, high: int) -> tuple[float, int]:
     """The least step up to ``high`` at which a setting has arrived, and the first of the settings that have."""
-    low, alive = high // 2, np.arange(len(grid.stable))
+    low, alive = high // STRIDE, np.arange(len(grid.stable))
     while high - low > 1:
         middle = (low + high) // 2
         arrived = np.flatnonzero(grid.loss(middle, batch_size) <= target)

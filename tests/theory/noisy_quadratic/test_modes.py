@@ -87,7 +87,8 @@ def test_settings_are_a_grid() -> None:
         assert grid.loss(37, 8)[row, column] == pytest.approx(float(single.loss(37, 8)))
         assert grid.floor(8)[row, column] == pytest.approx(float(single.floor(8)))
         np.testing.assert_allclose(grid.losses(50, 8)[row, column], single.losses(50, 8))
-    assert grid.at(np.array([4])).loss(9, 8) == pytest.approx(float(grid.loss(9, 8)[1, 1]))
+    row = modes(SMALL, "heavy_ball", lrs[1], 0.9)
+    assert row.at(np.array([1])).loss(9, 8) == pytest.approx(float(grid.loss(9, 8)[1, 1]))
 
 
 def test_floor_is_the_steady_state_risk() -> None:
