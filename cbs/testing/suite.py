@@ -86,7 +86,7 @@ def require(target: Subject | str | Callable[..., Any], **how: Any) -> Report:
 
 
 def conformance_test(
-    *targets: Subject | str | Callable[..., Any], known: Mapping[str, str] | None = None, **how: Any
+    *targets: Subject | str | Callable[..., Any], known: Mapping[tuple[str, str], str] | None = None, **how: Any
 ) -> Callable[..., None]:
     """One test for each optimizer and check, for pytest: ``test_mine = conformance_test(MyOptimizer)``.
 
@@ -94,19 +94,30 @@ def conformance_test(
 
     Args:
         targets: see :func:`examine`.
-        known: names of checks that are known to fail, with the reason. They must fail.
+        known: why a check fails, by the names of optimizer and check. It must fail.
         how: see :func:`examine`.
+
+    Raises:
+        ValueError: if ``known`` has a name that is no optimizer or check of these.
     """
     import pytest
 
-    def marks(one: Check) -> list[Any]:
-        slow = [pytest.mark.slow] if one.slow else []
-        return slow + ([pytest.mark.xfail(strict=True, reason=known[one.name])] if known and one.name in known else [])
+    pairs = {
+        (one.name, check.name): (one, check)
+        for one in (subject(target, **how) for target in targets)
+        for check in checks()
+    }
+    reasons = dict(known or {})
+    if strangers := reasons.keys() - pairs.keys():
+        raise ValueError(f"known failures of what is not tested: {sorted(strangers)}")
 
-    tested = [subject(target, **how) for target in targets]
+    def marks(key: tuple[str, str], check: Check) -> list[Any]:
+        expected = [pytest.mark.xfail(strict=True, raises=Failure, reason=reasons[key])] if key in reasons else []
+        return [*expected, *([pytest.mark.slow] if check.slow else [])]
 
-    @pytest.mark.parametrize("check", [pytest.param(one, id=one.name, marks=marks(one)) for one in checks()])
-    @pytest.mark.parametrize("optimizer", tested, ids=[one.name for one in tested])
+    cases = [pytest.param(*pair, id="-".join(key), marks=marks(key, pair[1])) for key, pair in pairs.items()]
+
+    @pytest.mark.parametrize(("optimizer", "check"), cases)
     def test(optimizer: Subject, check: Check) -> None:
         try:
             check(optimizer)

@@ -74,9 +74,11 @@ def test_subjects() -> None:
 
 
 def test_known_failures_must_fail() -> None:
-    test = conformance_test(Good, known={"check_closure": "why"})
-    params = next(mark.args[1] for mark in test.pytestmark if mark.args[0] == "check")
+    test = conformance_test(Good, known={("Good", "check_closure"): "why"})
+    ((_, params),) = (mark.args for mark in test.pytestmark)
     marks = {param.id: {mark.name: mark.kwargs for mark in param.marks} for param in params}
-    assert marks["check_closure"] == {"xfail": {"strict": True, "reason": "why"}}
-    assert marks["check_compiled"] == {"slow": {}}
-    assert not marks["check_learns"]
+    assert marks["Good-check_closure"] == {"xfail": {"strict": True, "raises": Failure, "reason": "why"}}
+    assert marks["Good-check_compiled"] == {"slow": {}}
+    assert not marks["Good-check_learns"]
+    with pytest.raises(ValueError, match="not tested.*check_clsure"):
+        conformance_test(Good, known={("Good", "check_clsure"): "why"})
