@@ -169,9 +169,6 @@ def test_resumes_bitwise_without_matrices(name: str) -> None:
         assert torch.equal(param, again)
 
 
-
-
-
 @EVERY
 def test_entry_describes_itself(name: str) -> None:
     spec = OPTIMIZERS[name]
