@@ -22,7 +22,6 @@ from torch import nn
 
 from cbs.optimizers import LAMB, MERIT
 from cbs.optimizers.lars import LARS
-from cbs.optimizers.trust_ratio import kernel
 from cbs.text.gpt import GPT, SIZES, GPTShape
 
 SHAPES = {
@@ -42,8 +41,6 @@ def candidates(params: list[nn.Parameter]) -> dict[str, Callable[[], object]]:
         "AdamW(fused)": torch.optim.AdamW(params, lr=1e-6, fused=True),
         "MERIT": MERIT(params, lr=1e-6),
         "LAMB": LAMB(params, lr=1e-6),
-        "MERIT(native=False)": MERIT(params, lr=1e-6, native=False),
-        "LAMB(native=False)": LAMB(params, lr=1e-6, native=False),
         "LARS": LARS(params, lr=1e-6),
     }
     if importlib.util.find_spec("pytorch_optimizer"):
@@ -59,7 +56,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="turns of every optimizer")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"MERIT and LAMB at their defaults: {kernel.version()}")
     for size in arguments.sizes:
         torch.manual_seed(0)
         shape, vocabulary = SHAPES[size]

@@ -23,9 +23,8 @@ from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
-from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers import build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.trust_ratio import kernel
 from cbs.optimizers.weights import averaged_weights
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.schedules import check_schedule, lr_multiplier
@@ -86,7 +85,6 @@ def run_trial(
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "host": platform.node(),
             "threads": torch.get_num_threads(),
-            **({"trust_ratio": kernel.version()} if "native" in OPTIMIZERS[config.optimizer.name].defaults else {}),
         },
     )
 

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ from typing import Any
 import torch
 
 import cbs
-from cbs.config import Choice
 from cbs.errors import ResultsError
-from cbs.optimizers import OPTIMIZERS
-from cbs.optimizers.trust_ratio import kernel
 from cbs.store import MANIFEST, Store
 from sweeps.spec import Sweep
 from sweeps.workload import built
@@ -39,7 +35,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         "protocol": sweep.protocol(),
         "data_hash": data_hash,
         "axes": sweep.axes(),
-        "runs": [provenance(command, sweep.optimizers)],
+        "runs": [provenance(command)],
     }
     if not (store.root / MANIFEST).exists():
         return manifest
@@ -59,19 +55,12 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     return manifest
 
 
-def provenance(command: str, optimizers: Sequence[Choice] = ()) -> dict[str, Any]:
-    """When, with what and where: command, time, versions, hardware, git commits.
-
-    Where one of the optimizers has the option ``native``, ``versions`` holds ``trust_ratio``: the code that its default
-    stands for on this machine. The two differ by rounding, so it shows if a sweep was continued with the other.
-    """
-    versions = {"python": platform.python_version(), "cbs": cbs.__version__, **_versions()}
-    if any("native" in OPTIMIZERS[choice.name].defaults for choice in optimizers):
-        versions["trust_ratio"] = kernel.version()
+def provenance(command: str) -> dict[str, Any]:
+    """When, with what and where: command, time, versions, hardware, git commits."""
     return {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions,
+        "versions": {"python": platform.python_version(), "cbs": cbs.__version__, **_versions()},
         "hardware": hardware(),
         "git": {"cbs": git_commit(Path(cbs.__file__).parent), "working_directory": git_commit(Path.cwd())},
     }

@@ -111,10 +111,11 @@ class CheckedOptimizer(torch.optim.Optimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         for key, param in zip(keys, params, strict=True):
             for name, saved in state_dict["state"].get(key, {}).items():
-                if isinstance(saved, Tensor) and saved.is_floating_point():
-                    loaded, dtype = self.state[param][name], self.state_dtype(name, param)
-                    if dtype is not None and loaded.dtype != dtype:
-                        self.state[param][name] = saved.to(loaded.device, dtype, copy=True)
+                if isinstance(saved, Tensor):
+                    loaded = self.state[param][name]
+                    dtype = self.state_dtype(name, param) if saved.is_floating_point() else saved.dtype
+                    # A copy, since a step writes to the state and what was loaded may still be another optimizer's.
+                    self.state[param][name] = saved.to(loaded.device, dtype or loaded.dtype, copy=True)
 
 
 def check_size(name: str, value: Any) -> None:

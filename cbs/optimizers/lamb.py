@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,10 +10,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_size
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
-from cbs.optimizers.trust_ratio.blocks import Tile
-from cbs.optimizers.trust_ratio.core import check_size
-from cbs.optimizers.trust_ratio.native import Rule
 
 
 @optimizer(
@@ -58,15 +56,11 @@ class LAMB(AdamTrustRatio):
         gamma_u: upper bound of phi; ``None`` for none.
         ratio_from_ndim: tensors of fewer dimensions have ratio 1.
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
-        foreach: ``False`` updates tensor by tensor with public operations of torch only.
+        foreach: ``False`` updates tensor by tensor.
         capturable: whether a step must not wait for the device.
-        native: whether compiled code updates the contiguous float32 tensors on a CPU, on one thread: the same formulas
-            and state, faster; results differ by rounding. ``None`` uses it where it was compiled before or there is a C
-            compiler, ``True`` insists, ``False`` never does. All other tensors take the portable path.
 
     Raises:
         ValueError: if a value is outside its domain.
-        MissingDependencyError: if ``native`` is ``True`` and there is no compiled code, and no C compiler.
     """
 
     def __init__(
@@ -84,7 +78,6 @@ class LAMB(AdamTrustRatio):
         decay_from_ndim: int = 0,
         foreach: bool | None = None,
         capturable: bool = False,
-        native: bool | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -98,28 +91,16 @@ class LAMB(AdamTrustRatio):
             "decay_from_ndim": decay_from_ndim,
             "foreach": foreach,
             "capturable": capturable,
-            "native": native,
         }
         super().__init__(params, defaults)
 
-    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+    def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``phi(|w|) / |d|``, 1 where either is 0."""
         if group["gamma_l"] > 0.0 or group["gamma_u"] is not None:
             weights = weights.clamp(group["gamma_l"], group["gamma_u"])
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, 1.0)
 
-    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
-        """Multiply ``tile.out`` by its ratios, a single tensor as it is added to the weights."""
-        if tile.alone and tile.ratios:
-            tile.multiplier = tile.ratios[0][0].view(1)
-        else:
-            super().scale(tile, group, finite=finite, tame=tame)
-
-    def native_rule(self, group: dict[str, Any]) -> Rule:
-        high = math.inf if group["gamma_u"] is None else group["gamma_u"]
-        return Rule(by_max=False, low=group["gamma_l"], high=high, blank=1.0)
-
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         check_size("gamma_l", group["gamma_l"])
         if group["gamma_u"] is not None and not group["gamma_l"] <= group["gamma_u"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_size
 from cbs.optimizers.trust_ratio.blocks import Tile
-from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer, check_size
+from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 _COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
 """The trust coefficient each variant comes with."""
@@ -97,20 +99,20 @@ class LARS(TrustRatioOptimizer):
         }
         super().__init__(params, defaults)
 
-    def direct(self, tile: Tile, group: dict[str, Any], *, advance: bool) -> None:
+    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
         """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
-        (buffer,) = tile.states
+        (buffers,) = tile.states
+        if group["variant"] != "lamb" or advance:
+            torch._foreach_copy_(tile.views, tile.gradients)
+            if group["variant"] != "paper" and decay:
+                tile.out.add_(tile.weight, alpha=decay)
         if group["variant"] == "lamb":
             if advance:
-                torch.add(tile.gradient, tile.weight, alpha=tile.decay, out=tile.out)
-                buffer.lerp_(tile.out, 1 - group["momentum"])
-            torch.neg(buffer, out=tile.out)
-        else:
-            torch.neg(tile.gradient, out=tile.out)
-            if group["variant"] == "optax":
-                tile.out.sub_(tile.weight, alpha=tile.decay)
+                torch._foreach_lerp_(buffers, tile.views, 1 - group["momentum"])
+            torch._foreach_copy_(tile.views, buffers)
+        tile.out.neg_()
 
-    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+    def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``c |w| / |d|`` with the denominator of the variant."""
         coefficient = _coefficient(group)
         moving = (weights > 0) & (directions > 0)
@@ -120,21 +122,25 @@ class LARS(TrustRatioOptimizer):
             moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
         )
 
-    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
-        """Multiply by the ratio; the first paper's weight decay is scaled but not part of what is measured."""
-        if group["variant"] == "paper" and tile.decay:
-            tile.out.sub_(tile.weight, alpha=tile.decay)
-        super().scale(tile, group, finite=finite, tame=tame)
-
-    def move(self, tile: Tile, group: dict[str, Any]) -> tuple[Tensor, float]:
-        """The momentum buffer, which holds past learning rates, except in ``"lamb"``."""
-        update, lr = super().move(tile, group)
+    def apply(
+        self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
+    ) -> None:
+        """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
         if group["variant"] == "lamb":
-            return update, lr
-        (buffer,) = tile.states
-        return buffer.mul_(group["momentum"]).sub_(update, alpha=lr), -1.0
+            super().apply(tile, group, decay, lr, finite=finite, tame=tame)
+            return
+        if group["variant"] == "paper" and decay:
+            # Scaled, but not part of what is measured.
+            tile.out.sub_(tile.weight, alpha=decay)
+        for out, (ratio,) in zip(tile.outs, tile.ratios, strict=False):
+            out.mul_(ratio)
+        (buffers,) = tile.states
+        torch._foreach_mul_(buffers, group["momentum"])
+        tile.out.mul_(lr)
+        torch._foreach_sub_(buffers, tile.views)
+        torch._foreach_sub_(tile.params, buffers)
 
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         if not 0.0 <= group["momentum"] < 1.0:
             raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
@@ -144,6 +150,6 @@ class LARS(TrustRatioOptimizer):
             check_size("trust_coefficient", group["trust_coefficient"])
 
 
-def _coefficient(group: dict[str, Any]) -> float:
+def _coefficient(group: Mapping[str, Any]) -> float:
     own = group["trust_coefficient"]
     return _COEFFICIENTS[group["variant"]] if own is None else own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,9 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
-from cbs.optimizers.trust_ratio.blocks import Bucket, Tile
-from cbs.optimizers.trust_ratio.core import Measure
-from cbs.optimizers.trust_ratio.native import Rule
+from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile
 from cbs.optimizers.trust_ratio.norms import NORMS
 
 _VARIANTS = ("code", "paper")
@@ -76,16 +75,11 @@ class MERIT(AdamTrustRatio):
         norm: ``"max"`` or ``"l2"``.
         ratio_from_ndim: tensors of fewer dimensions have s = 1.
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
-        foreach: ``False`` updates tensor by tensor with public operations of torch only.
+        foreach: ``False`` updates tensor by tensor.
         capturable: whether a step must not wait for the device.
-        native: whether compiled code updates the contiguous float32 tensors on a CPU, on one thread: the same formulas
-            and state, faster; results differ by rounding. ``None`` uses it where it was compiled before or there is a C
-            compiler, ``True`` insists, ``False`` never does. All other tensors, and all with ``norm="l2"``, take the
-            portable path.
 
     Raises:
         ValueError: if a value is outside its domain.
-        MissingDependencyError: if ``native`` is ``True`` and there is no compiled code, and no C compiler.
     """
 
     def __init__(
@@ -106,7 +100,6 @@ class MERIT(AdamTrustRatio):
         decay_from_ndim: int = 0,
         foreach: bool | None = None,
         capturable: bool = False,
-        native: bool | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -123,64 +116,54 @@ class MERIT(AdamTrustRatio):
             "decay_from_ndim": decay_from_ndim,
             "foreach": foreach,
             "capturable": capturable,
-            "native": native,
         }
         super().__init__(params, defaults)
 
-    def measure(self, group: dict[str, Any]) -> Measure:
+    def measure(self, group: Mapping[str, Any]) -> Measure:
         return Measure(group["norm"], group["elementwise"], group["variant"] == "paper")
 
-    def ratios(self, weights: Tensor, directions: Tensor, group: dict[str, Any], decay: float) -> Tensor:
+    def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``w / d``; NaN, which survives maxima, marks rows, columns and tensors in which s is 1."""
         if group["variant"] == "paper":
             return (weights / directions).masked_fill_(directions == 0, 0.0)
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, torch.nan)
 
-    def look(self, bucket: Bucket, group: dict[str, Any]) -> tuple[bool, bool]:
+    def look(self, block: Block, group: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
-        finite = bool(((bucket.ratios < math.inf) & (bucket.norms[0] > 0)).all())
+        finite = bool(((block.ratios > 0) & (block.ratios < math.inf)).all())
         clip = math.inf if group["clip"] is None else _SHY * group["clip"]
-        return finite, finite and bool(bucket.norms[0].amax() < clip)
+        return finite, finite and bool(block.norms[0].amax() < clip)
 
-    def scale(self, tile: Tile, group: dict[str, Any], *, finite: bool, tame: bool) -> None:
-        """``out <- clip(s * out)``."""
-        if tile.ratios:
-            for factor, (whole, *lines) in zip(tile.factors, tile.ratios, strict=True):
-                if group["variant"] == "paper":
-                    # Where all of w is 0, so is every ratio.
-                    whole = torch.where(whole == 0, torch.nan, whole)
-                if not lines:
-                    factor.copy_(whole)
-                    continue
-                rows, columns = lines
-                if group["lower_bound"]:
-                    rows = torch.maximum(rows, whole)
-                elif not finite:
-                    rows = torch.where(whole.isnan(), whole, rows)
-                torch.maximum(rows, columns, out=factor)
-            if not finite:
-                # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
-                tile.spare[0].nan_to_num_(nan=1.0)
-            if tame and tile.alone:
-                tile.multiplier = tile.spare[0]
-            else:
-                tile.out.mul_(tile.spare[0])
+    def apply(
+        self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, *, finite: bool, tame: bool
+    ) -> None:
+        """Add ``lr * clip(s * out)`` to the weights."""
+        factor = None
+        for pair, (whole, *lines) in zip(tile.pairs, tile.ratios, strict=False):
+            factor = tile.spare[0]
+            if group["variant"] == "paper":
+                # Where all of w is 0, so is every ratio.
+                whole = torch.where(whole == 0, torch.nan, whole)
+            if not lines:
+                pair[0].copy_(whole)
+                continue
+            rows, columns = lines
+            if group["lower_bound"]:
+                rows = torch.maximum(rows, whole)
+            elif not finite:
+                rows = torch.where(whole.isnan(), whole, rows)
+            torch.maximum(rows, columns, out=pair[0])
+        if factor is not None and not finite:
+            # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
+            factor.nan_to_num_(nan=1.0)
         if group["clip"] is not None and not tame:
+            if factor is not None:
+                tile.out.mul_(factor)
             tile.out.clamp_(-group["clip"], group["clip"])
+            factor = None
+        tile.move(lr, factor)
 
-    def native_rule(self, group: dict[str, Any]) -> Rule | None:
-        if group["norm"] != "max":
-            return None
-        return Rule(
-            by_max=True,
-            clip=math.inf if group["clip"] is None else group["clip"],
-            floor=group["lower_bound"],
-            mend=True,
-            zero=group["variant"] == "paper",
-            blank=0.0 if group["variant"] == "paper" else math.nan,
-        )
-
-    def check(self, group: dict[str, Any]) -> None:
+    def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         if group["clip"] is not None and not group["clip"] > 0.0:
             raise ValueError(f"clip must be None or above 0, got {group['clip']}")

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Of MERIT and LAMB in float32: compiled code where there is a compiler, and torch's operations.
-PATHS = [None, False]
 SHAPES = [(5, 3), (3, 5), (5, 3), (1, 4), (4, 1), (6,), (6,), (1,), (), (4, 3, 2), (3, 2, 2, 3), (4, 3, 2), (5, 3)]
 STEPS = 20
 

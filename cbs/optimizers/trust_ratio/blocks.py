@@ -6,23 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
-from torch._utils import _unflatten_dense_tensors as unflatten
 
 Sizes = list[Tensor]
 """What broadcasts against a stack: ``[whole]``, or ``[whole, rows, columns]`` where these count."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extent:
+class Extent(NamedTuple):
     """Lengths that balance passes over memory against calls, in entries.
 
     Attributes:
-        small: tensors of up to this many share a bucket: what they cost is calls, not arithmetic.
+        small: tensors of up to this many share a block: what they cost is calls, not arithmetic.
         tile: what is worked on at a time; some vectors of this length fit the cache.
         block: directions of a tensor are kept between its two passes up to this many, and computed again beyond.
     """
@@ -41,15 +39,28 @@ def extent_on(device: torch.device) -> Extent:
     return CPU if device.type == "cpu" else ACCELERATOR
 
 
-@dataclass(frozen=True)
-class Stack:
+class Measure(NamedTuple):
+    """How the size of a tensor is read.
+
+    Attributes:
+        norm: its name in :data:`cbs.optimizers.trust_ratio.norms.NORMS`.
+        by_line: whether rows and columns of tensors of two or more dimensions have sizes of their own.
+        inner: whether the dimensions from the second on are one; else a row runs along dimension 1 alone.
+    """
+
+    norm: str = "l2"
+    by_line: bool = False
+    inner: bool = False
+
+
+class Stack(NamedTuple):
     """Tensors of equal shape, one after the other in a vector.
 
     A row runs along dimension 1 of a tensor, a column along its dimension 0, for each index of the other dimensions.
 
     Attributes:
         start: where they start in the vector.
-        shape: ``(count, *shape)``.
+        shape: ``(count, *shape)``, with the dimensions of tensors as one where only the whole counts.
         by_line: whether their rows and columns count.
         inner: whether their dimensions from the second on were flattened into one.
     """
@@ -59,229 +70,193 @@ class Stack:
     by_line: bool
     inner: bool = False
 
-    def numel(self) -> int:
-        """Entries of all its tensors."""
-        return math.prod(self.shape)
-
     def of(self, vectors: Tensor) -> Tensor:
         """The stack as a view of vectors ``[..., entries]``, of shape ``[..., count, *shape]``."""
-        return vectors[..., self.start : self.start + self.numel()].unflatten(-1, self.shape)
+        return vectors[..., self.start : self.start + math.prod(self.shape)].unflatten(-1, self.shape)
 
-    def size_shapes(self) -> list[torch.Size]:
+    def size_shapes(self) -> list[tuple[int, ...]]:
         """Shapes of its sizes."""
         count, *shape = self.shape
-        whole = torch.Size([count] + [1] * len(shape))
+        whole = (count, *(1 for _ in shape))
         if not self.by_line:
             return [whole]
         rows, columns, *rest = shape
-        return [whole, torch.Size([count, rows, 1, *rest]), torch.Size([count, 1, columns, *rest])]
+        return [whole, (count, rows, 1, *rest), (count, 1, columns, *rest)]
 
 
-@dataclass(kw_only=True)
-class Tile:
-    """Consecutive entries of a bucket, and all that a step needs for them; vectors have shape ``[entries]``.
-
-    Attributes:
-        start: the first entry.
-        end: one past the last.
-        stacks: what they are made of, counted from ``start``.
-        origin: indices along dimensions 0 and 1 of the tensor at which a part of one starts.
-        states: the optimizer's state, in the order of its names.
-        out: the descent direction, later the update.
-        spare: room of shape ``[2, entries]``.
-        sizes: norms of weights and directions, each of shape ``[2, count, ...]``, for each stack.
-        ratios: the ratios, each of shape ``[count, ...]``, for each stack.
-        pairs: ``spare`` as stacks.
-        factors: ``spare[0]`` as stacks.
-        outs: ``out`` as stacks.
-        lines: ``out`` as stacks, each tensor flat.
-        step: updates including this one, shape ``[]``.
-        fused: whether operations of torch that are not public may be used.
-        decay: weight decay; 0 where the tensors are exempt.
-        alone: whether the tile is part of a single tensor that is updated in place.
-        multiplier: what ``out`` is yet to be multiplied by as it is added to the weights; only where ``alone``.
-        weight: the weights during a step, not to be written to.
-        gradient: their gradients.
-    """
-
-    start: int
-    end: int
-    stacks: list[Stack]
-    origin: tuple[int, int] = (0, 0)
-    states: list[Tensor] = field(default_factory=list)
-    out: Tensor = field(default_factory=lambda: torch.empty(0))
-    spare: Tensor = field(default_factory=lambda: torch.empty(2, 0))
-    sizes: list[Sizes] = field(default_factory=list)
-    ratios: list[Sizes] = field(default_factory=list)
-    pairs: list[Tensor] = field(default_factory=list)
-    factors: list[Tensor] = field(default_factory=list)
-    outs: list[Tensor] = field(default_factory=list)
-    lines: list[Tensor] = field(default_factory=list)
-    step: Tensor = field(default_factory=lambda: torch.zeros(()))
-    fused: bool = True
-    decay: float = 0.0
-    alone: bool = False
-    multiplier: Tensor | None = None
-    weight: Tensor = field(default_factory=lambda: torch.empty(0))
-    gradient: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    @property
-    def entries(self) -> int:
-        """How many there are."""
-        return self.end - self.start
-
-    def cut(self, sizes: Sizes, lead: int) -> Sizes:
-        """Of the sizes of a single tensor those that belong to this part of it; views.
-
-        Args:
-            sizes: ``[whole]`` or ``[whole, rows, columns]``.
-            lead: how many dimensions come before those of the tensor.
-        """
-        if len(sizes) == 1:
-            return sizes
-        whole, rows, columns = sizes
-        _, height, width, *_ = self.stacks[0].shape
-        return [whole, rows.narrow(lead, self.origin[0], height), columns.narrow(lead + 1, self.origin[1], width)]
-
-
-@dataclass(kw_only=True)
-class Bucket:
-    """Tensors that are updated as one flat vector, one after the other, those of equal shape side by side.
-
-    Attributes:
-        params: the parameters.
-        states: the optimizer's state, one vector of all entries for each of its names; its tensors are views of them.
-        steps: updates so far, one number for each parameter, all the same.
-        scaled: whether the tensors have a ratio; 1 otherwise.
-        decayed: whether they have weight decay.
-        stacks: the whole bucket.
-        tiles: the parts to work on one at a time.
-        keeps: whether the directions of all tiles are kept between the passes over a bucket of several.
-        layout: the ``DTensorSpec`` of sharded parameters, of which the vectors hold the local shards; else ``None``.
-        norms: all norms of weights and directions, shape ``[2, norms]``.
-        ratios: all ratios, shape ``[norms]``.
-        sizes: ``norms`` for each stack.
-        plan: the bucket as compiled code sees it, once that has been used.
-
-    Norms, ratios and views are made once, since a step of a small model is all calls and no arithmetic.
-    """
-
-    params: list[Tensor]
-    states: list[Tensor]
-    steps: Tensor
-    scaled: bool
-    decayed: bool
-    fused: bool
-    stacks: list[Stack]
-    tiles: list[Tile]
-    keeps: bool
-    layout: Any
-    norms: Tensor = field(init=False)
-    ratios: Tensor = field(init=False)
-    sizes: list[Sizes] = field(init=False)
-    plan: Any = field(default=None, init=False)
-    _views: dict[int, tuple[Tensor, tuple[Tensor, ...]]] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        shapes = [shape for stack in self.stacks for shape in stack.size_shapes()] if self.scaled else []
-        like = self.states[0]
-        self.norms = like.new_zeros(2, sum(shape.numel() for shape in shapes))
-        self.ratios = like.new_zeros(self.norms.shape[1])
-        ends, split = 0, []
-        for shape in shapes:
-            start, ends = ends, ends + shape.numel()
-            split.append((self.norms[:, start:ends].view(2, *shape), self.ratios[start:ends].view(shape)))
-        pieces = iter(split)
-        both = [[next(pieces) for _ in stack.size_shapes()] for stack in self.stacks] if self.scaled else []
-        self.sizes = [[size for size, _ in some] for some in both]
-        factors = [[ratio for _, ratio in some] for some in both]
-        for tile in self.tiles:
-            tile.states = [state[tile.start : tile.end] for state in self.states]
-            tile.step, tile.fused = self.steps[0], self.fused
-            tile.sizes, tile.ratios = self.sizes, factors
-            if self.scaled and len(self.tiles) > 1:
-                tile.sizes, tile.ratios = [tile.cut(self.sizes[0], 2)], [tile.cut(factors[0], 1)]
-
-    @property
-    def widest(self) -> int:
-        """Entries of the largest tile."""
-        return max(tile.entries for tile in self.tiles)
-
-    @property
-    def room(self) -> int:
-        """Entries of directions to hold at a time."""
-        return self.tiles[-1].end if self.keeps else self.widest
-
-    @property
-    def kind(self) -> tuple[torch.device, torch.dtype]:
-        """Where and of which type its vectors are."""
-        return self.states[0].device, self.states[0].dtype
-
-    @property
-    def looks(self) -> bool:
-        """Whether to wait for values pays: it takes about as long as a pass over so many entries."""
-        return self.states[0].device.type == "cpu" and self.tiles[-1].end > 2**18
-
-    def work_in(self, directions: Tensor, spare: Tensor) -> None:
-        """Use this memory from now on: ``[room or more]`` and ``[2, widest or more]`` entries."""
-        self._views, self.plan = {}, None
-        for tile in self.tiles:
-            start = tile.start if self.keeps else 0
-            tile.out, tile.spare = directions[start : start + tile.entries], spare[:, : tile.entries]
-            tile.pairs = [stack.of(tile.spare) for stack in tile.stacks]
-            tile.factors = [pair[0] for pair in tile.pairs]
-            tile.outs = [stack.of(tile.out) for stack in tile.stacks]
-            tile.lines = [out.flatten(1) for out in tile.outs]
-
-    def views(self, vector: Tensor, params: list[Tensor]) -> tuple[Tensor, ...]:
-        """``vector``, which lives as long as this bucket's memory, in the shapes of ``params``; remembered."""
-        if id(vector) not in self._views:
-            self._views[id(vector)] = vector, unflatten(vector, params)
-        return self._views[id(vector)][1]
-
-
-def stacks_of(shapes: Sequence[torch.Size], by_line: bool, inner: bool) -> list[Stack]:
-    """Runs of equal shapes.
-
-    Args:
-        shapes: shapes of tensors that lie one after the other.
-        by_line: whether rows and columns of tensors of two or more dimensions count.
-        inner: whether dimensions from the second on are one.
-    """
+def stacks_of(shapes: Sequence[torch.Size], measure: Measure) -> list[Stack]:
+    """Runs of equal shapes, of tensors that lie one after the other."""
     stacks, start = [], 0
     for shape, run in groupby(shapes):
         count = len(list(run))
-        flat_inside = inner and len(shape) > 2
-        sides = (shape[0], shape[1:].numel()) if flat_inside else tuple(shape) or (1,)
-        stacks.append(Stack(start, (count, *sides), by_line and len(shape) > 1, flat_inside))
+        by_line, inner = measure.by_line and len(shape) > 1, measure.inner and len(shape) > 2
+        sides = (shape[0], shape[1:].numel()) if inner else tuple(shape)
+        stacks.append(Stack(start, (count, *(sides if by_line else (shape.numel(),))), by_line, inner))
         start += count * shape.numel()
     return stacks
 
 
-def tiles_of(stacks: list[Stack], tile: int | None) -> list[Tile]:
-    """The tiles of a bucket: several where it is a single tensor of more than ``tile`` entries; ``None``: never.
+@dataclass
+class Tile:
+    """Entries to work on at a time: all those of a block, or some rows of its only tensor.
 
-    They are runs of rows; where a single row is too long, pieces of one. Trailing dimensions are never split.
+    Attributes:
+        rows: the first row and their number; ``None`` for all of several tensors.
+        out: the descent direction, later the update: a vector of all entries, or rows in the shape of their tensor.
+        views: ``out`` tensor by tensor.
+        spare: room of shape ``[2, *out.shape]``.
+        pairs: ``spare`` as stacks, ``[2, count, ...]``.
+        outs: ``out`` as stacks, ``[count, ...]``.
+        sizes: norms of weights and directions, each of shape ``[2, count, ...]``, for each stack.
+        ratios: the ratios, each of shape ``[count, ...]``, for each stack; empty where they are 1.
+        weight: during a step, the weights in the type of ``out`` and in its shape, not to be written to.
+        params: the weights themselves, tensor by tensor.
+        gradients: their gradients, contiguous and in the type of ``out``.
+        states: the optimizer's state, in the order of its names; what has the shape ``[]`` is never cut into rows.
     """
-    total = sum(stack.numel() for stack in stacks)
-    if tile is None or total <= tile or len(stacks) > 1 or stacks[0].shape[0] > 1:
-        return [Tile(start=0, end=total, stacks=stacks)]
-    (stack,) = stacks
-    matrix = len(stack.shape) > 2
-    rows, columns, *rest = stack.shape[1:] if matrix else (1, *stack.shape[1:])
-    depth = math.prod(rest)
-    height = max(1, tile // (columns * depth))
-    width = columns if columns * depth <= tile else max(1, tile // depth)
-    tiles = []
-    for top in range(0, rows, height):
-        for left in range(0, columns, width):
-            sides = (min(height, rows - top), min(width, columns - left), *rest)
-            part = Stack(0, (1, *sides) if matrix else (1, sides[1]), stack.by_line, stack.inner)
-            start = (top * columns + left) * depth
-            tiles.append(Tile(start=start, end=start + part.numel(), stacks=[part], origin=(top, left)))
-    return tiles
+
+    rows: tuple[int, int] | None
+    out: Tensor
+    views: list[Tensor]
+    spare: Tensor
+    pairs: list[Tensor]
+    outs: list[Tensor]
+    sizes: list[Sizes]
+    ratios: list[Sizes]
+    weight: Tensor = field(init=False)
+    params: list[Tensor] = field(init=False)
+    gradients: list[Tensor] = field(init=False)
+    states: list[list[Tensor]] = field(init=False)
+
+    def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
+        """Take what it needs of the block's tensors."""
+        if self.rows is not None:
+            every = (params, gradients, *states)
+            params, gradients, *states = ([one.narrow(0, *self.rows)] if one.ndim else [one] for (one,) in every)
+        self.params, self.states, dtype = params, states, self.out.dtype
+        self.gradients = [
+            grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
+        ]
+        self.weight = (flatten(params) if self.rows is None else params[0]).to(dtype)
+
+    def move(self, lr: float | Tensor, multiplier: Tensor | None = None) -> None:
+        """Add ``lr * multiplier * out`` to the weights; overwrites ``out``."""
+        if isinstance(lr, Tensor):
+            self.out.mul_(lr)
+            lr = 1.0
+        if multiplier is not None:
+            if self.rows is not None and self.params[0].dtype == self.out.dtype:
+                self.params[0].addcmul_(self.out, multiplier, value=lr)
+                return
+            self.out.mul_(multiplier)
+        torch._foreach_add_(self.params, self.views, alpha=lr)
+
+    def release(self) -> None:
+        """Let go of all tensors that are not its own."""
+        del self.weight, self.params, self.gradients, self.states
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first of its block."""
+        return self.rows is None or self.rows[0] == 0
 
 
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All entries of some tensors as one vector: a view of a single contiguous tensor, a copy of any others."""
-    return tensors[0].reshape(-1) if len(tensors) == 1 else flatten(tensors)
+@dataclass
+class Block:
+    """Parameters that are updated together, those of equal shape side by side, or a large one alone.
+
+    Attributes:
+        members: which of the group's parameters.
+        shapes: of what this process holds of them.
+        kind: device and type of their state.
+        scaled: whether the tensors have a ratio; 1 otherwise.
+        decayed: whether they have weight decay.
+        layout: of sharded parameters, see :mod:`cbs.optimizers.trust_ratio.sharded`; else ``None``.
+        measure: how sizes are read.
+
+    Norms, ratios and views are made once, since a step of a small model is all calls and no arithmetic.
+    """
+
+    members: list[int]
+    shapes: list[torch.Size]
+    kind: tuple[torch.device, torch.dtype]
+    scaled: bool
+    decayed: bool
+    layout: Any
+    measure: Measure
+    norms: Tensor = field(init=False)
+    ratios: Tensor = field(init=False)
+    sizes: list[Sizes] = field(init=False)
+    tiles: list[Tile] = field(init=False)
+
+    def __post_init__(self) -> None:
+        extent = extent_on(self.kind[0])
+        self.stacks = stacks_of(self.shapes, self.measure)
+        self.alone = len(self.members) == 1
+        self.lengths = [shape.numel() for shape in self.shapes]
+        total = sum(self.lengths)
+        self.height, self.widest = 0, total
+        if self.alone:
+            rows, *rest = self.shapes[0] or (1,)
+            self.height = min(rows, max(1, extent.tile // max(1, math.prod(rest))))
+            self.widest = self.height * math.prod(rest)
+        self.keeps = total <= extent.block
+        self.room = total if self.keeps else self.widest
+
+    def work_in(self, memory: tuple[Tensor, Tensor]) -> None:
+        """Use this memory: directions, ``[room or more]``, and ``[2, widest or more]`` entries beside them."""
+        self.memory, (directions, spare) = memory, memory
+        shapes = [shape for stack in self.stacks for shape in stack.size_shapes()] if self.scaled else []
+        lengths = [math.prod(shape) for shape in shapes]
+        self.norms, self.ratios = spare.new_zeros(2, sum(lengths)), spare.new_zeros(sum(lengths))
+        norms = [part.view(2, *shape) for part, shape in zip(self.norms.split(lengths, 1), shapes, strict=True)]
+        ratios = [part.view(shape) for part, shape in zip(self.ratios.split(lengths), shapes, strict=True)]
+        pairs = iter(zip(norms, ratios, strict=True))
+        both = [[next(pairs) for _ in stack.size_shapes()] for stack in self.stacks] if self.scaled else []
+        self.sizes = [[norm for norm, _ in some] for some in both]
+        factors = [[ratio for _, ratio in some] for some in both]
+        if not self.alone:
+            tile = _tile(None, (self.widest,), directions, spare, self.stacks, self.sizes, factors)
+            ends = [part.view(shape) for part, shape in zip(tile.out.split(self.lengths), self.shapes, strict=True)]
+            tile.views, self.tiles = ends, [tile]
+            return
+        self.tiles, (stack,) = [], self.stacks
+        total, *rest = self.shapes[0] or (1,)
+        for top in range(0, total, max(1, self.height)):
+            count = min(self.height, total - top)
+            sides = (count, *stack.shape[2:]) if stack.by_line else (count * math.prod(rest),)
+            some = stack._replace(shape=(1, *sides))
+            room = directions[top * math.prod(rest) :] if self.keeps else directions
+            sizes = [_rows(every, 2, top, count) for every in self.sizes]
+            ratios_here = [_rows(every, 1, top, count) for every in factors]
+            shape = (count, *rest) if self.shapes[0] else ()
+            self.tiles.append(_tile((top, count), shape, room, spare, [some], sizes, ratios_here))
+
+
+def _rows(sizes: Sizes, dim: int, top: int, count: int) -> Sizes:
+    """Of the sizes of a single tensor those that belong to some of its rows, which lie along ``dim``."""
+    whole, *lines = sizes
+    return [whole, lines[0].narrow(dim, top, count), lines[1]] if lines else sizes
+
+
+def _tile(
+    rows: tuple[int, int] | None,
+    shape: tuple[int, ...],
+    room: Tensor,
+    spare: Tensor,
+    stacks: list[Stack],
+    sizes: list[Sizes],
+    ratios: list[Sizes],
+) -> Tile:
+    length = math.prod(shape)
+    out, pair = room[:length], spare[:, :length]
+    return Tile(
+        rows,
+        out.view(shape),
+        [out.view(shape)],
+        pair.view(2, *shape),
+        [stack.of(pair) for stack in stacks],
+        [stack.of(out) for stack in stacks],
+        sizes,
+        ratios,
+    )

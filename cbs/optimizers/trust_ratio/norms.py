@@ -2,72 +2,70 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._utils import _unflatten_dense_tensors as _unflatten
 
-from cbs.optimizers.trust_ratio.blocks import Tile, unflatten
-
-
-class Norm(ABC):
-    """A norm that can be put together from those of parts."""
-
-    @abstractmethod
-    def measure(self, tile: Tile, merge: bool) -> None:
-        """Norms of a tile's weights and of ``tile.out``, into ``tile.sizes``; overwrites ``tile.spare``.
-
-        Args:
-            tile: the tile.
-            merge: whether norms of other parts of the tensor are there already, to be put together with these.
-        """
+from cbs.optimizers.trust_ratio.blocks import Tile
 
 
-class MaxNorm(Norm):
-    """The largest absolute value."""
+class Norm(NamedTuple):
+    """A norm that can be put together from those of parts; 0 where there is nothing.
 
-    def measure(self, tile: Tile, merge: bool) -> None:
+    Attributes:
+        reduce: along one dimension, which is kept: ``(entries, dim, out)``.
+        merge: of two parts: ``(one, other, out=)``.
+    """
+
+    reduce: Callable[[Tensor, int, Tensor | None], Tensor]
+    merge: Callable[..., Tensor]
+
+
+NORMS = {
+    # Of absolute values, see below.
+    "max": Norm(lambda entries, dim, out: torch.amax(entries, dim, keepdim=True, out=out), torch.maximum),
+    "l2": Norm(lambda entries, dim, out: torch.linalg.vector_norm(entries, 2, dim, True, out=out), torch.hypot),
+}
+
+
+def measure(tile: Tile, name: str, *, merge: bool) -> None:
+    """Norms of a tile's weights and of ``tile.out``, into ``tile.sizes``; overwrites ``tile.spare``.
+
+    Args:
+        tile: the tile.
+        name: of the norm.
+        merge: whether norms of other parts of the tensor are there already, to be put together with these.
+    """
+    if name == "max":
         # On a CPU amax of absolute values is many times faster than vector_norm(inf) or aminmax.
         torch.abs(tile.weight, out=tile.spare[0])
         torch.abs(tile.out, out=tile.spare[1])
-        for pair, (whole, *lines) in zip(tile.pairs, tile.sizes, strict=True):
-            if pair.numel() == 0:
-                torch._foreach_zero_([whole, *lines])
-                continue
-            if lines:
-                rows, columns = lines
-                part = _put(pair, 3, rows, merge)
-                _put(pair, 2, columns, merge)
-                _put(part.flatten(2), 2, whole.flatten(2), merge)
-            else:
-                _put(pair.flatten(2), 2, whole.flatten(2), merge)
+        for pair, sizes in zip(tile.pairs, tile.sizes, strict=True):
+            _measure(pair, 1, sizes, NORMS[name], merge)
+        return
+    for index, views in enumerate((_unflatten(tile.weight.reshape(-1), tile.outs), tile.outs)):
+        for entries, sizes in zip(views, tile.sizes, strict=True):
+            _measure(entries, 0, [size[index] for size in sizes], NORMS[name], merge)
 
 
-def _put(pair: Tensor, dim: int, size: Tensor, merge: bool) -> Tensor:
-    if not merge:
-        return torch.amax(pair, dim, keepdim=True, out=size)
-    part = pair.amax(dim, keepdim=True)
-    torch.maximum(size, part, out=size)
-    return part
+def _measure(entries: Tensor, lead: int, sizes: list[Tensor], norm: Norm, merge: bool) -> None:
+    """Norms of ``[..., count, rows, columns, ...]`` with ``lead`` dimensions before the count."""
+    whole, *lines = sizes
+    if entries.numel() == 0:
+        return
+    if lines:
+        rows, columns = lines
+        norm.reduce(entries, lead + 2, rows)
+        _put(entries, lead + 1, columns, norm, merge)
+        entries = rows
+    _put(entries.flatten(lead + 1), lead + 1, whole.flatten(lead + 1), norm, merge)
 
 
-class EuclideanNorm(Norm):
-    """The square root of the sum of squares."""
-
-    def measure(self, tile: Tile, merge: bool) -> None:
-        for index, entries in enumerate((unflatten(tile.weight, tile.lines), tile.lines)):
-            for flat, sizes, stack in zip(entries, tile.sizes, tile.stacks, strict=True):
-                _put_euclidean(flat, 1, sizes[0][index].flatten(1), merge)
-                for dim, size in zip((2, 1), sizes[1:], strict=False):
-                    _put_euclidean(flat.view(stack.shape), dim, size[index], merge)
-
-
-def _put_euclidean(entries: Tensor, dim: int, size: Tensor, merge: bool) -> None:
-    if not merge:
-        torch.linalg.vector_norm(entries, dim=dim, keepdim=True, out=size)
+def _put(entries: Tensor, dim: int, size: Tensor, norm: Norm, merge: bool) -> None:
+    if merge:
+        norm.merge(size, norm.reduce(entries, dim, None), out=size)
     else:
-        torch.hypot(size, torch.linalg.vector_norm(entries, dim=dim, keepdim=True), out=size)
-
-
-NORMS: dict[str, Norm] = {"max": MaxNorm(), "l2": EuclideanNorm()}
-"""The norms by name."""
+        norm.reduce(entries, dim, size)

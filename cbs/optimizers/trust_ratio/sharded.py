@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from cbs.optimizers.trust_ratio.blocks import Bucket, flatten, unflatten
+from cbs.optimizers.trust_ratio.blocks import Block
 
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether it is a DTensor, be it sharded or replicated."""
-    return hasattr(tensor, "to_local")
+    # Asked of every tensor in every step, and looking for an attribute that is not there is slow.
+    return type(tensor) not in (Tensor, Parameter) and hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -34,16 +36,6 @@ def pieces_of(tensor: Tensor) -> int:
     return math.prod(mesh.size(dim) for dim, place in enumerate(placements) if _split_dim(place) is not None)
 
 
-def like_param(piece: Tensor, param: Tensor) -> Tensor:
-    """Local state in the guise of ``param``: a DTensor if the parameter is one."""
-    if not is_sharded(param):
-        return piece
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = layout_of(param)
-    return DTensor.from_local(piece, mesh, placements, run_check=False, shape=param.shape, stride=param.stride())
-
-
 def check_layout(param: Tensor) -> None:
     """Refuse gradients that lie unlike their parameter, and parameters whose pieces are yet to be summed.
 
@@ -58,33 +50,29 @@ def check_layout(param: Tensor) -> None:
         raise RuntimeError("a gradient is sharded unlike its parameter; redistribute it before the step")
 
 
-def merge_over_shards(bucket: Bucket, largest: bool) -> None:
-    """Norms of whole tensors in place of those of the pieces held here; a collective per sharded mesh dimension.
-
-    Args:
-        bucket: its ``sizes`` are overwritten.
-        largest: whether the norm is the largest entry; else Euclidean.
-    """
+def merge_over_shards(block: Block) -> None:
+    """Norms of whole tensors in place of those of the pieces held here; a collective per sharded mesh dimension."""
     import torch.distributed as dist
 
-    mesh, placements = bucket.layout
+    mesh, placements = block.layout
     for mesh_dim, place in enumerate(placements):
         dim = _split_dim(place)
         if dim is None:
             continue
         parts = []
-        for stack, (whole, *lines) in zip(bucket.stacks, bucket.sizes, strict=True):
+        for stack, (whole, *lines) in zip(block.stacks, block.sizes, strict=True):
             # Split along dimension 0, the entries of a column lie on several processes; along dimension 1, of a row.
             split = (dim == 1 or (stack.inner and dim > 1), dim == 0)
             parts += [whole, *(line for line, flag in zip(lines, split, strict=False) if flag)]
-        total = flatten(parts)
+        total = torch.cat([part.reshape(-1) for part in parts])
         group = mesh.get_group(mesh_dim)
-        if largest:
+        if block.measure.norm == "max":
             dist.all_reduce(total, dist.ReduceOp.MAX, group=group)
         else:
             dist.all_reduce(total.square_(), dist.ReduceOp.SUM, group=group)
             total.sqrt_()
-        torch._foreach_copy_(parts, list(unflatten(total, parts)))
+        for part, merged in zip(parts, total.split([part.numel() for part in parts]), strict=True):
+            part.copy_(merged.view(part.shape))
 
 
 def _split_dim(place: Any) -> int | None:
