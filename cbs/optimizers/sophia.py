@@ -65,7 +65,7 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
                 loss = closure()
         batch, done = self.take_batch(), self.param_groups[0].get("step", 0)
         diagonal = None
-        if done % self.interval == 0:
+        if done % self.interval == 0 or not self.state:
             generator = seeding.generator(self.problem.seed, f"curvature {done}")
             found = curvature_diagonal(self._function, batch, generator)
             by_param = dict(zip(map(id, self._function.parameters_in_order), found, strict=True))

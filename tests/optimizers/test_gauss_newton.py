@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -319,3 +321,50 @@ def test_says_what_is_missing() -> None:
     optimizer.observe(data())
     with pytest.raises(RuntimeError, match="GaussNewton evaluates the model itself: call attach"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("variant", ["full", "layerwise"])
+def test_inner_gradients_are_clipped_for_each_inner_optimizer_and_layer(variant: str) -> None:
+    model = network()
+    params = list(model.parameters())
+    seen: list[list[float]] = []
+    parts = [torch.optim.SGD(params[:1], lr=0.0), torch.optim.SGD(params[1:], lr=0.0)]
+
+    def norms(*_: object) -> None:
+        held = [params[:1], params[1:2], params[2:]] if variant == "layerwise" else [params[:1], params[1:]]
+        seen.append([float(torch.cat([param.grad.flatten() for param in group]).norm()) for group in held])
+
+    parts[1].register_step_pre_hook(norms)
+    limits = (None, 1e-3)
+    for limit in limits:
+        optimizer = GaussNewton(parts, variant=variant, inner_clip=limit, search_share=0.0, inner_batch_size=6)
+        optimizer.attach(problem(model))
+        optimizer.observe(data())
+        optimizer.step()
+    assert len(seen) == 4
+    for free, clipped in zip(seen[:2], seen[2:], strict=True):
+        assert min(free) > 1e-2
+        # clip_grad_norm_ divides by the norm plus 1e-6.
+        assert clipped == pytest.approx([1e-3] * len(clipped), rel=1e-3)
+    with pytest.raises(ValueError, match="inner_clip must be None or above 0, got 0"):
+        GaussNewton(parts, inner_clip=0.0)
+
+
+def test_a_copy_keeps_its_options_and_must_be_attached_again() -> None:
+    model = network()
+    optimizer = gauss_newton(model, 0.01, inner_clip=0.5, variant="layerwise")
+    optimizer.attach(problem(model))
+    optimizer.observe(data())
+    optimizer.step()
+    twin = pickle.loads(pickle.dumps(optimizer))
+    assert (twin.variant, twin.inner_clip) == ("layerwise", 0.5)
+    twin.observe(data())
+    with pytest.raises(RuntimeError, match="call attach"):
+        twin.step()
+    other, again = copy.deepcopy((model, optimizer))
+    again.attach(problem(other))
+    for its in (optimizer, again):
+        its.observe(data())
+        its.step()
+    for param, value in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(param, value)

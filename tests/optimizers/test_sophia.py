@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cbs.optimizers.problem import Problem
 from cbs.optimizers.second_order.model_function import ModelFunction
@@ -117,3 +119,22 @@ def test_says_what_is_missing() -> None:
     optimizer = sophia(network(), 0.1)
     with pytest.raises(RuntimeError, match="SophiaG needs the batch of the step"):
         optimizer.step()
+
+
+def test_hooks_for_any_optimizer_run_once_and_a_copy_keeps_its_options() -> None:
+    model = network()
+    optimizer = sophia(model, 0.01, gamma=0.5, interval=3)
+    optimizer.attach(problem(model, at_targets))
+    seen: list[object] = []
+    handle = register_optimizer_step_post_hook(lambda found, *_: seen.append(found))
+    try:
+        for param in model.parameters():
+            param.grad = torch.ones_like(param)
+        optimizer.observe((torch.randn(4, 3, dtype=DOUBLE), torch.zeros(4).long(), torch.zeros(4).long()))
+        optimizer.step()
+    finally:
+        handle.remove()
+    assert [id(found) for found in seen] == [id(optimizer)]
+    twin = pickle.loads(pickle.dumps(optimizer))
+    assert (twin.gamma, twin.interval) == (0.5, 3)
+    assert twin.optimizers[0].state is twin.state

@@ -16,12 +16,14 @@ from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.noise_scale.matching import matched
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.layout import as_matrices
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.orscale import OrScale
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
+from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.base import MomentumOptimizer
-from cbs.optimizers.spectral.orthogonalization import newton_schulz, orthogonalize, polar_factor
+from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from tests.references.muon import MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 from tests.references.orscale import OrScaleTwin
@@ -253,6 +255,43 @@ def test_scion_has_one_part_for_each_ball_and_no_adamw() -> None:
     }
 
 
+@pytest.mark.parametrize(("shape", "layout"), [((6, 2, 3, 3), "out_in"), ((2, 6, 4), "in_out"), ((5, 6, 2), "experts")])
+def test_scions_kernels_and_experts_step_by_their_balls(shape: tuple[int, ...], layout: str) -> None:
+    torch.manual_seed(0)
+    layout = "experts_out_in" if layout == "experts" else layout
+    places = {4: 9, 3: 4}[len(shape)] if not layout.startswith("experts") else 1
+    weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+    optimizer = SpectralBall([{"params": [weight], "layout": layout}], 0.1, radius=8.0, orthogonalization="svd")
+    weight.grad = torch.randn(shape, dtype=torch.float64)
+    optimizer.step()
+    moved = as_matrices(weight.detach(), layout)
+    # The authors' SpectralConv: sqrt(out channels / in channels) over the number of places.
+    singular = torch.linalg.svdvals(moved)
+    torch.testing.assert_close(singular, torch.full_like(singular, 0.8 * 3**0.5 / places), rtol=1e-12, atol=0.0)
+    optimizer.init()
+    started = as_matrices(weight.detach(), layout)
+    matrices = started if layout.startswith("experts") else started.view(6, 2, places).permute(2, 0, 1)
+    singular = torch.linalg.svdvals(matrices)
+    # Orthogonalised in float64 by torch.
+    torch.testing.assert_close(singular, torch.full_like(singular, 8 * 3**0.5 / places), rtol=1e-10, atol=0.0)
+
+
+def test_scion_starts_on_the_surface_of_its_balls() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Conv2d(3, 4, 2), nn.Linear(8, 4))
+    kept = copy.deepcopy(model)
+    build_optimizer(Choice(name="scion"), model, 0.1)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), kept.parameters(), strict=True))
+    options = {"init": True, "radius": 2.0, "sign_radius": 4.0}
+    build_optimizer(Choice(name="scion", options=options), model, 0.1)
+    assert torch.equal(model[0].weight.abs(), torch.full((10, 8), 0.5))
+    assert 0.2 < (model[0].weight > 0).float().mean() < 0.8
+    assert torch.equal(model[1].weight, torch.ones(8))
+    assert not any(module.bias.any() for module in model[1:])
+    singular = torch.linalg.svdvals(model[3].weight)
+    torch.testing.assert_close(singular, torch.full_like(singular, 2 * 0.5**0.5), rtol=1e-5, atol=0.0)
+
+
 @pytest.mark.parametrize("name", ["muon", "muon_plus", "orscale", "scion"])
 def test_the_noise_scale_is_read_on_the_matrices_of_the_spectral_part(name: str) -> None:
     model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Linear(4, 4))
@@ -314,6 +353,42 @@ def test_the_precision_is_the_matrixs_or_bfloat16() -> None:
     full, low = orthogonalize(matrices), orthogonalize(matrices, dtype="bfloat16")
     assert [factor.dtype for factor in full] == [torch.float64, torch.float32, torch.float32]
     assert {factor.dtype for factor in low} == {torch.bfloat16}
+
+
+def test_the_precision_is_chosen_by_the_processor_and_the_size_and_never_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small, large = torch.ones(4, 6), torch.ones(160, 160)
+    for has_amx, expected in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(orthogonalization, "HAS_AMX", has_amx)
+        assert fast_dtype([small]) == "float32"
+        assert fast_dtype([small, large]) == expected
+        assert fast_dtype([large.double()]) == "float32"
+    assert fast_dtype([small.to("meta")]) == "bfloat16"
+    assert fast_dtype([small.to("meta").double()]) == "float32"
+
+
+def test_a_run_goes_on_in_the_precision_in_which_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(optimizer: torch.optim.Optimizer, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        for param in optimizer.param_groups[0]["params"]:
+            param.grad = torch.randn(param.shape, generator=draw)
+        optimizer.step()
+
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(160, 160))
+    monkeypatch.setattr(orthogonalization, "HAS_AMX", True)
+    optimizer = Muon([weight], 0.1)
+    step(optimizer, 0)
+    other = nn.Parameter(weight.detach().clone())
+    # As on a machine of another kind.
+    monkeypatch.setattr(orthogonalization, "HAS_AMX", False)
+    resumed = Muon([other], 0.1)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert resumed.param_groups[0]["ns_dtype"] == "bfloat16"
+    step(optimizer, 1)
+    step(resumed, 1)
+    assert torch.equal(weight, other)
 
 
 def test_the_exact_factor_leaves_out_what_is_zero() -> None:
