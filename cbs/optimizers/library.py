@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError, reason
 from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, own_options, plain_options, trainable
-from cbs.optimizers.contract import check_size
 from cbs.optimizers.geometry import declare, geometry_of
 from cbs.optimizers.own import lr_grid_around, own_optimizer
 from cbs.optimizers.routing import route
@@ -144,8 +143,6 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
     try:
         if isinstance(lr, Tensor) and not kind.__module__.startswith("torch."):
             raise ValueError("lr must be a number, got a tensor")
-        for option, value in {"lr": lr, "weight_decay": options.get("weight_decay", 0.0)}.items():
-            check_size(option, value)
         built = kind(params, lr=lr, **options)  # type: ignore[call-arg]
     except Exception as error:
         raise ValueError(reason(error)) from error
