@@ -151,8 +151,9 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
 
 
 def _whole(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
-    # torch keeps defaults, groups and state only; a scheduler puts a step of its own among the attributes.
-    kept = {name: value for name, value in vars(optimizer).items() if not name.startswith("_") and name != "step"}
+    # torch keeps defaults, groups and state only. Its hooks are left behind, and a step that a scheduler has put in.
+    attributes = vars(optimizer).items()
+    kept = {name: value for name, value in attributes if name != "step" and not name.startswith("_optimizer_")}
     return copyreg.__newobj__, (type(optimizer),), kept  # type: ignore[attr-defined]
 
 
