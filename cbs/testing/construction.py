@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from cbs.testing.check import check
 from cbs.testing.subject import Failure, NotApplicable, Run, Subject, ensure, moved, refused, same
 
 REFUSALS = (ValueError, TypeError, CbsError)
-BAD_OPTIONS = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}
+BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}
 
 
 @check()
@@ -86,17 +87,17 @@ def check_refuses_bad_values(subject: Subject) -> None:
     options = subject.run().optimizer.param_groups[0]
     for name, value in BAD_OPTIONS.items():
         if isinstance(options.get(name), float | tuple | list) and takes(subject, name):
-            given = (*value, *options[name][2:]) if isinstance(value, tuple) else value
-            refused(lambda name=name, given=given: subject.run(**{name: given}), REFUSALS, f"{name}={given}")
+            given: Any = (*value, *options[name][2:]) if isinstance(value, tuple) else value
+            refused(partial(subject.run, **dict[str, Any]({name: given})), REFUSALS, f"{name}={given}")
 
 
 @check(beyond_torch=True)
 def check_refuses_values_that_are_not_finite(subject: Subject) -> None:
     """Learning rates and weight decay that are infinite or no number are refused at construction."""
     for value in (math.nan, math.inf):
-        refused(lambda value=value: subject.run(lr=value), REFUSALS, f"lr={value}")
+        refused(partial(subject.run, lr=value), REFUSALS, f"lr={value}")
         if takes(subject, "weight_decay"):
-            refused(lambda value=value: subject.run(weight_decay=value), REFUSALS, f"weight_decay={value}")
+            refused(partial(subject.run, weight_decay=value), REFUSALS, f"weight_decay={value}")
 
 
 @check()
@@ -115,7 +116,7 @@ def check_refuses_misspelt_keys_of_groups(subject: Subject) -> None:
         if len(name) > 4:
             wrong = name[:-2] + name[-1]
             group = {"params": [nn.Parameter(torch.ones(4, 3))], wrong: optimizer.defaults[name]}
-            refused(lambda group=group: subject.over([group]), REFUSALS, f"a group with {wrong!r}")
+            refused(partial(subject.over, [group]), REFUSALS, f"a group with {wrong!r}")
 
 
 @check(beyond_torch=True)

@@ -158,14 +158,14 @@ class Run:
     def __init__(
         self,
         subject: Subject,
-        model: nn.Module,
+        model: Any,
         optimizer: torch.optim.Optimizer | None = None,
         *,
         lr: Any = None,
         **options: Any,
     ) -> None:
         self.subject = subject
-        self.model = model
+        self.model: Any = model
         seed(0)
         lr = subject.lr if lr is None else lr
         self.optimizer = subject.build(model, lr, **options) if optimizer is None else optimizer
@@ -178,12 +178,12 @@ class Run:
             )
 
     @property
-    def named(self) -> dict[str, nn.Parameter]:
+    def named(self) -> dict[str, Any]:
         """The parameters by name."""
         return dict(self.model.named_parameters())
 
     @property
-    def params(self) -> list[nn.Parameter]:
+    def params(self) -> list[Any]:
         """The parameters of the optimizer, in its order."""
         return [param for group in self.optimizer.param_groups for param in group["params"]]
 

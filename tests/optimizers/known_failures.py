@@ -160,7 +160,7 @@ def _by_optimizer(table: dict[str, dict[str, str]], prefix: str = "") -> dict[tu
 
 
 OWN = _by_optimizer(_OWN)
-"""Reason by name of an entry of the registry and of a check; all of them build on classes of torch or pytorch_optimizer."""
+"""Reason by entry of the registry and check; all of these build on classes of torch or pytorch_optimizer."""
 
 LIBRARY = _by_optimizer(_LIBRARY, "pytorch_optimizer.")
 """Reason by qualified name and check, of the checks that torch's own optimizers keep."""

@@ -80,5 +80,5 @@ def test_known_failures_must_fail() -> None:
     assert marks["Good-check_closure"] == {"xfail": {"strict": True, "raises": Failure, "reason": "why"}}
     assert marks["Good-check_compiled"] == {"slow": {}}
     assert not marks["Good-check_learns"]
-    with pytest.raises(ValueError, match="not tested.*check_clsure"):
+    with pytest.raises(ValueError, match="check_clsure"):
         conformance_test(Good, known={("Good", "check_clsure"): "why"})
