@@ -16,6 +16,7 @@ from torch import nn
 
 from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
+from cbs.optimizers.contract import check_size
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
@@ -206,6 +207,8 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         raise ConfigError(f"optimizer {choice.name!r} has no option {unknown!r}{hint}; its options are: {known}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
+        for option, value in {"lr": lr, "weight_decay": options.get("weight_decay", 0.0)}.items():
+            check_size(option, value)
         built = spec.build(model, lr, **options)
     except CbsError:
         raise

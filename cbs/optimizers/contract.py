@@ -18,7 +18,7 @@ from torch.optim.optimizer import ParamsT
 
 NEAR = 0.75
 """A key of a group that is this similar to an option is taken for that option misspelt; others are the owner's notes,
-as ``initial_lr``, ``name`` and ``lr_scale`` are."""
+as ``name``, ``lr_scale`` and what schedulers write, ``initial_lr`` or ``max_momentum``, are."""
 
 
 class CheckedOptimizer(torch.optim.Optimizer):
@@ -66,7 +66,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
         """
         for key in set(param_group) - set(self.defaults) - {"params", "param_names"}:
             near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
-            if near and key != "initial_lr":
+            if near and not key.endswith(f"_{near[0]}"):
                 raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
         self.check({**self.defaults, **param_group})
         super().add_param_group(param_group)

@@ -112,7 +112,8 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
             with torch.enable_grad():
                 loss = closure()
         batch, function = self.take_batch(), self.function()
-        done = self.param_groups[0].setdefault("outer_step", 0)
+        # Whoever resets the state starts anew.
+        done = self.param_groups[0].get("outer_step", 0) if self.state else 0
         generator = seeding.generator(self.problem.seed, f"examples {done}")
         inner, search = divide(count_examples(batch), self.inner_batch_size, self.search_share, generator)
         model = prox_linear if self.variant == "prox_linear" else full
@@ -154,7 +155,8 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         for step, batch in enumerate(batches):
             displacement = [param - centre for param, centre in zip(params, linearization.centre, strict=True)]
             for param, gradient in zip(params, linearization.gradient(batch, displacement), strict=True):
-                param.grad = gradient
+                # In the memory layout of the parameter, which torch's fused kernels take for granted.
+                param.grad = None if gradient is None else torch.empty_like(param).copy_(gradient)
                 if gradient is not None:
                     reached.add(param)
             share = 0.5 * (1.0 + math.cos(math.pi * step / len(batches))) if self.inner_schedule == "cosine" else 1.0

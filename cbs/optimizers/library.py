@@ -8,6 +8,7 @@ learning rates of a sweep lie around its default.
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import inspect
 import re
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.errors import ConfigError, reason
 from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, own_options, plain_options, trainable
@@ -127,7 +128,8 @@ class LibraryOptimizers:
 
 
 def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
-    """An optimizer of somebody else's class that says its geometry and whose errors about values are ValueErrors.
+    """An optimizer of somebody else's class that says its geometry and whose copies and pickles keep its attributes;
+    errors about values are ValueErrors.
 
     Args:
         kind: the class.
@@ -139,10 +141,20 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
         ValueError: if the class refuses a value.
     """
     try:
+        if isinstance(lr, Tensor) and not kind.__module__.startswith("torch."):
+            raise ValueError("lr must be a number, got a tensor")
         built = kind(params, lr=lr, **options)  # type: ignore[call-arg]
     except Exception as error:
         raise ValueError(reason(error)) from error
+    copyreg.pickle(kind, _whole)  # type: ignore[arg-type]
     return declare(built, _geometry(kind))
+
+
+def _whole(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    # torch keeps defaults, groups and state only. Its hooks are left behind, and a step that a scheduler has put in.
+    attributes = vars(optimizer).items()
+    kept = {name: value for name, value in attributes if name != "step" and not name.startswith("_optimizer_")}
+    return copyreg.__newobj__, (type(optimizer),), kept  # type: ignore[attr-defined]
 
 
 def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:

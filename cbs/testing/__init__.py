@@ -1,0 +1,22 @@
+"""The conformance suite: what a ``torch.optim.Optimizer`` promises, as checks that run on anyone's.
+
+``print(examine(MyOptimizer))`` says what is wrong, and ``test_mine = conformance_test(MyOptimizer)`` in a test file
+makes a test of each check.
+"""
+
+from cbs.testing.check import Check
+from cbs.testing.subject import Failure, NotApplicable, Subject, subject
+from cbs.testing.suite import Report, checks, conformance_test, examine, require
+
+__all__ = [
+    "Check",
+    "Failure",
+    "NotApplicable",
+    "Report",
+    "Subject",
+    "checks",
+    "conformance_test",
+    "examine",
+    "require",
+    "subject",
+]

@@ -1,0 +1,67 @@
+"""What a check is, and how one is run."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from cbs.testing.subject import Failure, NotApplicable, Subject
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of an optimizer.
+
+    Attributes:
+        name: of the function, ``check_...``.
+        function: called with a subject; raises :class:`Failure`, or :class:`NotApplicable`.
+        beyond_torch: whether torch's own optimizers do not promise it.
+        slow: whether it takes more than a second.
+    """
+
+    name: str
+    function: Callable[[Subject], None]
+    beyond_torch: bool = False
+    slow: bool = False
+
+    @property
+    def contract(self) -> str:
+        """What is promised, in words."""
+        return " ".join((inspect.getdoc(self.function) or "").split())
+
+    def __call__(self, subject: Subject) -> None:
+        """Run it.
+
+        Raises:
+            Failure: if the promise is broken, whatever the optimizer raises included.
+            NotApplicable: if it does not concern the optimizer.
+        """
+        default = torch.get_default_dtype()
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self.function(subject)
+            except (Failure, NotApplicable):
+                raise
+            except Exception as error:
+                raise Failure(f"it raises {type(error).__name__}: {error}") from error
+            finally:
+                torch.set_default_dtype(default)
+
+
+CHECKS: list[Check] = []
+"""All checks, in the order of their files."""
+
+
+def check(*, beyond_torch: bool = False, slow: bool = False) -> Callable[..., Callable[[Subject], None]]:
+    """Take a function ``check_...(subject)`` into :data:`CHECKS`."""
+
+    def decorate(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
+        CHECKS.append(Check(function.__name__, function, beyond_torch, slow))
+        return function
+
+    return decorate

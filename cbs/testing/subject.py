@@ -1,0 +1,290 @@
+"""What is tested, and a small model that it trains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from cbs.optimizers.problem import Problem, ProblemOptimizer
+
+Shapes = dict[str, tuple[int, ...]]
+
+_WORDS, _WIDTH, _HIDDEN, _CLASSES = 8, 6, 5, 3
+
+
+class Failure(AssertionError):
+    """An optimizer does not keep what a check asks for; the message says what it does instead."""
+
+
+class NotApplicable(Exception):
+    """A check does not concern an optimizer; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """An optimizer under test.
+
+    Attributes:
+        name: what reports call it.
+        build: ``build(model, lr, **options)`` returns it over the trainable parameters of a model.
+        lr_grid: learning rates, increasing; at one of them it must learn, the second is what most checks step with.
+        matrices: whether it takes matrices only, as ``torch.optim.Muon`` does.
+        construct: the class, or what else is called with parameters or groups of them; ``None`` if it takes a model.
+        options: arguments of every construction.
+    """
+
+    name: str
+    build: Callable[..., torch.optim.Optimizer]
+    lr_grid: tuple[float, ...]
+    matrices: bool = False
+    construct: Callable[..., torch.optim.Optimizer] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of most checks."""
+        return self.lr_grid[min(1, len(self.lr_grid) - 1)]
+
+    def run(
+        self, *, dtype: torch.dtype = torch.float32, extra: Shapes | None = None, lr: Any = None, **options: Any
+    ) -> Run:
+        """The optimizer over a fresh model, the same at every call."""
+        if extra and self.matrices:
+            raise NotApplicable("it takes matrices only")
+        return Run(self, Model(extra or {}, matrices=self.matrices).to(dtype), lr=lr, **options)
+
+    def over(self, params: Any, **options: Any) -> torch.optim.Optimizer:
+        """The optimizer over parameters or groups of them, as a class takes them."""
+        if self.construct is None:
+            raise NotApplicable("it is built over a model, not over parameters")
+        return self.construct(params, **{"lr": self.lr, **self.options, **options})
+
+
+def subject(
+    target: Subject | str | Callable[..., torch.optim.Optimizer],
+    *,
+    lr: float | None = None,
+    matrices: bool = False,
+    **options: Any,
+) -> Subject:
+    """What to test.
+
+    Args:
+        target: a class of optimizers, or anything called as ``target(params, lr=...)``; a name that ``--optim`` takes,
+            with ``module:name`` for one of yours; or a :class:`Subject`, returned as it is.
+        lr: a learning rate at which it learns; by default that of its signature, and for a name its grid.
+        matrices: whether it takes matrices only.
+        options: further arguments of every construction.
+
+    Raises:
+        TypeError: if no learning rate is known.
+        ConfigError: if there is no optimizer of that name.
+    """
+    if isinstance(target, Subject):
+        return target
+    if isinstance(target, str):
+        return _registered(target, lr, options)
+    if lr is None:
+        given = inspect.signature(target).parameters.get("lr")
+        if given is None or not isinstance(given.default, float):
+            raise TypeError(f"at which learning rate does {target!r} learn? Say lr=")
+        lr = given.default
+
+    def build(model: nn.Module, lr: Any, **more: Any) -> torch.optim.Optimizer:
+        return target([param for param in model.parameters() if param.requires_grad], lr=lr, **{**options, **more})
+
+    return Subject(
+        name=getattr(target, "__name__", repr(target)),
+        build=build,
+        lr_grid=tuple(lr * 2.0**power for power in (-1, 0, 1, 2, 3)),
+        matrices=matrices,
+        construct=target,
+        options=options,
+    )
+
+
+def _registered(name: str, lr: float | None, options: dict[str, Any]) -> Subject:
+    from cbs.config import Choice
+    from cbs.optimizers import OPTIMIZERS, build_optimizer
+
+    def build(model: nn.Module, lr: Any, **more: Any) -> torch.optim.Optimizer:
+        return build_optimizer(Choice(name=name, options={**options, **more}), model, lr)
+
+    return Subject(name=name, build=build, lr_grid=OPTIMIZERS[name].lr_grid if lr is None else (lr,), options=options)
+
+
+class Model(nn.Module):
+    """Words to classes: an embedding, a normalisation, a hidden matrix with a bias and a head, or two matrices only.
+
+    Args:
+        extra: names and shapes of further parameters, which shift the first output.
+        matrices: whether there are matrices only.
+    """
+
+    def __init__(self, extra: Shapes, *, matrices: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.matrices = matrices
+        if not matrices:
+            self.words = nn.Embedding(_WORDS, _WIDTH)
+            self.norm = nn.LayerNorm(_WIDTH)
+        self.hidden = nn.Linear(_WORDS if matrices else _WIDTH, _HIDDEN, bias=not matrices)
+        self.head = nn.Linear(_HIDDEN, _CLASSES, bias=False)
+        self.extra = nn.ParameterDict({name: torch.empty(shape) for name, shape in extra.items()})
+        with torch.no_grad():
+            for param in self.parameters():
+                param.copy_(torch.randn(param.shape, generator=generator) * 0.5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Logits, shape ``[examples, 3]``."""
+        dtype = self.head.weight.dtype
+        x = one_hot(words, _WORDS).to(dtype) if self.matrices else self.norm(self.words(words))
+        logits = self.head(torch.relu(self.hidden(x)))
+        for param in self.extra.values():
+            shift = (param.flatten() * torch.linspace(-1, 1, param.numel(), dtype=param.dtype)).sum().to(dtype)
+            logits = logits + shift * one_hot(words[:, None] % 2, _CLASSES)[:, 0].to(dtype)
+        return logits
+
+
+class Run:
+    """An optimizer and the model that it trains, step by step; random numbers of a step depend on its number alone."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        model: Any,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        lr: Any = None,
+        **options: Any,
+    ) -> None:
+        self.subject = subject
+        self.model: Any = model
+        seed(0)
+        lr = subject.lr if lr is None else lr
+        self.optimizer = subject.build(model, lr, **options) if optimizer is None else optimizer
+        words = torch.arange(2 * _WORDS) % _WORDS
+        self.batch = (words, (words * words) % _CLASSES)
+        self.steps = 0
+        if isinstance(self.optimizer, ProblemOptimizer):
+            self.optimizer.attach(
+                Problem(model=model, outputs=outputs, output_losses=output_losses, curvature_sample=curvature_sample)
+            )
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return dict(self.model.named_parameters())
+
+    @property
+    def params(self) -> list[Any]:
+        """The parameters of the optimizer, in its order."""
+        return [param for group in self.optimizer.param_groups for param in group["params"]]
+
+    def values(self) -> dict[str, Tensor]:
+        """Copies of the parameters."""
+        return {name: param.detach().clone() for name, param in self.named.items()}
+
+    def loss(self) -> Tensor:
+        """Mean loss of the batch."""
+        return output_losses(outputs(self.model, self.batch), self.batch).mean()
+
+    def backward(self) -> Tensor:
+        """New gradients; returns the loss."""
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        return loss
+
+    def prepare(self) -> None:
+        """What comes before every step."""
+        self.steps += 1
+        seed(self.steps)
+        if isinstance(self.optimizer, ProblemOptimizer):
+            self.optimizer.observe(self.batch)
+
+    def only_step(self, *closure: Callable[[], Any]) -> Any:
+        """A step with the gradients there are."""
+        self.prepare()
+        return self.optimizer.step(*closure)
+
+    def train(self, steps: int = 3) -> Run:
+        """New gradients and a step, several times."""
+        for _ in range(steps):
+            self.backward()
+            self.only_step()
+        return self
+
+    def finite(self) -> bool:
+        """Whether all parameters are finite."""
+        return all(bool(param.isfinite().all()) for param in self.model.parameters())
+
+    def needs_gradients(self) -> None:
+        """Leave the check if the optimizer computes gradients of its own."""
+        if isinstance(self.optimizer, ProblemOptimizer):
+            raise NotApplicable("it evaluates the model itself")
+
+
+def seed(value: int) -> None:
+    """Seed the numbers of torch's own generator; ``torch.manual_seed`` takes a thousand times as long."""
+    torch.default_generator.manual_seed(value)
+
+
+def outputs(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """See :class:`~cbs.optimizers.problem.Problem`."""
+    return model(batch[0])
+
+
+def output_losses(outputs: Tensor, batch: Sequence[Tensor]) -> Tensor:
+    """See :class:`~cbs.optimizers.problem.Problem`."""
+    return cross_entropy(outputs.float() if outputs.dtype.itemsize == 2 else outputs, batch[1], reduction="none")
+
+
+def curvature_sample(outputs: Tensor, batch: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """See :class:`~cbs.optimizers.problem.Problem`."""
+    probabilities = outputs.detach().softmax(-1)
+    drawn = torch.multinomial(probabilities.float(), 1, generator=generator)[:, 0]
+    return probabilities - one_hot(drawn, outputs.shape[1]).to(probabilities.dtype)
+
+
+def ensure(condition: bool, message: str) -> None:
+    """Fail with ``message`` unless ``condition``."""
+    if not condition:
+        raise Failure(message)
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor], message: str, *, tolerance: float = 0.0) -> None:
+    """Fail unless tensors of the same names are equal, within ``tolerance`` of the largest entry."""
+    for name in one:
+        a, b = one[name].detach(), other[name].detach()
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise Failure(f"{message}: {name} is {a.dtype}{list(a.shape)} here and {b.dtype}{list(b.shape)} there")
+        if tolerance:
+            apart = (a - b).abs().max().item() > tolerance * a.abs().max().item() if a.numel() else False
+        else:
+            apart = not torch.equal(a, b)
+        if apart:
+            raise Failure(f"{message}: {name} differs by up to {(a - b).abs().max().item():.2g}")
+
+
+def moved(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
+    """Names of the tensors that differ."""
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+def refused(action: Callable[[], Any], kinds: tuple[type[Exception], ...], message: str) -> None:
+    """Fail unless ``action`` raises one of ``kinds``, with words."""
+    try:
+        action()
+    except kinds as error:
+        ensure(bool(str(error)), f"{message}: it raises {type(error).__name__} without a word")
+        return
+    except Exception as error:
+        raise Failure(f"{message}: it raises {type(error).__name__}: {error}") from error
+    raise Failure(f"{message}: it is accepted")

@@ -1,0 +1,127 @@
+"""All checks of one optimizer: as a report, as an error, or as tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cbs.testing import construction, state, steps, surroundings
+from cbs.testing.check import CHECKS, Check
+from cbs.testing.subject import Failure, NotApplicable, Subject, subject
+
+__all__ = ["Report", "checks", "conformance_test", "examine", "require"]
+_FILES = (construction, steps, state, surroundings)  # what fills CHECKS
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of the checks.
+
+    Attributes:
+        name: of the optimizer.
+        passed: names of checks.
+        failed: names of checks, with what is wrong.
+        left_out: names of checks that do not concern it, with the reason.
+    """
+
+    name: str
+    passed: tuple[str, ...]
+    failed: dict[str, str]
+    left_out: dict[str, str]
+
+    def __bool__(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        """One line, and one for each failure."""
+        head = f"{self.name}: {len(self.passed)} checks pass, {len(self.failed)} fail, {len(self.left_out)} left out"
+        return "\n".join([head, *(f"  {name}: {problem}" for name, problem in self.failed.items())])
+
+
+def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[Check]:
+    """The checks there are.
+
+    Args:
+        beyond_torch: whether with those that torch's own optimizers do not promise.
+        slow: whether with those that take more than a second.
+    """
+    return [one for one in CHECKS if (beyond_torch or not one.beyond_torch) and (slow or not one.slow)]
+
+
+def examine(target: Subject | str | Callable[..., Any], *, only: Iterable[Check] | None = None, **how: Any) -> Report:
+    """Run the checks on an optimizer.
+
+    Args:
+        target: a class of optimizers, a name that ``--optim`` takes, or a subject; see
+            :func:`~cbs.testing.subject.subject`.
+        only: some of :func:`checks`; all by default.
+        how: ``lr``, ``matrices`` and options of every construction, for ``subject``.
+    """
+    tested = subject(target, **how)
+    passed, failed, left_out = [], {}, {}
+    for one in checks() if only is None else only:
+        try:
+            one(tested)
+        except NotApplicable as reason:
+            left_out[one.name] = str(reason)
+        except Failure as problem:
+            failed[one.name] = str(problem)
+        else:
+            passed.append(one.name)
+    return Report(tested.name, tuple(passed), failed, left_out)
+
+
+def require(target: Subject | str | Callable[..., Any], **how: Any) -> Report:
+    """:func:`examine`, with an error if a check fails.
+
+    Raises:
+        Failure: the report.
+    """
+    report = examine(target, **how)
+    if not report:
+        raise Failure(str(report))
+    return report
+
+
+def conformance_test(
+    *targets: Subject | str | Callable[..., Any], known: Mapping[tuple[str, str], str] | None = None, **how: Any
+) -> Callable[..., None]:
+    """One test for each optimizer and check, for pytest: ``test_mine = conformance_test(MyOptimizer)``.
+
+    Slow checks bear the mark ``slow``, and a check that does not concern an optimizer is skipped.
+
+    Args:
+        targets: see :func:`examine`.
+        known: why a check fails, by the names of optimizer and check. It must fail.
+        how: see :func:`examine`.
+
+    Raises:
+        ValueError: if ``known`` has a name that is no optimizer or check of these.
+    """
+    import pytest
+
+    pairs = {
+        (one.name, check.name): (one, check)
+        for one in (subject(target, **how) for target in targets)
+        for check in checks()
+    }
+    reasons = dict(known or {})
+    if strangers := reasons.keys() - pairs.keys():
+        raise ValueError(f"known failures of what is not tested: {sorted(strangers)}")
+
+    def marks(key: tuple[str, str], check: Check) -> list[Any]:
+        expected = [pytest.mark.xfail(strict=True, raises=Failure, reason=reasons[key])] if key in reasons else []
+        return [*expected, *([pytest.mark.slow] if check.slow else [])]
+
+    cases = [pytest.param(*pair, id="-".join(key), marks=marks(key, pair[1])) for key, pair in pairs.items()]
+
+    @pytest.mark.parametrize(("optimizer", "check"), cases)
+    def test(optimizer: Subject, check: Check) -> None:
+        try:
+            check(optimizer)
+        except NotApplicable as reason:
+            pytest.skip(str(reason))
+
+    return test

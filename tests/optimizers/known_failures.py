@@ -1,0 +1,166 @@
+"""What optimizers that others wrote do not keep of :mod:`cbs.testing`, and why; tests fail if one of them does."""
+
+from __future__ import annotations
+
+FUSED = "torch's fused kernels read gradients as if they had the layout of the parameters"
+COMPLETE = "torch's and the library's own classes take state dicts with all options alone"
+
+_OWN = {
+    "check_float16": {"its eps is 0 in float16": "schedule_free soap sophia"},
+    "check_huge_and_tiny_gradients": {
+        "squares overflow in a mean": "adafactor",
+        "the decomposition raises": "shampoo soap",
+    },
+    "check_leaves_gradients_alone": {"writes into the gradients": "schedule_free"},
+    "check_loads_what_lacks_options": {
+        COMPLETE: "adafactor adam adamw lion schedule_free sgd shampoo signsgd signum soap sophia",
+    },
+    "check_memory_layouts": {
+        FUSED: "adam adamw muon muon_plus orscale",
+        "eigenvectors differ with the layout": "soap",
+    },
+    "check_reset": {"counts steps in the groups": "schedule_free soap sophia"},
+    "check_shapes": {"a tensor without elements raises": "adafactor shampoo"},
+}
+
+_LIBRARY = {
+    "check_deepcopy": {
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_default_dtype": {
+        "mixes types, or has constants for float32 alone": "splus",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_double_precision": {
+        "mixes types, or has constants for float32 alone": "fadam gravity splus",
+    },
+    "check_dtypes": {
+        "mixes types, or has constants for float32 alone": "adai fadam",
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+        "steps at the library's own learning rate are below what bfloat16 resolves": (
+            "adamod dadaptadagrad dadaptadam dadaptlion dadaptsgd dualadam grokfastadamw lars pnm prodigy sgdw "
+            "simplifiedademamix"
+        ),
+    },
+    "check_late_group": {
+        "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
+            "adago adamuon muon muonclip normuon"
+        ),
+        "keeps a list that is as long as the groups at construction": "adabound",
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_learning_rate_of_the_group": {
+        "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
+            "adago adamuon muon muonclip normuon"
+        ),
+        "divides by the learning rate, bounds it from below or scales it": (
+            "apollodqn ftrl gravity grokfastadamw nero srmm torch.rprop"
+        ),
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_learns": {
+        "learns slowly at the learning rates around the library's own": (
+            "adai adamod ano grokfastadamw lion pid pnm qhm ranger sgd sgdp sgdw simplifiedademamix torch.radam "
+            "torch.sgd"
+        ),
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_loading_leaves_what_it_loads": {
+        "sets up state when it loads none": "flashadamw",
+    },
+    "check_loads_across_dtypes": {
+        "mixes types, or has constants for float32 alone": "adai fadam kron stableadamw",
+    },
+    "check_loads_by_position": {
+        "its state dict has entries that belong to no parameter": "emofact emolynx emonavi madgrad spam",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_loads_plain_numbers": {
+        "its state dict has entries that belong to no parameter": "madgrad spam",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_loads_what_a_hook_returns": {
+        "its state dict has entries that belong to no parameter": "spam",
+        "what it loads is converted, or kept elsewhere": "dash fadam flashadamw",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_memory_layouts": {
+        "decompositions, or scales that they round, differ with the layout": "alice gravity soap splus",
+        "view() of what is not contiguous raises": "adamp sgdp",
+    },
+    "check_missing_gradients": {
+        "a step without gradients raises": "adai adams",
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_pickle": {
+        "holds a function that pickle does not find": "adopt",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_refuses_bad_values": {
+        "does not check momentum": "sgdp",
+    },
+    "check_replaced_parameter": {
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_reset": {
+        "counts steps, or keeps averages, outside of its state": (
+            "adabelief adabound adagc adago adalite adamax adamc adamg adamod adamp adams adamuon adamwsn adan "
+            "adanorm adapnm ademamix adopt aida amos ano apollo apollodqn avagrad dadaptadam dadaptadan "
+            "dadaptsgd dash diffgrad dualadam exadam fadam fira flashadamw focus galore grams gravity "
+            "grokfastadamw kron lamb laprop mars msvag muon muonclip nero normuon padam prodigy ranger sara "
+            "schedulefreeadamw schedulefreeradam schedulefreesgd soap spam splus srmm stableadamw stablespam "
+            "vsgd yogi"
+        ),
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_resumes_bitwise": {
+        "its first step is not in the state dict": "apollodqn",
+    },
+    "check_schedulers": {
+        "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
+            "adago adamuon muon muonclip normuon"
+        ),
+        "writes the learning rate itself, or keeps state by the value of momentum": "aggmo flashadamw grokfastadamw",
+    },
+    "check_shapes": {
+        "a tensor without elements raises": (
+            "adago adamp adamuon avagrad gravity kron muon muonclip nero normuon rose scion scionlight sgdp "
+            "shampoo sm3 stablespam torch.adafactor"
+        ),
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_state_dict_has_torchs_format": {
+        "its state dict has entries that belong to no parameter": "emofact emolynx emonavi madgrad spam stablespam",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_state_dict_hooks": {
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_step_hooks": {
+        "runs hooks once more for the class it derives from": "muonclip",
+        "wraps another optimizer and is not one by torch's rules": "magma",
+    },
+    "check_weight_decay": {
+        "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
+            "adago adamuon muon muonclip normuon"
+        ),
+        "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+}
+
+
+def _by_optimizer(table: dict[str, dict[str, str]], prefix: str = "") -> dict[tuple[str, str], str]:
+    return {
+        (name if "." in name else f"{prefix}{name}", check): reason
+        for check, reasons in table.items()
+        for reason, names in reasons.items()
+        for name in names.split()
+    }
+
+
+OWN = _by_optimizer(_OWN)
+"""Reason by entry of the registry and check; all of these build on classes of torch or pytorch_optimizer."""
+
+LIBRARY = _by_optimizer(_LIBRARY, "pytorch_optimizer.")
+"""Reason by qualified name and check, of the checks that torch's own optimizers keep."""
