@@ -31,10 +31,10 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, StrEnum) else value
 
 
-def flat(value: Any, name: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of everything in nested dictionaries, and in ``lists``, that holds nothing further."""
-    if value and isinstance(value, (dict, list) if lists else dict):
-        for key, part in dict(value if isinstance(value, dict) else enumerate(value)).items():
-            yield from flat(part, f"{name}.{key}" if name else str(key), lists=lists)
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested dictionaries that holds nothing further."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from flat(part, f"{name}.{key}" if name else str(key))
     else:
         yield name, value

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic
+from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
 
 Curve = Callable[[np.ndarray], np.ndarray]
 """``B / B_crit`` -> ``S / S_min``."""
@@ -158,16 +158,7 @@ def tuned_sgd(batch_size: float) -> float:
 
 
 def _sgd_steps(lrs: np.ndarray, batch_size: float) -> np.ndarray:
-    recurrence = QUADRATIC.sgd(lrs, batch_size)
-    after = recurrence.bisect(TARGET, 2**26)
-    reached = np.isfinite(after)
-    ends = np.where(reached, after, 2.0) - np.array([1.0, 0.0])[:, None]  # the steps around the crossing
-    decay, drive = recurrence.transition[..., 0, 0], recurrence.drive[..., 0]
-    kept = decay ** ends[..., None]
-    moments = kept * recurrence.start[:, 0] + drive * (1 - kept) / (1 - decay)
-    before, below = (recurrence.readout[:, 0] * moments).sum(-1)
-    share = np.where(reached, (before - TARGET) / (before - below), 0.0)
-    return np.where(reached, ends[0] * (ends[1] / ends[0]) ** share, np.inf)
+    return passages(modes_of(QUADRATIC, "sgd", lrs), TARGET, batch_size)
 
 
 @functools.cache

@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
 
-_REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register)\(\s*"(\w+)"', re.MULTILINE)
-"""A decorator or a call of ``register`` at the margin of a module whose first argument is the name."""
+_REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"(\w+)"', re.MULTILINE)
+"""A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -184,4 +184,4 @@ def listed(package: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"no package {package!r}")
     files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
-    return ", ".join(sorted(name for file in files for name in _REGISTRATION.findall(file.read_text("utf-8"))))
+    return ", ".join(sorted(name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))))

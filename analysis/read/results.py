@@ -215,7 +215,7 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
         json.dumps({key: value for key, value in config.items() if key not in (*_AXES, *_EXECUTION)})
         for config in trials["config"]
     ]
-    parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text), lists=True)} for text in set(texts)}
+    parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
     # no options at all, which none of the columns of options says as well
     empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]

@@ -5,7 +5,7 @@ makes a test of each check.
 """
 
 from cbs.testing.check import Check
-from cbs.testing.subject import Failure, NotApplicable, Subject, subject
+from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 from cbs.testing.suite import Report, checks, conformance_test, examine, require
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import nn
 
 from cbs.errors import CbsError
 from cbs.testing.check import check
-from cbs.testing.subject import Failure, NotApplicable, Run, Subject, ensure, moved, refused, same
+from cbs.testing.subjects import Failure, NotApplicable, Run, Subject, ensure, moved, refused, same
 
 REFUSALS = (ValueError, TypeError, CbsError)
 BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}

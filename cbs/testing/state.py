@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cbs.testing.check import check
-from cbs.testing.subject import Failure, Run, Subject, ensure, same
+from cbs.testing.subjects import Failure, Run, Subject, ensure, same
 
 State = dict[str, Any]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbs.testing.check import check
 from cbs.testing.construction import takes
-from cbs.testing.subject import Failure, Run, Shapes, Subject, ensure, moved, same
+from cbs.testing.subjects import Failure, Run, Shapes, Subject, ensure, moved, same
 
 ODD: Shapes = {
     "scalar": (),

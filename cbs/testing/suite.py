@@ -8,7 +8,7 @@ from typing import Any
 
 from cbs.testing import construction, state, steps, surroundings
 from cbs.testing.check import CHECKS, Check
-from cbs.testing.subject import Failure, NotApplicable, Subject, subject
+from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine", "require"]
 _FILES = (construction, steps, state, surroundings)  # what fills CHECKS
@@ -55,7 +55,7 @@ def examine(target: Subject | str | Callable[..., Any], *, only: Iterable[Check]
 
     Args:
         target: a class of optimizers, a name that ``--optim`` takes, or a subject; see
-            :func:`~cbs.testing.subject.subject`.
+            :func:`~cbs.testing.subjects.subject`.
         only: some of :func:`checks`; all by default.
         how: ``lr``, ``matrices`` and options of every construction, for ``subject``.
     """

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import SWALR, AveragedModel
 from cbs.testing.check import check
 from cbs.testing.construction import REFUSALS
 from cbs.testing.state import again, through_file
-from cbs.testing.subject import Failure, NotApplicable, Run, Subject, ensure, moved, same
+from cbs.testing.subjects import Failure, NotApplicable, Run, Subject, ensure, moved, same
 
 PEAK = 0.125
 

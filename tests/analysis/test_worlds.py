@@ -25,6 +25,7 @@ from benchmarks.world_data import (
     sweep,
     tuned_sgd,
 )
+from cbs.theory.noisy_quadratic import modes_of
 
 SEEDLESS = {"noise": (1e-12, 1e-12)}
 
@@ -46,7 +47,7 @@ def test_truth_is_where_the_curve_itself_takes_twice_the_fewest_steps(name: str)
 
 def test_tuned_sgd_is_the_best_of_a_search_step_by_step() -> None:
     for batch_size, lrs in ((100.0, np.geomspace(0.05, 1.9, 30)), (np.inf, np.linspace(1.98, 1.9995, 14))):
-        steps = [QUADRATIC.sgd(lr, batch_size).steps_to_target(TARGET, 200_000) for lr in lrs]
+        steps = [modes_of(QUADRATIC, "sgd", lr).steps_to_target(TARGET, batch_size, 200_000) for lr in lrs]
         assert lrs[0] < lrs[np.argmin(steps)] < lrs[-1]
         assert tuned_sgd(batch_size) <= min(steps)
         assert tuned_sgd(batch_size) == pytest.approx(min(steps), rel=0.003)

@@ -46,7 +46,7 @@ from tests.sweeps.simulation import small_sweep
         ("adamw.eps=.5", lambda sweep: sweep.optimizers[0].options, {"eps": 0.5}),
         ("adamw.fused=True", lambda sweep: sweep.optimizers[0].options, {"fused": True}),
         ("optimizer.eps=.5", lambda sweep: [c.options for c in sweep.optimizers], [{"eps": 0.5}] * 2),
-        ("optimizer.native=false", lambda sweep: [c.options for c in sweep.optimizers], [{}, {"native": False}]),
+        ("optimizer.clip=0.5", lambda sweep: [c.options for c in sweep.optimizers], [{}, {"clip": 0.5}]),
     ],
 )
 def test_each_kind_of_key(setting, read, value):

@@ -4,7 +4,7 @@ from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Row, curve
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
 from cbs.theory.noisy_quadratic.schedules import BestPieces, Stage, best_pieces, losses_along
-from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
+from cbs.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
 
 __all__ = [
     "METHODS",
@@ -20,5 +20,6 @@ __all__ = [
     "curve",
     "losses_along",
     "modes_of",
+    "passages",
     "tuned",
 ]

@@ -167,7 +167,7 @@ def tuned(
         for lrs in np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16)):
             settings = modes_of(model, method, lrs, momentum, power=power)
             horizon = int(rough.steps) + 1
-            passed = _first(settings, target, batch_size, horizon) if short else _passages(settings, target, batch_size)
+            passed = _first(settings, target, batch_size, horizon) if short else passages(settings, target, batch_size)
             found.append(passed)
         return np.concatenate(found)
 
@@ -199,7 +199,7 @@ def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> n
     return np.array(crossings)
 
 
-def _passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
+def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
     """A crossing of each setting by bisection; infinity where there is none."""
     crossings = []
     for index in range(len(settings.stable)):

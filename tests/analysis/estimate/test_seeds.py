@@ -18,13 +18,15 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.study_fits import LEAST_FACTOR, FarSeed, far_seeds
 from analysis.read.results import Group
+from cbs.config import Choice
 from cbs.target import Target
 from tests.factories import Truth, tables
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 CRITICAL = 7381 / 175
 GROUP = Group(
-    sweep="sweep", folder=Path(), workload="workload", optimizer="adamw", optimizer_options={}, workload_options={},
+    sweep="sweep", folder=Path(), workload="workload", optimizer="adamw", choice=Choice(name="adamw"),
+    workload_options={},
     parameters=None, target=Target(metric="loss", value=2.0), stops_at_target=False, prune_factor=None,
     example_unit="sequence", tokens_per_example=None, metric_unit="nats",
 )  # fmt: skip
