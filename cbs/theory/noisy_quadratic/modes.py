@@ -22,6 +22,7 @@ for a preconditioner :math:`h^{-p}` (p = 0 plain, 1/2 Adam's kin, 1 Newton):
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -42,7 +43,6 @@ class Modes:
 
     Attributes:
         roots: one or two for each of the d coordinates, real where a method's are, ``[..., 1 or 2, d]``.
-        logs: logarithms of complex roots.
         start: weights of the products of two roots' powers in the loss from the start, ``[..., pairs * d]``: of the
             first squared and, where there are two, of both and of the second squared.
         noise: the same for the stationary loss per unit of ``1/B``.
@@ -51,7 +51,6 @@ class Modes:
     """
 
     roots: np.ndarray
-    logs: np.ndarray | None
     start: np.ndarray
     noise: np.ndarray
     stable: np.ndarray
@@ -98,17 +97,22 @@ class Modes:
         """The settings that ``chosen`` indexes; of a row of settings."""
         return Modes(
             roots=self.roots[chosen],
-            logs=None if self.logs is None else self.logs[chosen],
             start=self.start[chosen],
             noise=self.noise[chosen],
             stable=self.stable[chosen],
             initial=self.initial,
         )
 
+    @functools.cached_property
+    def _logs(self) -> np.ndarray:
+        return np.log(self.roots)
+
     def powers(self, steps: int) -> np.ndarray:
         """The roots to the power of ``steps``."""
         with np.errstate(all="ignore"):
-            return self.roots ** float(steps) if self.logs is None or steps == 0 else np.exp(steps * self.logs)
+            if steps and np.iscomplexobj(self.roots):
+                return np.exp(steps * self._logs)
+            return self.roots ** float(steps)
 
     def parts(self, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loss from the start and that from noise per unit of ``1/B``, from :meth:`powers`."""
@@ -182,12 +186,9 @@ def modes_of(
     if len(gaps) == 2:
         start[1], noise[1] = 2.0 * start[1], 2.0 * noise[1]
     roots = np.stack([1.0 - gap for gap in gaps], -2)
-    with np.errstate(divide="ignore"):
-        logs = np.log(roots) if np.iscomplexobj(roots) else None
     grows = (np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :]
     return Modes(
         roots=roots,
-        logs=logs,
         start=np.concatenate(start, -1),
         noise=np.concatenate(noise, -1),
         stable=np.asarray(~grows.any((-1, -2))),

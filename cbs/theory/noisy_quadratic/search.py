@@ -90,7 +90,8 @@ def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int
     able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
     arrivals: list[tuple[int, np.ndarray] | None] = [None] * len(batch_sizes)
     alive = np.flatnonzero(able.any(0))
-    some, powers, steps = grid.at(alive), grid.at(alive).powers(1), 1
+    some, steps = grid.at(alive), 1
+    powers = some.roots
     while len(alive) and steps <= STRIDE * limit:
         with np.errstate(all="ignore"):
             products = pairs(powers)
@@ -118,7 +119,8 @@ def _bisect(grid: Modes, target: float, batch_size: float, high: int) -> tuple[f
     low, alive = high // STRIDE, np.arange(len(grid.stable))
     while high - low > 1:
         middle = (low + high) // 2
-        arrived = np.flatnonzero(grid.loss(middle, batch_size) <= target)
+        from_start, from_noise = grid.parts(grid.powers(middle))
+        arrived = np.flatnonzero(from_start + from_noise / batch_size <= target)
         if len(arrived):
             alive, grid, high = alive[arrived], grid.at(arrived), middle
         else:
