@@ -88,3 +88,14 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     losses = modes_of(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
     firsts = np.where((losses <= 0.1).any(1), (losses <= 0.1).argmax(1), np.inf)
     assert np.ceil(found.steps) <= firsts.min()
+
+
+def test_a_passing_dip_of_a_setting_whose_floor_misses_counts_for_no_batch_size() -> None:
+    model = NoisyQuadratic.power_law(1)
+    setting = modes_of(model, "heavy_ball", 0.5, 0.9)
+    assert setting.floor(4) > 0.25 > setting.floor(1e6)
+    assert setting.loss(1, 4) < 0.25
+    assert best_settings(model, "heavy_ball", 0.25, [4], [0.5], [0.9]) == [None]
+    small, large = best_settings(model, "heavy_ball", 0.25, [4, 1e6], [0.5], [0.9])
+    assert small is None
+    assert large is not None
