@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from analysis.questions.quadratic import Quadratic, Row, label
+
+EXACT = "the counts have no noise: intervals are those of the form of the curve through so many points"
 
 
 @presentation.register
@@ -13,9 +17,13 @@ def _(found: Quadratic) -> Presentation:
     if found.fit is None:
         return Presentation(shown=[tables["steps"], "nothing reached the target"], tables=tables, json="nqm.json")
     fit = presentation(found.fit)
-    return Presentation(
-        shown=[tables["steps"], *fit.shown], tables={**tables, **fit.tables}, latex=fit.latex, json="nqm.json"
-    )
+    tables |= fit.tables
+    summary = tables["summary"]
+    # What a verdict asks for, seeds above all, is for measured curves.
+    columns = tuple(column for column in summary.columns if column.key not in ("verdict", "advice"))
+    tables["summary"] = replace(summary, columns=columns, lines=[EXACT])
+    shown = [tables["steps"], tables["summary"], tables["definitions"]]
+    return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 
 
 def steps(found: Quadratic) -> Table:

@@ -79,6 +79,8 @@ def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-unty
     code, out, err = run("nqm", *given, "--wide")
     assert code == 0, err
     assert "lower bound" in out
+    assert "the counts have no noise" in out
+    assert "seed" not in out
     assert "pieces" in out
 
 
