@@ -198,7 +198,7 @@ def test_complex_parameters_and_misspelt_options_are_refused(optimizer_class: An
         optimizer_class([{"params": parameters(), "weight_dcay": 0.1}])
 
 
-@ALL
+@pytest.mark.parametrize("optimizer_class", [LAMB, LARS, pytest.param(MERIT, marks=pytest.mark.slow)])
 def test_a_compiled_step_does_the_same(optimizer_class: Any) -> None:
     params, others = parameters(), parameters()
     plain, compiled = optimizer_class(params, lr=0.01), optimizer_class(others, lr=0.01)

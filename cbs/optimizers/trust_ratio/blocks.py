@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors as flatten
 
 Sizes = list[Tensor]
 """What broadcasts against a stack: ``[whole]``, or ``[whole, rows, columns]`` where these count."""
@@ -137,7 +136,7 @@ class Tile:
         self.gradients = [
             grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
         ]
-        self.weight = (flatten(params) if self.rows is None else params[0]).to(dtype)
+        self.weight = (params[0] if self.rows else torch.cat([param.reshape(-1) for param in params])).to(dtype)
 
     def move(self, lr: float | Tensor, multiplier: Tensor | None = None) -> None:
         """Add ``lr * multiplier * out`` to the weights; overwrites ``out``."""

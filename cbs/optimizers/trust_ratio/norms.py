@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._utils import _unflatten_dense_tensors as _unflatten
 
 from cbs.optimizers.trust_ratio.blocks import Tile
 
@@ -46,7 +45,9 @@ def measure(tile: Tile, name: str, *, merge: bool) -> None:
         for pair, sizes in zip(tile.pairs, tile.sizes, strict=True):
             _measure(pair, 1, sizes, NORMS[name], merge)
         return
-    for index, views in enumerate((_unflatten(tile.weight.reshape(-1), tile.outs), tile.outs)):
+    parts = tile.weight.reshape(-1).split([out.numel() for out in tile.outs])
+    weights = [part.view_as(out) for part, out in zip(parts, tile.outs, strict=True)]
+    for index, views in enumerate((weights, tile.outs)):
         for entries, sizes in zip(views, tile.sizes, strict=True):
             _measure(entries, 0, [size[index] for size in sizes], NORMS[name], merge)
 

@@ -36,6 +36,9 @@ METHODS = ("sgd", "heavy_ball", "nesterov", "averaged")
 APART = 3e-6
 """Roots closer than this part of their size are moved apart by as much: both sums and differences keep five digits."""
 
+EDGE = 1e-8
+"""How close to -1 a root may come."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Modes:
@@ -107,12 +110,12 @@ class Modes:
     def _logs(self) -> np.ndarray:
         return np.log(self.roots)
 
-    def powers(self, steps: int) -> np.ndarray:
-        """The roots to the power of ``steps``."""
+    def powers(self, steps: int | np.ndarray) -> np.ndarray:
+        """The roots to the power of ``steps``, a number, or numbers above 0 of a shape that fits the roots'."""
         with np.errstate(all="ignore"):
-            if steps and np.iscomplexobj(self.roots):
+            if np.any(steps) and np.iscomplexobj(self.roots):
                 return np.exp(steps * self._logs)
-            return self.roots ** float(steps)
+            return self.roots ** np.asarray(steps, float)
 
     def parts(self, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loss from the start and that from noise per unit of ``1/B``, from :meth:`powers`."""
@@ -175,6 +178,8 @@ def modes_of(
         gaps = _apart(x, np.broadcast_to(1.0 - m, x.shape))
     else:
         gaps = _apart(*_roots((1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0, x))
+    # A root of -1 lets noise pile up without end, by a limit of what is divided below.
+    gaps = [np.where(np.abs(2.0 - gap) < EDGE, gap * (1.0 - EDGE), gap) for gap in gaps]
     alpha, beta = _weights(method, gaps, m)
     with np.errstate(all="ignore"):
         decays = [one + other - one * other for one, other in _twos(gaps)]
@@ -186,7 +191,8 @@ def modes_of(
     if len(gaps) == 2:
         start[1], noise[1] = 2.0 * start[1], 2.0 * noise[1]
     roots = np.stack([1.0 - gap for gap in gaps], -2)
-    grows = (np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :]
+    at_edge = (np.abs(roots) >= 1.0 - 4.0 * EDGE) & (roots.real < 0.0)
+    grows = at_edge | ((np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :])
     return Modes(
         roots=roots,
         start=np.concatenate(start, -1),

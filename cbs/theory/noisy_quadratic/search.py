@@ -202,18 +202,32 @@ def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> n
 
 
 def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
-    """A crossing of each setting by bisection; infinity where there is none."""
-    crossings = []
-    for index in range(len(settings.stable)):
-        one = settings.at(np.array([index]))
-        ((high, arrived),) = _gallop(one, target, [batch_size], LIMIT)
-        if not len(arrived):
-            crossings.append(math.inf)
-            continue
-        step = int(_bisect(one, target, batch_size, high)[0])
-        before, after = (float(one.loss(at, batch_size)[0]) for at in (step - 1, step))
-        crossings.append(_between(step, before, after, target))
-    return np.array(crossings)
+    """A crossing of each setting of a row, by bisection; infinity where there is none."""
+    crossings = np.full(len(settings.stable), math.inf)
+    able = np.flatnonzero(settings.floor(batch_size) <= target)
+    some, high = settings.at(able), np.full(len(able), math.inf)
+
+    def losses(powers: np.ndarray) -> np.ndarray:
+        from_start, from_noise = some.parts(powers)
+        return from_start + from_noise / batch_size
+
+    powers, steps = some.roots, 1
+    while steps <= LIMIT and np.isinf(high).any():
+        high[np.isinf(high) & (losses(powers) <= target)] = steps
+        with np.errstate(all="ignore"):
+            powers = powers**2
+        steps *= 2
+    some, able, high = some.at(np.isfinite(high)), able[np.isfinite(high)], high[np.isfinite(high)]
+    low = high // 2
+    while len(able) and (high - low).max() > 1:
+        middle = np.maximum((low + high) // 2, 1)
+        arrived = losses(some.powers(middle[:, None, None])) <= target
+        low, high = np.where(arrived, low, middle), np.where(arrived, middle, high)
+    if len(able):
+        ends = [losses(some.powers(step[:, None, None])) for step in (np.maximum(high - 1, 1), high)]
+        before = np.where(high > 1, ends[0], settings.initial)
+        crossings[able] = [_between(int(k), b, a, target) for k, b, a in zip(high, before, ends[1], strict=True)]
+    return crossings
 
 
 def _between(step: int, before: float, after: float, target: float) -> float:

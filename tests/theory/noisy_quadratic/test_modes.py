@@ -63,6 +63,15 @@ def test_roots_that_meet(method: str, lr: float, momentum: float) -> None:
     np.testing.assert_allclose(modes_of(one, "heavy_ball", critical, 0.81).losses(200, 4), slow, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("method", "momentum"), [("sgd", 0.0), ("heavy_ball", 0.5), ("nesterov", 0.5)])
+def test_at_the_edge_of_stability_noise_piles_up(method: str, momentum: float) -> None:
+    edge = SMALL.largest_lr(momentum=momentum, nesterov=method == "nesterov")
+    fast = modes_of(SMALL, method, edge, momentum)
+    slow = expected_losses(SMALL, method, momentum, [(edge, 4)] * 50)
+    np.testing.assert_allclose(fast.losses(50, 4), slow, rtol=1e-5)
+    assert fast.floor(4) == np.inf
+
+
 def test_momentum_of_zero_is_sgd() -> None:
     plain = modes_of(SMALL, "sgd", 0.3).losses(300, 4)
     for method in ("heavy_ball", "nesterov", "averaged"):
