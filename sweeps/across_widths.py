@@ -13,6 +13,7 @@ import numpy as np
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
+from cbs.files import whole_file
 from cbs.optimizers.widths import HasWidths
 from sweeps import launch
 from sweeps.cell import Study
@@ -89,7 +90,8 @@ def telescope(
 
         found[study] = plan(widths, first(one, study), len(sweep.seeds), solve)
     told = report(found, sweep, output)
-    (output / TABLE).write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    with whole_file(output / TABLE) as draft:
+        draft.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
     return told
 
 

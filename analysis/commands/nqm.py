@@ -75,8 +75,10 @@ def command(
             config=config,
             progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}") if status else None,
         )
+    drawn = []
     if figure is not None and found.fit is not None:
         from analysis.present.results.analysis import save_figure
 
         save_figure(found.fit, figure)
-    tell(found, [] if figure is None else [figure], as_json=as_json, wide=wide, definitions=definitions)
+        drawn.append(figure)
+    tell(found, drawn, as_json=as_json, wide=wide, definitions=definitions)

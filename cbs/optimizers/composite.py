@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.optimizers.contract import CheckedOptimizer
+from cbs.optimizers.contract import CheckedOptimizer, evaluated
 
 
 def _shared(name: str) -> Any:
@@ -59,10 +59,7 @@ class CompositeOptimizer(CheckedOptimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Evaluate ``closure`` once, if there is one, then step every part; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         self.step_parts()
         return loss
 

@@ -8,7 +8,7 @@ that the optimizer keeps it in.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -116,6 +116,14 @@ class CheckedOptimizer(torch.optim.Optimizer):
                     dtype = self.state_dtype(name, param) if saved.is_floating_point() else saved.dtype
                     # A copy, since a step writes to the state and what was loaded may still be another optimizer's.
                     self.state[param][name] = saved.to(loaded.device, dtype or loaded.dtype, copy=True)
+
+
+def evaluated(closure: Callable[[], Any] | None) -> Any:
+    """What the closure of a step returns, with gradients enabled; ``None`` without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def check_size(name: str, value: Any) -> None:

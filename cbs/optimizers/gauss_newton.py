@@ -14,6 +14,7 @@ from cbs import seeding
 from cbs.optimizers.adamw import adamw
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.contract import evaluated
 from cbs.optimizers.muon import muon
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
 from cbs.optimizers.second_order.line_search import best_fraction
@@ -107,10 +108,7 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One outer step on the observed batch; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         batch, function = self.take_batch(), self.function()
         # Whoever resets the state starts anew.
         done = self.param_groups[0].get("outer_step", 0) if self.state else 0

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs import seeding
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_decay, state_dtype
+from cbs.optimizers.contract import check_decay, evaluated, state_dtype
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
 from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
@@ -160,10 +160,7 @@ class KFAC(ProblemOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter once; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         batch, _ = self.take_batch(), self.problem
         if not all(self.state.get(param) for param in self._params):
             # At first, or where somebody took state away: statistics begin anew.

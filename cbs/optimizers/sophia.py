@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cbs import seeding
 from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.contract import evaluated
 from cbs.optimizers.library import construct, from_pytorch_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.second_order.curvature import curvature_vectors
@@ -59,10 +60,7 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         batch, done = self.take_batch(), self.param_groups[0].get("step", 0)
         diagonal = None
         if done % self.interval == 0 or not self.state:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, evaluated, state_dtype
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
@@ -53,10 +53,7 @@ class MomentumOptimizer(CheckedOptimizer):
         Raises:
             RuntimeError: if a gradient is sparse.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None and param.numel() > 0]
             # Many small ones cost least together, each large one alone, while it is in the cache.

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cbs.optimizers.contract import CheckedOptimizer, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, evaluated, state_dtype
 from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
@@ -85,10 +85,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         Raises:
             RuntimeError: if a gradient is sparse, or if gradient or state do not fit their parameter.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         groups = [[p for p in group["params"] if p.grad is not None and p.numel() > 0] for group in self.param_groups]
         states = [[self._state_of(param) for param in params] for params in groups]
         for index, block in self._blocks(groups, states):

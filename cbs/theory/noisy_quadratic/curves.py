@@ -23,8 +23,8 @@ MOMENTA = 1.0 - np.logspace(-5, 0, 20)
 """Momenta and decays that are tried, those of the paper."""
 
 SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
-"""Learning rates of the authors' notebook, those of momentum and of averages from 1e-5 on: below, at a momentum of
-0.99999, runs are so long that the loss averages what it would average anyway."""
+"""Learning rates of the authors' notebook, those of momentum and of averages from 1e-5 on. With the notebook's smaller
+ones momentum at a batch size of 4 and a target of 0.01 takes 1,333,442 steps in place of 1,499,783."""
 
 CUSHION = 1e-8
 """What the notebook adds to a denominator of SGD."""

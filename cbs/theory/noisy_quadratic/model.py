@@ -93,6 +93,11 @@ class NoisyQuadratic:
         """Steps that no method of the paper can undercut when ``c = h``: ``d / (2 * target * batch_size)``."""
         return float(self.count.sum() / (2.0 * target * batch_size))
 
+    def preconditioner(self, power: float) -> np.ndarray:
+        """``h ** -power``, 0 where the curvature is 0, shape ``[d]``."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.curvature > 0, self.curvature**-power, 0.0)
+
     def largest_lr(self, power: float = 0.0, momentum: float = 0.0, *, nesterov: bool = False) -> float:
         """The learning rate at which the steepest coordinate becomes unstable.
 

@@ -167,8 +167,7 @@ def modes_of(
         raise ValueError("learning rates must be finite and at least 0")
     if not ((m >= 0) & (m < 1)).all() or (method == "sgd" and m.any()):
         raise ValueError("momentum must be in [0, 1), and 0 for sgd")
-    with np.errstate(divide="ignore"):
-        scale = np.where(model.curvature > 0, model.curvature**-power, 0.0)
+    scale = model.preconditioner(power)
     x = lr * scale * model.curvature
     # Where the curvature is 0 nothing is lost by the walk that noise takes: the loss does not see it.
     x = np.where(x > 0, x, 1e-300)

@@ -64,8 +64,7 @@ def losses_along(
 
 def _step(model: NoisyQuadratic, stage: Stage, momentum: float, power: float) -> np.ndarray:
     """What a step does to ``(theta^2, v^2, theta v, 1)``, shape ``[d, 4, 4]``."""
-    with np.errstate(divide="ignore"):
-        scaled = stage.lr * np.where(model.curvature > 0, model.curvature**-power, 0.0)
+    scaled = stage.lr * model.preconditioner(power)
     x, kick = scaled * model.curvature, scaled**2 * model.noise / stage.batch_size
     zero, m = np.zeros_like(x), np.full_like(x, momentum)
     rows = [
