@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.config import AnalysisConfig
@@ -26,7 +27,7 @@ class Quadratic:
         fit: of the rows, one curve for each optimizer and power; ``None`` where no curve has a row.
         target: expected loss that was to be reached.
         initial_loss: before the first step.
-        lower_bound: steps that no method undercuts, for each batch size, where the noise equals the curvature.
+        lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
     """
 
     rows: tuple[Row, ...]
@@ -91,6 +92,7 @@ def quadratic(
             except ValueError as error:
                 raise ConfigError(str(error)) from None
     reached = [row for row in rows if row.steps]
+    bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
     table = pd.DataFrame(
         {
             "optimizer": [label(row) for row in reached],
@@ -104,7 +106,7 @@ def quadratic(
         fit=fit_table(table, config, unit="samples") if reached else None,
         target=target,
         initial_loss=model.initial_loss,
-        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes},
+        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
     )
 
 

@@ -36,7 +36,7 @@ def steps(found: Quadratic) -> Table:
         Column("steps", heading="steps"),
         Column("best_lr", heading="best learning rate"),
         Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
-        Column("lower_bound", lambda row: found.lower_bound[row.batch_size], "lower bound", wide=True),
+        Column("lower_bound", lambda row: found.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
     title = f"Steps to an expected loss of {found.target:g}, from {found.initial_loss:.3g}"
     return Table(columns=columns, rows=found.rows, title=title)

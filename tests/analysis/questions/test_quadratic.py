@@ -7,6 +7,7 @@ import json
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.present import presentation
 from analysis.questions.quadratic import quadratic
 from cbs.errors import ConfigError
 from cbs.theory.noisy_quadratic import NoisyQuadratic
@@ -51,6 +52,14 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
     assert [row.steps for row in found.rows] == [None]
     assert found.fit is None
     assert json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("noise", "known"), [(1.0, True), (2.0, False)])
+def test_the_lower_bound_is_told_only_where_it_holds(noise: float, known: bool) -> None:
+    model = NoisyQuadratic.power_law(50, noise=noise).grouped()
+    found = quadratic(["sgd"], batch_sizes=[4, 8], target=0.5, model=model, config=CONFIG)
+    assert bool(found.lower_bound) == known
+    assert len(presentation(found).tables["steps"].frame()) == 2
 
 
 @pytest.mark.parametrize(
