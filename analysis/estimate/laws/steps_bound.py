@@ -131,7 +131,9 @@ def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) ->
 
 def _start(shape: Callable[[Array], tuple[Array, ...]], log_steps: Array, w: Array, box: Array) -> Array:
     """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
-    first, second = np.linspace(*box[:, 0], 60), np.linspace(*box[:, 1], 12 if box[1, 1] > box[0, 1] else 1)
+    (nearest, lowest), (farthest, highest) = box.tolist()
+    first = np.linspace(nearest, farthest, 60)
+    second = np.linspace(lowest, highest, 12 if highest > lowest else 1)
     grid = np.stack([axis.ravel() for axis in np.meshgrid(first, second, indexing="ij")], axis=1)
     values = shape(grid)[0]
     values = values - (values @ w)[:, None]
@@ -175,9 +177,9 @@ class BoundFit:
 def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
     """The form through the same log steps as ``fit``; ``None`` below so many batch sizes as it has constants.
 
-    Resamples are the deviations of those of ``fit``, around the form; where the form leaves larger residuals than the
-    curve of ``fit`` they are as much larger, for what the form cannot say is not known either. There are none without
-    a residual.
+    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation that seeds and
+    the residuals of the form show together, or the latter alone where it is larger, as in
+    :func:`analysis.estimate.fitting.fit_curve`. There are none without a residual.
     """
     constants = 3 if name == "decay" else 2
     sizes, steps, weights = fit.batch_sizes, fit.log_steps, fit.weights
@@ -190,10 +192,11 @@ def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
     drawn = fit.resampled_log_steps - fit.estimate.log_steps(sizes)
     if not freedom:
         drawn = drawn[:0]
-    elif len(drawn):
-        own = math.sqrt(squares / freedom) * widening(freedom, confidence)
-        theirs = fit.deviation * widening(fit.freedom, confidence) if fit.freedom > 0 else 0.0
-        drawn = drawn * max(1.0, own / theirs if theirs > 0 else 1.0)
+    elif fit.deviation > 0:
+        together = freedom + fit.seed_freedom
+        pooled = (squares + fit.seed_freedom * fit.seed_variance) / together
+        own = math.sqrt(max(pooled, squares / freedom)) * widening(together, confidence)
+        drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
     return BoundFit(
         form=form,
         resampled=fit_form(name, sizes, form.log_steps(sizes) + drawn, weights),

@@ -1,5 +1,4 @@
-"""Steps bounds: their form through measured steps and examples, and how the best batch size moves; likewise of given
-constants."""
+"""Measured steps and examples with the form of the steps bound, and how best batch sizes move between settings."""
 
 from __future__ import annotations
 
@@ -14,13 +13,11 @@ from matplotlib.lines import Line2D
 from analysis.present import style
 from analysis.present.figures import along, figure, parts, scopes, tidy
 from analysis.present.results.bounds import named
-from analysis.questions.bounds.given import GivenBounds
 from analysis.questions.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
 from analysis.questions.bounds.predictions import Told
 
 _ALONG = 120
 _COLUMNS = ["panel", "kind", "optimizer", "batch_size", "value", "low", "high", "after", "confidence", "target"]
-_AXES = {"steps": "steps", "examples": "examples"}
 MOVES = "ratios of settings"
 
 
@@ -31,9 +28,12 @@ def _(result: MeasuredBounds) -> Iterable[tuple[str, BoundScope]]:
 
 
 def compute(scope: BoundScope) -> pd.DataFrame:
-    """Rows of five kinds, see column ``kind``: ``point`` with its interval; ``missed``, a lower bound; ``form``, that of
-    the bound; ``best``, its b*; ``ratio``, measured (``value``) against predicted (``batch_size``) between settings, by
-    the measured batch size that ``optimizer`` names; drawn open where it cannot be told."""
+    """Rows of six kinds, see column ``kind``.
+
+    ``point`` with its interval; ``missed``, a lower bound; ``form``, that of the bound; ``best``, its b*; ``ratio``,
+    measured (``value``) against predicted (``batch_size``) between settings, by the measured batch size that
+    ``optimizer`` names; ``doubted``, one of which nothing can be told.
+    """
     rows = [row for bound in scope.bounds for row in _rows(bound)]
     names = "\n".join(dict.fromkeys(bound.optimizer for bound in scope.bounds))
     for scaled in scope.scalings:
@@ -106,9 +106,9 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     panel="panel",
     marks=marks,
     title="Steps bounds and measured steps",
-    caption="Steps and examples to {target} against the batch size in {example_unit}s, with the form of the steps bound "
-    "of each optimizer (dashed), and the ratio of best batch sizes between settings of one optimizer as measured and as "
-    "the bound predicts. Axes are logarithmic, bars are {percent} intervals. The bound is an upper one.",
+    caption="Steps and examples to {target} against the batch size in {example_unit}s, with the form of the steps "
+    "bound of each optimizer (dashed), and the ratio of best batch sizes between settings of one optimizer as measured "
+    "and as the bound predicts. Axes are logarithmic, bars are {percent} intervals. The bound is an upper one.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points with bars; the form is dashed; an open mark is a bound or cannot be told."""
@@ -119,7 +119,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     points = table[table["kind"] != "form"]
     unit = f"batch size ({table['example_unit'].iloc[0]}s)"
     ends = points[["value", "low", "high"]].to_numpy(float)
-    style.log_axes(axes, table["batch_size"], ends, unit, _AXES[panel.split(" ")[0]], most=style.most_ticks(axes))
+    style.log_axes(axes, table["batch_size"], ends, unit, panel.split(" ")[0], most=style.most_ticks(axes))
     for _, look, (own, missed, form, best) in style.each(table, "point", "missed", "form", "best", after=before):
         axes.plot(form["batch_size"], form["value"], color=look.colour, linestyle=(0, (4, 1.5)), zorder=3)
         style.points(axes, own, "batch_size", "value", look)
@@ -146,52 +146,5 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
         for rows, fill in ((sure, look.colour), (doubted, "white")):
             low, high = rows["low"].fillna(bottom).clip(bottom), rows["high"].fillna(top).clip(upper=top)
             axes.vlines(rows["batch_size"] * aside, low, high, color=look.colour, linewidth=0.7, zorder=3)
-            axes.plot(
-                rows["batch_size"] * aside, rows["value"], look.marker, color=look.colour, markerfacecolor=fill, zorder=4
-            )  # fmt: skip
-
-
-def compute_given(found: GivenBounds) -> pd.DataFrame:
-    """Rows of two kinds, see column ``kind``: ``bound`` along the batch size, ``best``, its b*."""
-    rows: list[dict[str, Any]] = []
-    least, most = min(found.batch_sizes), max(found.batch_sizes)
-    for given in found.bounds:
-        bound = given.bound
-        # from the pole on, densely beside it
-        first = max(least - bound.pole, 0.02 * bound.pole)
-        grid = bound.pole + np.geomspace(first, most - bound.pole, _ALONG) if bound.pole + first < most else np.empty(0)
-        best = np.array([bound.best_batch_size])
-        for panel, of in (("steps", bound.steps), ("examples", bound.examples)):
-            own = along("bound", batch_size=grid, value=of(grid))
-            if least <= best[0] <= most:
-                own += along("best", batch_size=best, value=of(best))
-            rows += [{"panel": f"{panel}, at most", "optimizer": given.label, "example_unit": "example"} | r for r in own]
-    return tidy(rows, _COLUMNS)
-
-
-def marks_given(table: pd.DataFrame) -> list[Line2D]:
-    """The settings and the star."""
-    looks = style.looks(table["optimizer"])
-    handles = [style.mark(style.literal(name), color=look.colour, linestyle=look.dashes) for name, look in looks.items()]
-    return [*handles, style.mark("b*, fewest examples", marker="*", linestyle="", markersize=8)]
-
-
-@figure(
-    "given_bounds",
-    of=GivenBounds,
-    compute=compute_given,
-    panel="panel",
-    marks=marks_given,
-    title="Steps bounds",
-    caption="Upper bounds on the steps to an accuracy, and on the examples, against the batch size; the star is at the "
-    "batch size of the fewest examples. Both axes are logarithmic. To the left a line ends where the bound does not exist.",
-)
-def draw_given(axes: Axes, table: pd.DataFrame) -> None:
-    """One line per setting."""
-    panel = table["panel"].iloc[0].split(",")[0]
-    lowest = table.loc[table["kind"] == "best", "value"]
-    values = table["value"].clip(upper=1e4 * table["value"].min())
-    style.log_axes(axes, table["batch_size"], np.append(values, lowest), "batch size (examples)", _AXES[panel], most=5)
-    for _, look, (line, best) in style.each(table, "bound", "best"):
-        axes.plot(line["batch_size"], line["value"], color=look.colour, linestyle=look.dashes)
-        axes.plot(best["batch_size"], best["value"], "*", color=look.colour, markersize=8, zorder=5)
+            marks = {"marker": look.marker, "linestyle": "", "color": look.colour, "markerfacecolor": fill}
+            axes.plot(rows["batch_size"] * aside, rows["value"], zorder=4, **marks)

@@ -160,5 +160,3 @@ def curves(found: GivenBounds) -> Table:
     """One row per setting and batch size."""
     rows = [(point, bound) for bound in found.bounds for point in bound.curve(found.batch_sizes)]
     return Table(columns=(Column("bound", "label"), *files("batch_size", "steps", "examples")), rows=rows)
-
-

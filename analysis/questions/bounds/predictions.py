@@ -67,9 +67,9 @@ def shape_checks(answer: Answer) -> tuple[Check, ...]:
         return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in SHAPES)
     sizes, logs = fit.batch_sizes, np.vstack([fit.log_steps, fit.measured_resamples])
     examples = logs + np.log(sizes)
-    triples = [sizes[place : place + 3] for place in range(len(sizes) - 2)]
+    pairs, triples = ([sizes[at : at + many] for at in range(len(sizes) - many + 1)] for many in (2, 3))
     return (
-        _check(FALLING, answer, logs[:, :-1] - logs[:, 1:], [sizes[place : place + 2] for place in range(len(sizes) - 1)]),
+        _check(FALLING, answer, logs[:, :-1] - logs[:, 1:], pairs),
         _check(CONVEX, answer, _bends(sizes, logs), triples),
         _check(CONVEX_EXAMPLES, answer, _bends(sizes, examples), triples),
         _inside(answer, fit, examples),
@@ -122,9 +122,7 @@ def _inside(answer: Answer, fit: Fit, examples: Array) -> Check:
     sizes, least = fit.batch_sizes, int(examples[0].argmin())
     ends = examples[:, [0, -1]] - examples[:, [least]]
     low, high = simultaneous(answer, np.delete(examples - examples[:, [least]], least, axis=1))[:, [0, -1]]
-    given_up = [
-        (size, math.log(size * steps)) for size, steps in given_up_at_one_lr(answer) if size < sizes[least]
-    ]
+    given_up = [(size, math.log(size * steps)) for size, steps in given_up_at_one_lr(answer) if size < sizes[least]]
     # the largest of the resampled minima leaves the bound room for the noise of one seed
     beyond = [size for size, bound in given_up if bound > float(np.quantile(examples[1:, least], answer.confidence))]
     if beyond and least < len(sizes) - 1:

@@ -24,6 +24,9 @@ from analysis.questions.bounds.predictions import Check, Told
 from analysis.questions.bounds.settings import Setting
 from analysis.questions.comparison import critical_pair, shuffled
 
+SOUND = (Verdict.OK, Verdict.FAR_SEED)
+"""Verdicts with which an interval holds."""
+
 BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""
 
@@ -91,9 +94,7 @@ def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, B
     own = answer.critical
     judged = {
         "sfo": _fewest(answer),
-        own.definition: Best(
-            critical=own, doubt="" if answer.verdict is Verdict.OK else f"verdict {str(answer.verdict)!r}"
-        ),
+        own.definition: Best(critical=own, doubt="" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
     }
     if found is not None:
         critical = Critical(
@@ -109,10 +110,10 @@ def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, B
 
 def _fewest(answer: Answer) -> Best:
     """That of the fewest examples; at an end of the measured batch sizes it is a bound and no value."""
-    found, sizes = answer.definitions["sfo"], [point.batch_size for point in answer.points if point.reached]
+    found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
     drawn = np.where(found.resampled == sizes[0], 0.0, np.where(found.resampled == sizes[-1], np.inf, found.resampled))
-    doubt = "at the smallest measured" if found.value == sizes[0] else "at the largest" if found.value == sizes[-1] else ""
-    return Best(critical=replace(found, resampled=drawn), doubt=doubt)
+    doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"} if sizes else {}
+    return Best(critical=replace(found, resampled=drawn), doubt=doubts.get(found.value or 0.0, ""))
 
 
 def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
@@ -136,7 +137,7 @@ def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
 
 
 def told(interval: Interval, predicted: float, unmoved: float) -> Told:
-    """Whether an interval holds the prediction: it fails outside, and holds inside where no change at all is outside."""
+    """A prediction fails outside the interval, and holds inside where no change at all lies outside."""
     low, high = (end if end is not None else side for end, side in zip(interval, (-math.inf, math.inf), strict=True))
     if not low <= predicted <= high:
         return Told.FAILS
