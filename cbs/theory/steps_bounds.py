@@ -5,10 +5,11 @@ most :math:`X/T + Y b^{-p} + Z`, so an accuracy :math:`\epsilon` is reached with
 
 .. math:: T(b) = \frac{X}{c - Y b^{-p}}, \qquad c = \epsilon - Z, \qquad b > b_0 = (Y/c)^{1/p}
 
-steps (:class:`PowerBound`). ``T`` falls and is convex, the examples ``b T(b)`` (the complexity of the stochastic
-first-order oracle, SFO) are convex and least at :math:`b^* = ((1 + p) Y/c)^{1/p}`: :math:`9 Y^2/4 c^2` for p = 1/2,
-:math:`2 Y/c` for p = 1. With decoupled weight decay :math:`\lambda` the start is forgotten geometrically and the steps
-are a logarithm (:class:`DecayBound`). At or below :math:`b_0` the bound does not exist: nothing is said about T.
+steps (:class:`PowerBound`). ``T`` falls and is convex. The examples ``b T(b)`` (the complexity of the stochastic
+first-order oracle, SFO) fall, then rise, and are least at :math:`b^* = ((1 + p) Y/c)^{1/p}`: :math:`9 Y^2/4 c^2` for
+p = 1/2, :math:`2 Y/c` for p = 1. They are convex everywhere for p = 1 alone, for p = 1/2 up to :math:`4 b^*`. With
+decoupled weight decay :math:`\lambda` the start is forgotten geometrically and the steps are a logarithm
+(:class:`DecayBound`). At or below :math:`b_0` the bound does not exist: nothing is said about T.
 
 :func:`sgd` and :func:`momentum` give X, Y and Z. Those of :func:`momentum` are of Cesista and Wen, "Critical batch size
 for steepest descent under arbitrary norms", who generalise Sato et al.: every step has length ``lr`` in a norm, against
@@ -150,6 +151,18 @@ class DecayBound(Bound):
         left = self.slack - self.y / np.sqrt(np.asarray(batch_sizes, dtype=float))
         inside = np.divide(self.x, left, out=np.full_like(left, np.inf), where=left > 0)
         return np.asarray(np.log(inside) / self.rate)
+
+
+def convex_over_pole(power: float) -> float:
+    r"""Where the examples of :class:`PowerBound` cease to be convex, over ``b_0``: 9 for p = 1/2, never for p = 1.
+
+    :math:`((1 + p)/(1 - p))^{1/p}`, where the second derivative of ``b T(b)`` is zero.
+    """
+    return math.inf if power >= 1 else float(((1.0 + power) / (1.0 - power)) ** (1.0 / power))
+
+
+CONVEX_OVER_POLE_WITH_DECAY = 4.0
+"""Likewise of :class:`DecayBound`, whatever its constants."""
 
 
 def best_over_pole(power: float) -> float:

@@ -27,7 +27,12 @@ from analysis.arrays import Array, Quantity
 from analysis.estimate.fitting import Fit, interval, widening
 from analysis.estimate.fitting.data import Data
 from analysis.estimate.fitting.least_squares import minimized
-from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
+from cbs.theory.steps_bounds import (
+    CONVEX_OVER_POLE_WITH_DECAY,
+    best_over_pole,
+    best_over_pole_with_decay,
+    convex_over_pole,
+)
 
 POWERS = {"root": 0.5, "linear": 1.0}
 """``p`` of the forms with two constants, by name."""
@@ -74,6 +79,12 @@ class Form:
     def pole(self) -> Array:
         """``b_0`` in examples; 0 on a plateau."""
         return np.where(self.plateau, 0.0, np.exp(self.log_pole))
+
+    @property
+    def convex_until(self) -> Array:
+        """Batch size up to which examples are convex; infinity for ``linear``."""
+        ratio = CONVEX_OVER_POLE_WITH_DECAY if self.name == "decay" else convex_over_pole(POWERS[self.name])
+        return np.exp(self.log_pole) * ratio
 
     @property
     def best(self) -> Array:

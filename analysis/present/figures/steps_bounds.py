@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from analysis.present import style
 from analysis.present.figures import along, figure, parts, scopes, tidy
 from analysis.present.results.bounds import named
+from analysis.questions.bounds.margins import Told
 from analysis.questions.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
-from analysis.questions.bounds.predictions import Told
 
 _ALONG = 120
 _COLUMNS = ["panel", "kind", "optimizer", "batch_size", "value", "low", "high", "after", "confidence", "target"]
@@ -138,8 +138,13 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
     across, (bottom, top) = np.array(axes.get_xlim()), axes.get_ylim()
     axes.plot(across, across, color=style.GREY, linewidth=0.8, zorder=1)
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
-    for text, x_at, y_at in (("as predicted", across[0], across[0]), ("no change", across[0], 1.0)):
-        axes.annotate(text, (x_at, y_at), (2, 2), textcoords="offset points", fontsize=style.SMALL - 1, color="#5f5f5f")
+    middle = float(np.sqrt(across.prod()))
+    words = (("as predicted", middle, middle, -8, "left"), ("no change", across[1], 1.0, 2, "right"))
+    for text, x_at, y_at, below, side in words:
+        axes.annotate(
+            text, (x_at, y_at), (3 if side == "left" else 0, below), textcoords="offset points", ha=side,
+            fontsize=style.SMALL - 1, color="#5f5f5f",
+        )  # fmt: skip
     kinds = table["optimizer"].nunique()
     for place, (_, look, (sure, doubted)) in enumerate(style.each(table, "ratio", "doubted", after=before)):
         aside = 1.05 ** (place - (kinds - 1) / 2)

@@ -14,7 +14,8 @@ from analysis.estimate.laws.steps_bound import FORMS, BoundFit, best_over_smalle
 from analysis.estimate.result import Answer
 from analysis.plain import shown
 from analysis.questions.analyze import Findings, Scope, read_scopes
-from analysis.questions.bounds.predictions import Check, Told, form_check, shape_checks
+from analysis.questions.bounds.margins import Check, Told
+from analysis.questions.bounds.predictions import convex_examples, form_check, shape_checks
 from analysis.questions.bounds.settings import Setting, setting_of
 from analysis.questions.bounds.variants import Scaled, Variant, bests_of, scalings
 from analysis.questions.protocols import protocols
@@ -150,14 +151,13 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
     form = wanted or (setting.form if setting else "")
     fit = fit_bound(form, answer.fit, answer.confidence) if form and answer.fit is not None else None
     check, test = form_check(answer, fit)
-    checks = shape_checks(answer)
     found = MeasuredBound(
         answer=answer,
         optimizer=answer.group.optimizer,
         setting=setting,
         form=form,
         fit=fit,
-        checks=(*checks, check) if form else checks,
+        checks=(*shape_checks(answer), *((convex_examples(answer, fit, check), check) if form else ())),
         remark=remark or (setting.remark if setting else ""),
     )
     if fit is None or answer.fit is None:

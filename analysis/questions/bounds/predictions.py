@@ -1,152 +1,95 @@
 """What the bounds predict of the steps of one optimizer, held against the measured ones.
 
-The bounds say that steps fall with the batch size and are convex in it, that examples are convex and least inside, and
-which form the steps have. Every one but the last is a set of inequalities between measured steps: a margin above 1 is
-on the side of the prediction. Margins have simultaneous intervals: those of K margins hold together at the level of
-the analysis (Bonferroni).
+The bounds say that steps fall with the batch size and are convex in it, that examples fall to a least value inside and
+then rise, up to where they are convex, and which form the steps have. Every one but the last is a set of inequalities
+between measured steps, see :mod:`.margins`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
-from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
+from analysis.estimate.fitting import FEWEST_FREE, Fit
 from analysis.estimate.fitting.data import LEAST_DEVIATION
 from analysis.estimate.fitting.quality import Misfit, grid_variance, misfit_of
 from analysis.estimate.laws.steps_bound import BoundFit, fitted_data
 from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import tables
 from analysis.phrases import number, share
-
-
-class Told(StrEnum):
-    """Whether a prediction holds where it was looked at."""
-
-    HOLDS = "holds"
-    FAILS = "does not hold"
-    UNKNOWN = "cannot be told"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One prediction and what became of it.
-
-    Attributes:
-        prediction: in words.
-        verdict: whether it holds on the measured batch sizes.
-        margin: the worst one; above 1 on the side of the prediction.
-        why: what decided, in words.
-    """
-
-    prediction: str
-    verdict: Told
-    margin: Quantity = field(default=UNKNOWN)
-    why: str = ""
-
+from analysis.questions.bounds.margins import Check, Measured, Told, bends, ratio
 
 FALLING = "steps fall with the batch size"
 CONVEX = "steps are convex in the batch size"
-CONVEX_EXAMPLES = "examples are convex in the batch size"
+VALLEY = "examples fall, then rise, with the batch size"
 INSIDE = "examples are fewest at a batch size inside"
-SHAPES = (FALLING, CONVEX, CONVEX_EXAMPLES, INSIDE)
+CONVEX_EXAMPLES = "examples are convex up to where the form is"
+SHAPES = (FALLING, CONVEX, VALLEY, INSIDE)
 FORM = "steps have the form of the bound"
 
 
 def shape_checks(answer: Answer) -> tuple[Check, ...]:
     """Those of the shape of steps and examples, which all bounds have in common."""
-    fit = answer.fit
-    if fit is None or not len(fit.resampled_log_steps):
+    found = Measured.of(answer)
+    if found is None:
         why = "no interval: three batch sizes must reach the target"
         return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in SHAPES)
-    sizes, logs = fit.batch_sizes, np.vstack([fit.log_steps, fit.measured_resamples])
-    examples = logs + np.log(sizes)
-    pairs, triples = ([sizes[at : at + many] for at in range(len(sizes) - many + 1)] for many in (2, 3))
+    examples = found.log_examples
+    rising, least = np.diff(examples, axis=1), int(examples[0].argmin())
+    valley = np.where(np.arange(rising.shape[1]) < least, -rising, rising)
     return (
-        _check(FALLING, answer, logs[:, :-1] - logs[:, 1:], pairs),
-        _check(CONVEX, answer, _bends(sizes, logs), triples),
-        _check(CONVEX_EXAMPLES, answer, _bends(sizes, examples), triples),
-        _inside(answer, fit, examples),
+        found.check(FALLING, -np.diff(found.log_steps, axis=1), found.runs(2)),
+        found.check(CONVEX, bends(found.sizes, found.log_steps), found.runs(3)),
+        found.check(VALLEY, valley, found.runs(2)),
+        _inside(answer, found),
     )
 
 
-def _bends(sizes: Array, logs: Array) -> Array:
-    """Log of the chord over the value between its ends, above 0 where the curve is convex; shape ``[R, M - 2]``."""
-    share = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
-    chord = np.logaddexp(logs[:, :-2] + np.log(share), logs[:, 2:] + np.log1p(-share))
-    return np.asarray(chord - logs[:, 1:-1])
+def convex_examples(answer: Answer, bound: BoundFit | None, form: Check) -> Check:
+    """Whether examples are convex up to where those of the form are, for the form that the steps have."""
+    found = Measured.of(answer)
+    if found is None or bound is None or form.verdict is not Told.HOLDS:
+        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why="the form does not say up to where")
+    until = float(bound.form.convex_until)
+    within = found.upto(until)
+    if len(within.sizes) < 3:
+        why = f"convex up to batch size {number(until)}: no three measured ones lie there"
+        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why=why)
+    return within.check(CONVEX_EXAMPLES, bends(within.sizes, within.log_examples), within.runs(3))
 
 
-def _check(prediction: str, answer: Answer, margins: Array, places: Sequence[Array]) -> Check:
-    """A prediction that every one of ``margins`` ``[1 + R, K]``, the measured ones first, is above 0."""
-    low, high = simultaneous(answer, margins)
-    failing = np.flatnonzero(high < 0)
-    # what decides: the margin farthest on the wrong side, or else nearest to it
-    worst = int(high.argmin()) if len(failing) else int(low.argmin())
-    verdict = Told.FAILS if len(failing) else Told.HOLDS if low[worst] > 0 else Told.UNKNOWN
-    where = ", ".join(f"{size:g}" for size in places[worst])
-    return Check(
-        prediction=prediction, verdict=verdict, margin=_ratio(margins, low, high, worst), why=f"batch sizes {where}"
-    )
-
-
-def simultaneous(answer: Answer, margins: Array) -> Array:
-    """Ends of the intervals of all columns of ``margins`` ``[1 + R, K]`` together, shape ``[2, K]``.
-
-    The resamples are widened by Student's t at the level of the analysis; the level of one of K intervals is higher,
-    and so is its t.
-    """
-    fit, confidence = answer.fit, answer.confidence
-    assert fit is not None
-    each = 1.0 - (1.0 - confidence) / margins.shape[1]
-    wider = widening(fit.freedom, each) / widening(fit.freedom, confidence) if fit.freedom > 0 else 1.0
-    return percentiles(margins[0] + wider * (margins[1:] - margins[0]), each)
-
-
-def _ratio(margins: Array, low: Array, high: Array, place: int) -> Quantity:
-    return Quantity(math.exp(margins[0, place]), (math.exp(low[place]), math.exp(high[place])))
-
-
-def _inside(answer: Answer, fit: Fit, examples: Array) -> Check:
+def _inside(answer: Answer, found: Measured) -> Check:
     """Whether both the smallest and the largest batch size take more examples than some other.
 
     A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
     one learning rate: of several, another one than those tried may have been the best.
     """
-    sizes, least = fit.batch_sizes, int(examples[0].argmin())
-    ends = examples[:, [0, -1]] - examples[:, [least]]
-    low, high = simultaneous(answer, np.delete(examples - examples[:, [least]], least, axis=1))[:, [0, -1]]
-    given_up = [(size, math.log(size * steps)) for size, steps in given_up_at_one_lr(answer) if size < sizes[least]]
+    sizes, examples = found.sizes, found.log_examples
+    least, last = int(examples[0].argmin()), len(found.sizes) - 1
+    above = examples - examples[:, [least]]
+    low, high = found.ends(above[:, np.arange(last + 1) != least])[:, [0, -1]]
+
+    def told(verdict: Told, why: str, end: int | None = None) -> Check:
+        margin = {} if end is None else {"margin": ratio(above[:, [0, -1]], low, high, end)}
+        return Check(prediction=INSIDE, verdict=verdict, why=why, **margin)
+
+    if least == last:
+        return told(Told.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond")
     # the largest of the resampled minima leaves the bound room for the noise of one seed
-    beyond = [size for size, bound in given_up if bound > float(np.quantile(examples[1:, least], answer.confidence))]
-    if beyond and least < len(sizes) - 1:
-        verdict = Told.HOLDS if low[1] > 0 else Told.UNKNOWN
-        why = f"batch size {beyond[0]} took more examples than {sizes[least]:g} without reaching the target"
-        return Check(prediction=INSIDE, verdict=verdict, margin=_ratio(ends, low, high, 1), why=why)
+    most = float(np.quantile(examples[1:, least], found.confidence))
+    for size, steps in given_up_at_one_lr(answer):
+        if size < sizes[least] and math.log(size * steps) > most:
+            why = f"batch size {size} took more examples than {sizes[least]:g} without reaching the target"
+            return told(Told.HOLDS if low[1] > 0 else Told.UNKNOWN, why, 1)
     if least == 0:
-        alone = sizes[0] == 1 and bool(low[1] > 0) and _only_least(answer, examples)
-        why = "fewest at the smallest measured batch size" + (
-            ", and there is none below 1" if alone else ": an optimum would lie there or below"
-        )
-        return Check(prediction=INSIDE, verdict=Told.FAILS if alone else Told.UNKNOWN, why=why)
-    if least == len(sizes) - 1:
-        why = "fewest at the largest measured batch size: an optimum would lie there or beyond"
-        return Check(prediction=INSIDE, verdict=Told.UNKNOWN, why=why)
+        if sizes[0] == 1 and (found.ends(above[:, 1:])[0] > 0).all():
+            return told(Told.FAILS, "fewest at batch size 1")
+        return told(Told.UNKNOWN, "fewest at the smallest measured batch size: an optimum would lie there or below")
     worst = int(low.argmin())
     why = f"batch size {sizes[least]:g} against {sizes[-1 if worst else 0]:g}"
-    verdict = Told.HOLDS if low[worst] > 0 else Told.UNKNOWN
-    return Check(prediction=INSIDE, verdict=verdict, margin=_ratio(ends, low, high, worst), why=why)
-
-
-def _only_least(answer: Answer, examples: Array) -> bool:
-    """Whether every other batch size takes more examples than the smallest."""
-    return bool((simultaneous(answer, examples[:, 1:] - examples[:, :1])[0] > 0).all())
+    return told(Told.HOLDS if low[worst] > 0 else Told.UNKNOWN, why, worst)
 
 
 def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | None]:
@@ -177,7 +120,7 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
 
 def _missed(answer: Answer, found: BoundFit, fit: Fit) -> str:
     """A batch size that ran on without reaching the target where the form says it was reached long before."""
-    spread = 3.0 * max(fit.deviation, found.residual_rms, LEAST_DEVIATION)
+    spread = 3.0 * max(math.sqrt(fit.seed_variance), found.residual_rms, LEAST_DEVIATION)
     for size, steps in given_up_at_one_lr(answer):
         said = float(found.form.log_steps(np.array([float(size)]))[0])
         if math.log(steps) > said + spread:

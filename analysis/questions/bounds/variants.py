@@ -18,9 +18,10 @@ import numpy as np
 
 from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.fitting import widening
 from analysis.estimate.laws.steps_bound import BoundFit
 from analysis.estimate.result import Answer, Critical
-from analysis.questions.bounds.predictions import Check, Told
+from analysis.questions.bounds.margins import Check, Told
 from analysis.questions.bounds.settings import Setting
 from analysis.questions.comparison import critical_pair, shuffled
 
@@ -119,7 +120,8 @@ def _fewest(answer: Answer) -> Best:
 def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
     """Ratios of neighbours in the predicted order, and one exponent for all, per optimizer and measured batch size.
 
-    Settings go together where all else about the optimizer is the same, and both have weight decay or neither has.
+    Settings go together where all else about the optimizer is the same, and both have weight decay or neither has. The
+    intervals of the ratios of one batch size hold together (Bonferroni).
     """
     families: dict[object, list[Variant]] = {}
     for variant in variants:
@@ -130,7 +132,7 @@ def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
         ordered = sorted(members, key=lambda variant: -variant.setting.relative_best)
         for name in dict.fromkeys(name for variant in ordered for name in variant.bests):
             having = [variant for variant in ordered if name in variant.bests]
-            found += [_ratio(name, *pair) for pair in itertools.pairwise(having)]
+            found += [_ratio(name, *pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
             if len(having) > 2:
                 found.append(_exponent(name, having))
     return tuple(found)
@@ -152,9 +154,10 @@ def _doubts(name: str, variants: Sequence[Variant]) -> str:
     return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
 
 
-def _ratio(name: str, first: Variant, second: Variant) -> Scaled:
+def _ratio(name: str, first: Variant, second: Variant, *, of: int) -> Scaled:
+    """One of so many ratios."""
     predicted = second.setting.relative_best / first.setting.relative_best
-    pair = critical_pair(*(_by(variant.answer, variant.bests[name].critical) for variant in (second, first)))
+    pair = critical_pair(*(_by(variant.answer, variant.bests[name].critical, of) for variant in (second, first)))
     doubt = _doubts(name, (first, second)) or ("the data do not bound the ratio" if pair.interval == OPEN else "")
     return Scaled(
         quantity=name,
@@ -167,9 +170,13 @@ def _ratio(name: str, first: Variant, second: Variant) -> Scaled:
     )
 
 
-def _by(answer: Answer, critical: Critical) -> Answer:
-    """An answer whose critical batch size is this one."""
-    config = replace(answer.config, definition=critical.definition)
+def _by(answer: Answer, critical: Critical, of: int) -> Answer:
+    """An answer whose critical batch size is this one, at the level at which so many intervals hold together."""
+    fit, level = answer.fit, 1.0 - (1.0 - answer.confidence) / of
+    if critical.value is not None and fit is not None and fit.freedom > 0:
+        wider = widening(fit.freedom, level) / widening(fit.freedom, answer.confidence)
+        critical = replace(critical, resampled=critical.value * (critical.resampled / critical.value) ** wider)
+    config = replace(answer.config, definition=critical.definition, confidence=level)
     return replace(answer, config=config, definitions={critical.definition: critical})
 
 
