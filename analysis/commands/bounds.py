@@ -78,8 +78,10 @@ def command(
             found = measured_bounds(results, config, targets=target or None, form=form, one_lr=one_lr)
         answer(found, results / "analysis" / "bounds")
         return
-    if form is not None or one_lr or target:
-        raise ConfigError("--form, --one-lr and --target are about measured steps: name a folder of results")
+    if form is not None or one_lr or target or config != AnalysisConfig():
+        raise ConfigError(
+            "--form, --one-lr, --target and how intervals are made are about measured steps: name results"
+        )
     answer(_given(**constants), None)
 
 

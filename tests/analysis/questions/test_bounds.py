@@ -180,7 +180,7 @@ def test_a_form_may_be_asked_for(tmp_path: Path) -> None:
 def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path: Path) -> None:
     """At or below the pole nothing reaches the target. With a search for the learning rate that says nothing: another
     one might have; with one for all it is what the bounds say."""
-    truths: dict[str, Truth] = {"signum(momentum=0.9)": world(10.0)}
+    truths: dict[str, Truth] = {"signum(momentum=0.9)": world(8.0)}
     tuned = asked(tmp_path, truths, max_steps=20_000)
     one = measured_bounds(tmp_path, CONFIG, one_lr=True)
     (before,), (after,) = tuned.scopes[0].bounds, one.scopes[0].bounds
@@ -190,9 +190,8 @@ def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path:
     assert inside["before"].verdict is Told.UNKNOWN
     assert inside["after"].verdict is Told.HOLDS
     assert "batch size 8 took more examples" in inside["after"].why
-    assert after.best.value == pytest.approx(22.5, rel=0.1)
-    assert one.notes == ("signum: learning rate 0.002",) or one.notes[0].startswith("signum")
-    assert "learning rate" in one.notes[0]
+    assert after.best.value == pytest.approx(18.0, rel=0.1)
+    assert one.notes == ("signum: learning rate 0.004",)
 
 
 def test_a_run_that_missed_the_target_where_the_form_has_it_speaks_against_the_form(tmp_path: Path) -> None:
