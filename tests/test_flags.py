@@ -125,7 +125,7 @@ FLAGS = {
             "results": (["elsewhere"], "elsewhere"),
             "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
             "--form": (["elsewhere", "--form", "linear"], "form='linear'"),
-            "--one-lr": (["elsewhere", "--one-lr"], "one_lr=True"),
+            "--at-lr": (["elsewhere", "--at-lr", "0.5"], "lr=0.5"),
         },
     ),
     "compare": Flags(

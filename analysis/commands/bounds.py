@@ -53,9 +53,9 @@ def command(
         str | None,
         typer.Option(help="Fit this form to every optimizer: root, linear, decay. Default: that of its bound, if any."),
     ] = None,
-    one_lr: Annotated[
-        bool, typer.Option("--one-lr", help="One learning rate for all batch sizes, as the bounds assume it.")
-    ] = False,
+    at_lr: Annotated[
+        float | None, typer.Option(help="Take this learning rate at all batch sizes, as the bounds assume it.")
+    ] = None,
     *,
     constants: dict[str, Any],
     config: AnalysisConfig,
@@ -64,7 +64,7 @@ def command(
     """Steps bounds (Sato et al. 2025): the batch size of the fewest examples, and which predictions measured steps bear
     out.
 
-    Example: cbs bounds results/ --one-lr
+    Example: cbs bounds results/ --at-lr 0.008
 
     Example: cbs bounds --optim muon --beta 0.9,0.95 --epsilon 0.5 --lr 0.001 --smoothness 1 --noise 5 --gap 3
     """
@@ -75,13 +75,11 @@ def command(
         from analysis.questions.bounds.measured import measured_bounds
 
         with errors.status("fitting"):
-            found = measured_bounds(results, config, targets=target or None, form=form, one_lr=one_lr)
+            found = measured_bounds(results, config, targets=target or None, form=form, lr=at_lr)
         answer(found, results / "analysis" / "bounds")
         return
-    if form is not None or one_lr or target or config != AnalysisConfig():
-        raise ConfigError(
-            "--form, --one-lr, --target and how intervals are made are about measured steps: name results"
-        )
+    if form is not None or at_lr is not None or target or config != AnalysisConfig():
+        raise ConfigError("--form, --at-lr, --target and how intervals are made are about measured steps: name results")
     answer(_given(**constants), None)
 
 

@@ -134,7 +134,7 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
     near = np.clip(ends, np.nanmin(table["value"]) / 30, np.nanmax(table["value"]) * 30)
     both = np.append(near, table["batch_size"])
     x = np.append(table["batch_size"], [1.0])
-    style.log_axes(axes, x, np.append(both, 1.0), "predicted ratio", "measured ratio", most=style.most_ticks(axes))
+    style.log_axes(axes, x, np.append(both, 1.0), "predicted ratio", "measured ratio", most=4, below=0.15)
     across, (bottom, top) = np.array(axes.get_xlim()), axes.get_ylim()
     axes.plot(across, across, color=style.GREY, linewidth=0.8, zorder=1)
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
@@ -151,5 +151,10 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
         for rows, fill in ((sure, look.colour), (doubted, "white")):
             low, high = rows["low"].fillna(bottom).clip(bottom), rows["high"].fillna(top).clip(upper=top)
             axes.vlines(rows["batch_size"] * aside, low, high, color=look.colour, linewidth=0.7, zorder=3)
-            marks = {"marker": look.marker, "linestyle": "", "color": look.colour, "markerfacecolor": fill}
+            marks: dict[str, Any] = {
+                "marker": look.marker,
+                "linestyle": "",
+                "color": look.colour,
+                "markerfacecolor": fill,
+            }
             axes.plot(rows["batch_size"] * aside, rows["value"], zorder=4, **marks)

@@ -17,7 +17,7 @@ UPPER = (
     "every prediction is one of an upper bound on the steps: measured steps that go against it do not contradict the "
     "bound, but must not be expected to follow it"
 )
-TUNED = "the bounds keep one learning rate for all batch sizes; here each batch size has its best one (see --one-lr)"
+TUNED = "the bounds keep one learning rate for all batch sizes; here each batch size has its best one (see --at-lr)"
 INSIDE = "the form needs b_0 below the smallest batch size that reached the target, and so b* below 'at most'"
 
 
@@ -32,7 +32,7 @@ def _(found: MeasuredBounds) -> Presentation:
     }
     shown = [table for table in tables.values() if table.rows]
     return Presentation(
-        shown=[*shown, UPPER, *([] if found.one_lr else [TUNED]), *found.notes],
+        shown=[*shown, UPPER, *([TUNED] if found.lr is None else []), *found.notes],
         tables=tables,
         latex=("steps_bounds", "bound_scalings"),
         json="steps_bounds.json",

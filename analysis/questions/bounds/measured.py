@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from analysis.questions.bounds.margins import Check, Told
 from analysis.questions.bounds.predictions import convex_examples, form_check, shape_checks
 from analysis.questions.bounds.settings import Setting, setting_of
 from analysis.questions.bounds.variants import Scaled, Variant, bests_of, scalings
-from analysis.questions.protocols import protocols
+from analysis.questions.protocols import at_learning_rate
 from cbs.errors import ConfigError
 from cbs.target import Target
 
@@ -83,11 +84,11 @@ class MeasuredBounds(Findings):
     """What :func:`measured_bounds` found.
 
     Attributes:
-        one_lr: whether one learning rate served all batch sizes, as the bounds assume; else the best of each.
+        lr: the one learning rate of all batch sizes, as the bounds assume; ``None`` for the best of each.
         scopes: one per sweep, workload and target.
     """
 
-    one_lr: bool
+    lr: float | None
     scopes: tuple[BoundScope, ...]
 
 
@@ -97,18 +98,17 @@ def measured_bounds(
     *,
     targets: Sequence[float | Target] | None = None,
     form: str | None = None,
-    one_lr: bool = False,
+    lr: float | None = None,
 ) -> MeasuredBounds:
     """The forms of steps bounds through measured steps, and which predictions of the bounds hold.
 
     Args:
         path, config, targets: as of :func:`analysis.analyze`.
         form: for every optimizer, also for those that no bound is about; ``None`` for each its own.
-        one_lr: take the steps at the one learning rate that reaches the target at the most batch sizes, see
-            :func:`analysis.questions.protocols.protocols`, instead of at the best one of every batch size.
+        lr: take the steps at this one learning rate instead of at the best one of every batch size.
 
     Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
+        ConfigError: if an argument is out of its domain, a target cannot be used, or nothing was run at ``lr``.
         ResultsError: if there are no usable results at ``path``.
     """
     if form is not None and form not in FORMS:
@@ -116,30 +116,35 @@ def measured_bounds(
     found, notes = read_scopes(path, config, targets)
     scopes = []
     for scope in found:
-        said: list[str] = []
-        answers = [_at_one_lr(answer, said) if one_lr else answer for answer in scope.answers]
+        answers = scope.answers
+        if lr is not None:
+            answers, said = _at(lr, answers)
+            notes += tuple(f"{scope.title}: {line}" if len(found) > 1 else line for line in said)
         bounds = tuple(_bound(answer, form) for answer in answers)
-        notes += tuple(f"{scope.title}: {line}" if len(found) > 1 else line for line in said)
-        scopes.append(
-            BoundScope(
-                title=scope.title, answers=tuple(answers), bounds=bounds, scalings=scalings(list(_variants(bounds)))
-            )
-        )
-    return MeasuredBounds(config=config, one_lr=one_lr, scopes=tuple(scopes), notes=notes)
+        moved = scalings(list(_variants(bounds)))
+        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=moved))
+    return MeasuredBounds(config=config, lr=lr, scopes=tuple(scopes), notes=notes)
 
 
-def _at_one_lr(answer: Answer, said: list[str]) -> Answer:
-    ways = {way.name: way for way in protocols(answer)}
-    one = ways.get("one for all batch sizes")
-    if one is None:
-        said.append(f"{answer.group.optimizer}: no learning rate is known to have reached the target")
-        return answer
-    rates = sorted(set(one.lrs.values()))
-    said.append(f"{answer.group.optimizer}: learning rate {', '.join(f'{rate:g}' for rate in rates)}")
-    lacking = sorted({size for missing in one.missing for size in missing.batch_sizes})
-    if lacking:
-        said[-1] += f"; not run with all seeds at batch size {', '.join(map(str, lacking))}"
-    return one.answer
+def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[str]]:
+    """The answers with this learning rate alone, of the optimizers that ran it, and what is missing."""
+    kept, notes, tried = [], [], set[float]()
+    for answer in answers:
+        name, ran = answer.group.optimizer, {float(rate) for study in answer.studies for rate in study.lrs}
+        tried |= ran
+        if not any(math.isclose(lr, rate, rel_tol=1e-6) for rate in ran):
+            notes.append(f"{name}: left out, learning rate {lr:g} was not run")
+            continue
+        found = at_learning_rate(answer, lr)
+        kept.append(found.answer)
+        lacking = sorted({size for missing in found.missing for size in missing.batch_sizes})
+        other = sorted(size for size, rate in found.lrs.items() if not math.isclose(lr, rate, rel_tol=1e-6))
+        if lacking or other:
+            where = ", ".join(map(str, sorted({*lacking, *other})))
+            notes.append(f"{name}: learning rate {lr:g} was not run, or not with all seeds, at batch size {where}")
+    if not kept:
+        raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(tried))}")
+    return tuple(kept), notes
 
 
 def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:

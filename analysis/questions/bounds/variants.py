@@ -110,10 +110,18 @@ def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, B
 
 
 def _fewest(answer: Answer) -> Best:
-    """That of the fewest examples; at an end of the measured batch sizes it is a bound and no value."""
+    """That of the fewest examples, which lies anywhere between the neighbours of the measured one that has them.
+
+    At an end of the measured batch sizes it is a bound and no value.
+    """
     found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
-    drawn = np.where(found.resampled == sizes[0], 0.0, np.where(found.resampled == sizes[-1], np.inf, found.resampled))
-    doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"} if sizes else {}
+    if not sizes:
+        return Best(critical=found, doubt="the target was not reached")
+    place = np.searchsorted(sizes, found.resampled)
+    low, high = (np.log([*ends])[place] for ends in ((1.0, *sizes[:-1]), (*sizes[1:], 1.0)))
+    between = np.exp(np.random.default_rng(answer.config.seed).uniform(np.minimum(low, high), np.maximum(low, high)))
+    drawn = np.where(place == 0, 0.0, np.where(place == len(sizes) - 1, np.inf, between))
+    doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"}
     return Best(critical=replace(found, resampled=drawn), doubt=doubts.get(found.value or 0.0, ""))
 
 

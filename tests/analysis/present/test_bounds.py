@@ -151,9 +151,9 @@ def test_without_a_folder_nothing_is_written(run: Run, tmp_path: Path, monkeypat
         ([*GIVEN, "--noise", "5", "--epsilon", "0.001"], "there is no bound; take a smaller learning rate"),
         (
             [*GIVEN, "--noise", "5", "--form", "root"],
-            "--form, --one-lr, --target and how intervals are made are about measured steps",
+            "--form, --at-lr, --target and how intervals are made are about measured steps",
         ),
-        ([*GIVEN, "--noise", "5", "--one-lr"], "name results"),
+        ([*GIVEN, "--noise", "5", "--at-lr", "0.5"], "name results"),
         ([*GIVEN, "--noise", "5", "--confidence", "0.8"], "how intervals are made are about measured steps"),
         (["somewhere", "--beta", "0.9"], "--beta: constants are given instead of results, not beside them"),
         (["nowhere"], "nowhere"),

@@ -62,7 +62,7 @@ def pole_of(beta: float, at: float = 60.0) -> float:
 def asked(folder: Path, truths: dict[str, Truth], **options: Any) -> MeasuredBounds:
     """The question about a sweep; a steep valley in the learning rate keeps its best one inside."""
     given = {"batch_sizes": SIZES, "lrs": LRS[1::2], "seeds": 3, "growth": 2.0, "prune_factor": None}
-    question = {name: options.pop(name) for name in ("one_lr", "form") if name in options}
+    question = {name: options.pop(name) for name in ("form",) if name in options}
     sweep(folder, truths, variants=True, **(given | options))
     return measured_bounds(folder, CONFIG, **question)
 
@@ -182,7 +182,7 @@ def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path:
     one might have; with one for all it is what the bounds say."""
     truths: dict[str, Truth] = {"signum(momentum=0.9)": world(8.0)}
     tuned = asked(tmp_path, truths, max_steps=20_000)
-    one = measured_bounds(tmp_path, CONFIG, one_lr=True)
+    one = measured_bounds(tmp_path, CONFIG, lr=LRS[3])
     (before,), (after,) = tuned.scopes[0].bounds, one.scopes[0].bounds
     assert not before.answer.points[0].reached
     inside = {name: next(c for c in bound.checks if c.prediction == INSIDE) for name, bound in
@@ -191,7 +191,9 @@ def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path:
     assert inside["after"].verdict is Told.HOLDS
     assert "batch size 8 took more examples" in inside["after"].why
     assert after.best.value == pytest.approx(18.0, rel=0.1)
-    assert one.notes == ("signum: learning rate 0.004",)
+    assert (tuned.lr, one.lr, one.notes) == (None, LRS[3], ())
+    with pytest.raises(ConfigError, match=r"--at-lr 0\.005 was not run; there are 0\.001, 0\.004, 0\.016"):
+        measured_bounds(tmp_path, CONFIG, lr=0.005)
 
 
 def test_a_run_that_missed_the_target_where_the_form_has_it_speaks_against_the_form(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_run_that_missed_the_target_where_the_form_has_it_speaks_against_the_f
           prune_factor=None, max_steps=9_000)  # fmt: skip
     for trial in (tmp_path / "more" / "trials").iterdir():
         trial.rename(tmp_path / "trials" / trial.name)
-    (found,) = measured_bounds(tmp_path, CONFIG, one_lr=True).scopes[0].bounds
+    (found,) = measured_bounds(tmp_path, CONFIG, lr=LRS[3]).scopes[0].bounds
     check = next(check for check in found.checks if check.prediction == FORM)
     assert check.verdict is Told.FAILS
     assert "batch size 8 ran 9,000 steps; the form says" in check.why
