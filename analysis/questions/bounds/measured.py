@@ -120,18 +120,22 @@ def measured_bounds(
         if lr is not None:
             answers, said = _at(lr, answers)
             notes += tuple(f"{scope.title}: {line}" if len(found) > 1 else line for line in said)
+        if not answers:
+            continue
         bounds = tuple(_bound(answer, form) for answer in answers)
         moved = scalings(list(_variants(bounds)))
         scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=moved))
+    if not scopes:
+        ran = {float(rate) for scope in found for each in scope.answers for study in each.studies for rate in study.lrs}
+        raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(ran))}")
     return MeasuredBounds(config=config, lr=lr, scopes=tuple(scopes), notes=notes)
 
 
 def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[str]]:
     """The answers with this learning rate alone, of the optimizers that ran it, and what is missing."""
-    kept, notes, tried = [], [], set[float]()
+    kept, notes = [], []
     for answer in answers:
         name, ran = answer.group.optimizer, {float(rate) for study in answer.studies for rate in study.lrs}
-        tried |= ran
         if not any(math.isclose(lr, rate, rel_tol=1e-6) for rate in ran):
             notes.append(f"{name}: left out, learning rate {lr:g} was not run")
             continue
@@ -142,8 +146,6 @@ def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[
         if lacking or other:
             where = ", ".join(map(str, sorted({*lacking, *other})))
             notes.append(f"{name}: learning rate {lr:g} was not run, or not with all seeds, at batch size {where}")
-    if not kept:
-        raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(tried))}")
     return tuple(kept), notes
 
 

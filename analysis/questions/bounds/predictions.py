@@ -105,7 +105,9 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
     test = misfit_of(found.form, fit, fitted_data(fit), found.freedom, grid_variance(tables(answer.studies)))
     why = f"{100 * found.residual_rms:.2g} % rms off the form, {100 * fit.residual_rms:.2g} % off the curve"
     if missed := _missed(answer, found, fit):
-        return Check(prediction=FORM, verdict=Told.FAILS, why=f"{missed}; {why}"), test
+        why = f"{missed}; {why}"
+        if test is not None:
+            return Check(prediction=FORM, verdict=Told.FAILS, why=why), test
     if test is None:
         return Check(prediction=FORM, verdict=Told.UNKNOWN, why=f"{why}; one seed: the noise is not known"), test
     why += f" (p = {share(test.probability)})"
