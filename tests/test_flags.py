@@ -81,6 +81,9 @@ UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
+CONSTANTS = [
+    "--optim", "muon", "--epsilon", "0.5", "--lr", "0.125", "--smoothness", "1", "--noise", "5", "--gap", "3",
+]  # fmt: skip
 
 FLAGS = {
     "analyze": Flags(
@@ -95,6 +98,39 @@ FLAGS = {
         | {
             "--definitions": (["--definitions"], "definitions=True"),
             "--suggest": (["--suggest"], "suggestions=True"),
+        },
+    ),
+    "bounds": Flags(
+        {
+            "analysis.questions.bounds.given.given_bounds": answer,
+            "analysis.questions.bounds.measured.measured_bounds": answer,
+            **PRESENT,
+        },
+        base=CONSTANTS,
+        cases=OUTPUT
+        | JSON
+        | {
+            "--optim": (["--optim", "sgd", "--optim", "momentum"], "['muon', 'sgd', 'momentum']"),
+            "--beta": (["--beta", "0.8,0.9"], "betas=(0.8, 0.9)"),
+            "--weight-decay": (["--weight-decay", "0,0.1"], "weight_decays=(0.0, 0.1)"),
+            "--nesterov": (["--no-nesterov"], "nesterov=False"),
+            "--epsilon": (["--epsilon", "0.75"], "epsilon=0.75"),
+            "--lr": (["--lr", "0.25"], "lr=0.25"),
+            "--smoothness": (["--smoothness", "1.5"], "smoothness=1.5"),
+            "--noise": (["--noise", "4.5"], "noise=4.5"),
+            "--gap": (["--gap", "2.5"], "gap=2.5"),
+            "--initial-gradient": (["--initial-gradient", "0.5"], "initial_gradient=0.5"),
+            "--norm-constant": (["--norm-constant", "1.25"], "norm_constant=1.25"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
+        },
+        instead={
+            name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES | VENUE).items()
+        }
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
+            "--form": (["elsewhere", "--form", "linear"], "form='linear'"),
+            "--at-lr": (["elsewhere", "--at-lr", "0.5"], "lr=0.5"),
         },
     ),
     "compare": Flags(
