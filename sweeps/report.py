@@ -11,7 +11,7 @@ from cbs.store import MANIFEST, Store
 from sweeps.estimate import StepCost, prior_steps
 from sweeps.progress import duration
 from sweeps.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec import ENDLESS, Sweep
 
 
 def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: i
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(waiting),
         "may_grow": sweep.lrs is None,
-        "examples": round(sum(config.batch_size * count for config, count in pairs)),
+        "examples": None if ENDLESS in steps else round(sum(c.batch_size * count for c, count in pairs)),
         "workers": max(workers, 1),
         "seconds": None if seconds is None else seconds / max(workers, 1),
         "typical": sweep.expected is not None,
@@ -57,9 +57,10 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<{across}} {left}")
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
     lines.append(f"trials        {report['trials']} to run, {report['trials_done']} done")
-    lines.append(f"examples      {report['examples']:,} ({basis})")
+    if report["examples"] is not None:
+        lines.append(f"examples      {report['examples']:,} ({basis})")
     if report["seconds"] is None:
-        lines.append("time          unknown: steps are timed on this machine only, not on a cluster")
+        lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
     return lines

@@ -26,6 +26,9 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from sweeps.cell import Cell, Study
 
+ENDLESS = 10**9
+"""Budget in steps where the program that trains knows itself when to stop."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRule:

@@ -72,6 +72,11 @@ JSON = {"--json": (["--json"], "to_json(")}
 WIDE = {"--wide": (["--wide"], "wide=True")}
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 VENUE = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
+PROGRAM = [
+    "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
+    "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
+    "--optim", "adamw", "--batch-sizes", "4",
+]  # fmt: skip
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
@@ -285,6 +290,7 @@ FLAGS = {
             "sweeps.launch.sweep": answer,
             "sweeps.estimate.measure_cost": None,
             "sweeps.cluster.check_listening": None,
+            "sweeps.external.call.taken": None,
             "sweeps.across_widths.telescope": dict,
             "sweeps.across_widths.report_lines": list,
             "sweeps.report.dry_run_report": dict,
@@ -305,6 +311,19 @@ FLAGS = {
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
+            "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'train {batch_size} {lr} {seed} {folder}'"),
+            "--function": (["--function", "math:pow", *PROGRAM[2:]], "'function': 'math:pow'"),
+            "--reads": (PROGRAM, "'reads': 'csv'"),
+            "--metric": (PROGRAM, "Target(metric='loss'"),
+            "--direction": (PROGRAM, "direction='above'"),
+            "--metric-unit": (PROGRAM, "'metric_unit': 'nats'"),
+            "--example-unit": (PROGRAM, "'example_unit': 'tree'"),
+            "--tokens-per-example": ([*PROGRAM, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+            "--column": ([*PROGRAM, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+            "--resume": (
+                ["--command", "train {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
+                "'resume': '--go'",
+            ),
             "--output": (["-o", "there"], "there"),
             "--workers": (["--workers", "3"], "workers=3"),
             "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.cluster import Resources
 from sweeps.estimate import StepCost
+from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launch import output_folder, resolve, sweep
 from sweeps.progress import Progress
 from sweeps.spec import Sweep
@@ -168,6 +171,29 @@ def broken(flag, folder):
     workload.example_losses = example_losses
     return workload
 """
+
+
+def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys\nbatch, lr, seed, out = sys.argv[1:]\n"
+        "rate = min(float(lr), 0.6 - float(lr)) / (1 + 8 / int(batch))\n"
+        "log = open(out + '/log.jsonl', 'w')\n"
+        "for step in range(300): log.write(json.dumps({'step': step, 'loss': 4 * (1 - rate) ** step}) + '\\n')\n"
+    )
+    units = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree", "reads": "jsonl"}
+    command = f"{sys.executable} -S {program} {{batch_size}} {{lr}} {{seed}} {{folder}}"
+    asked = trained_by(Trainer(command=command, **units), tiny(lrs=(0.15, 0.3, 0.45), probe=None), 0.2, ())
+    search = sweep(resolve(asked), tmp_path / "own", resources=ONE)
+    assert search.done
+    for study in asked.studies():
+        lr, steps = search.best(study)
+        # where 4 (1 - rate)^s passes 0.2; the crossing is interpolated between whole steps
+        assert (lr, steps) == (
+            0.3,
+            pytest.approx(math.log(20) / -math.log1p(-0.3 / (1 + 8 / study.batch_size)), rel=0.01),
+        )
+    assert len(list((tmp_path / "own" / "runs").iterdir())) == len(Store(tmp_path / "own").trial_ids()) == 12
 
 
 def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):
