@@ -22,6 +22,7 @@ from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launch import output_folder, resolve, sweep
 from sweeps.progress import Progress
 from sweeps.spec import Sweep
+from tests.sweeps.alone import without_ray
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 # Every worker of every sweep imports torch and Ray anew, which takes seconds.
@@ -70,13 +71,10 @@ def copied(reference: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_another_run_leaves_the_same_bytes_whatever_the_number_of_workers(reference, tmp_path):
-    text = io.StringIO()
-    progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
-    sweep(tiny(), tmp_path, resources=ONE, progress=progress)
+def test_one_trial_after_the_other_leaves_the_same_bytes(reference, tmp_path):
+    with without_ray():
+        sweep(tiny(), tmp_path)
     assert files(tmp_path) == files(reference) != {}
-    assert "trials done" in text.getvalue()
-    assert "left" in text.getvalue()
 
 
 def test_a_finished_sweep_runs_nothing(reference, tmp_path):
@@ -104,7 +102,8 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
 
 def test_pruning_changes_no_best_steps(reference, tmp_path):
     pruned = sweep(tiny(), copied(reference, tmp_path))
-    full = sweep(tiny(prune_factor=None), tmp_path / "full", resources=ONE)
+    with without_ray():
+        full = sweep(tiny(prune_factor=None), tmp_path / "full")
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
@@ -115,14 +114,22 @@ def test_pruning_changes_no_best_steps(reference, tmp_path):
         pytest.param(OPTIMIZERS.names(), id="every entry", marks=pytest.mark.slow),
     ],
 )
-def test_optimizers_sweep_without_another_flag(names, tmp_path):
-    optimizers = tuple(Choice(name=name) for name in names)
-    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), seeds=(0,), max_steps=60, lrs=(0.01,))
-    search = sweep(wanted, tmp_path, resources=ONE)
-    assert {study.optimizer for study in search.sweep.studies()} == set(names)
-    results = list(Store(tmp_path).results())
-    assert {result.config.optimizer.name for result in results} == set(names)
+def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, reference, tmp_path):
+    folder, text = copied(reference, tmp_path), io.StringIO()
+    optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
+    progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
+    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,))
+    search = sweep(wanted, folder, resources=ONE, progress=progress)
+    assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
+    results = list(Store(folder).results())
+    assert {result.config.optimizer.name for result in results} == {*names, "adamw", "sgd"}
     assert not [r for r in results if r.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)]
+    manifest = Store(folder).manifest()
+    assert manifest["axes"]["optimizers"] == ["sgd", *names, "adamw(eps=1e-06)"]
+    assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
+    assert len(manifest["runs"]) == 2
+    assert "trials done" in text.getvalue()
+    assert "left" in text.getvalue()
 
 
 def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatch):
@@ -143,7 +150,8 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     assert "\n" not in result.message
     assert "on purpose [/red]" in text.getvalue()
     flag.unlink()
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE)
+    with without_ray():
+        sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
     (result,) = Store(tmp_path / "out").results()
     assert result.status is not TrialStatus.FAILED
 
@@ -193,16 +201,6 @@ def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp
     with pytest.raises(ResultsError, match="max_steps = 300, not 17"):
         sweep(tiny(max_steps=17), folder)
     assert files(folder) == files(reference)
-
-
-def test_another_optimizer_joins_the_same_folder(reference, tmp_path):
-    folder = copied(reference, tmp_path)
-    adamw = Choice(name="adamw", options={"eps": 1e-6})
-    sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(adamw,)), folder, resources=ONE)
-    manifest = Store(folder).manifest()
-    assert manifest["axes"]["optimizers"] == ["sgd", "adamw(eps=1e-06)"]
-    assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
-    assert len(manifest["runs"]) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

@@ -354,6 +354,15 @@ def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
 
 
+def test_all_files_of_a_figure_have_one_layout(tmp_path: Path) -> None:
+    figure, (axes,) = style.grid(1)
+    style.save_as(figure, tmp_path / "figure.pdf")
+    place = axes.get_position().bounds
+    axes.set_ylabel("what would move the axes", fontsize=20)
+    style.save_as(figure, tmp_path / "figure.png")
+    assert axes.get_position().bounds == place
+
+
 def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
     # The gap as the style files set it: icml \\columnsep 0.25in, acl 0.6cm, IEEEtran 1pc.
     for name, gap in {"icml": 0.25, "acl": 0.6 / 2.54, "ieee": 12 / 72.27}.items():
