@@ -203,7 +203,7 @@ def _scheduled(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) ->
     rows = rows[rows["batch_schedule"].notna()]
     notes.append(
         f"{len(rows)} trials with a batch schedule are no points of a curve of steps against batch size and are left "
-        "out of it; 'cbs schedule' judges them"
+        "out of it; 'cbs schedule judge' judges them"
     )
     found = []
     for (_, text), part in rows.groupby(["group", "batch_schedule"], sort=False):
