@@ -72,7 +72,7 @@ def _noise_scale_check(**asked: Any) -> Any:
 @functools.cache
 def application(only: str | None = None) -> typer.Typer:
     """The command with all its commands: every module of :data:`PACKAGES` has a function ``command`` and gives it its
-    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``; of a package every module does, behind its name.
+    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``; those of a package stand behind its name.
 
     Args:
         only: name of a command; where there is one of this name, the others are left out, which saves their imports.

@@ -115,9 +115,7 @@ class BatchSizes:
         return np.concatenate([self._held, torch.stack(self._pending).cpu().numpy()])
 
 
-def observed(
-    schedule: ClosedLoop, stage: Stage, signal: np.ndarray, noise: np.ndarray, exponent: int = 1
-) -> Observed:
+def observed(schedule: ClosedLoop, stage: Stage, signal: np.ndarray, noise: np.ndarray, exponent: int = 1) -> Observed:
     """What a rule sees in the moments of consecutive measured steps, each of shape ``[steps]``.
 
     The ends are those of :func:`cbs.noise_scale.interval.ratio_interval`; |G|^2 is taken as a ratio over ones. Nothing

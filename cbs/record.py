@@ -109,7 +109,8 @@ class TrialResult:
         steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
         evaluations: the full evaluation curve, step 0 included.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
-            schedule (see :mod:`cbs.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED` and those of diagnostics.
+            schedule (see :mod:`cbs.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED` and those
+            of diagnostics.
         geometries: which of these columns are the moments of which geometry.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.

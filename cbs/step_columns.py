@@ -73,8 +73,8 @@ class StepColumns:
         self._planned = [(int(row[0]), *row[1:]) for row in planned.tolist()]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Every flushed column by name, each of shape ``[steps]``, with ``step``, ``examples``, ``batch_size`` and those
-        of the batch schedule in front."""
+        """Every flushed column by name, each of shape ``[steps]``, with ``step``, ``examples``, ``batch_size`` and
+        those of the batch schedule in front."""
         table = self.table()
         step = np.arange(1, len(table) + 1, dtype=np.int64)
         planned = self.planned()[: len(table)]

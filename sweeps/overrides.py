@@ -35,10 +35,10 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of which no
-    two have one name, the workload (``workload.size``), the probe (``probe.groups``), the
-    averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all
-    optimizers that have them (``optimizer.eps``). Values are read by :func:`cbs.choices.parse_value`.
+    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of
+    which no two have one name, the workload (``workload.size``), the probe (``probe.groups``), the averaging of
+    weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all optimizers
+    that have them (``optimizer.eps``). Values are read by :func:`cbs.choices.parse_value`.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
@@ -109,7 +108,9 @@ def test_help_names_what_a_flag_takes(run, command, flag, names):
     assert ", ".join(names) in text
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)], ids=" ".join
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import contextlib, io, sys, cli\n"

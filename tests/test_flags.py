@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import typer
 
 import cli
 from analysis import venues
@@ -319,7 +318,10 @@ FLAGS = {
             "--target": (["--target", "2.5"], ", 2.5)"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
-            "--schedule": (["--schedule", "seesaw", "--set", "schedule.alpha=3"], "name='seesaw', options={'alpha': 3}"),
+            "--schedule": (
+                ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
+                "name='seesaw', options={'alpha': 3}",
+            ),
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),

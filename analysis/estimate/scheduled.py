@@ -1,14 +1,14 @@
 r"""A run under a batch schedule against every constant batch size.
 
 Constant batch sizes trace :math:`S(B)`, with :math:`E = B S`. A scheduled run took S steps and E examples to the same
-target. At equal examples the best constant batch size is the largest one whose examples do not exceed E; at equal steps,
-of those whose steps do not exceed S, the one with the fewest examples. On the hyperbola
+target. At equal examples the best constant batch size is the largest one whose examples do not exceed E; at equal
+steps, of those whose steps do not exceed S, the one with the fewest examples. On the hyperbola
 :math:`(S/S_{min} - 1)(E/E_{min} - 1) = 1` for every constant batch size, so
 
 .. math:: \gamma = (S/S_{min} - 1)(E/E_{min} - 1)
 
-below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the root of the
-progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and what is saved against the curve remains.
+below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the root of
+the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and what is saved against the curve remains.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Comparison:
         steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more.
         examples_saved: share of the examples of the best constant batch size at equal steps, likewise.
         equal_examples, equal_steps: these constant batch sizes; ``None`` where none has so few examples, or steps.
-        beats: probability, over the resamples, that it takes fewer steps than any constant batch size at equal examples.
+        beats: probability, over the resamples, that it saves steps.
     """
 
     steps: Quantity
@@ -105,9 +105,9 @@ def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool
     return Comparison(
         steps=Quantity(math.exp(s), _ends(many[0], confidence)),
         examples=Quantity(math.exp(e), _ends(many[1], confidence)),
-        gamma=_quantity(*found, confidence) if hyperbola else UNKNOWN,
-        steps_saved=_quantity(*saved, confidence),
-        examples_saved=_quantity(*cheaper, confidence),
+        gamma=_quantity(found, confidence) if hyperbola else UNKNOWN,
+        steps_saved=_quantity(saved, confidence),
+        examples_saved=_quantity(cheaper, confidence),
         equal_examples=float(at_examples) if np.isfinite(at_examples) else None,
         equal_steps=float(at_steps) if np.isfinite(at_steps) else None,
         beats=float((saved[1] > 0).mean()) if count else None,
@@ -161,8 +161,9 @@ def _cheapest(exponent: Array) -> Array:
     return np.maximum(exponent - 1.0, 0.0) ** (1.0 / exponent)
 
 
-def _quantity(value: Array, values: Array, confidence: float) -> Quantity:
-    (measured,) = value
+def _quantity(found: Sequence[Array], confidence: float) -> Quantity:
+    """What was measured, shape ``[1]``, and its resamples."""
+    (measured,), values = found
     return Quantity(float(measured) if np.isfinite(measured) else None, _ends(values, confidence))
 
 

@@ -36,9 +36,9 @@ FEWEST_SEEDS = 2
 class Standing(StrEnum):
     """What can be said of a schedule; the notes name all that speaks against saying more."""
 
-    BETTER = "beats every constant batch size"
-    ALIKE = "not told from the best constant batch size"
-    WORSE = "a constant batch size does better"
+    BETTER = "beats all constant"
+    ALIKE = "not told apart"
+    WORSE = "constant is better"
     UNKNOWN = "not known"
 
 
@@ -151,9 +151,7 @@ def _judged(
     if row is None:
         return Judged(**about, seeds=len(study.seeds), notes=("no trial reached the target",))
     hit, ran = np.isfinite(study.steps[row]), np.isin(study.status[row], NOT_RUN, invert=True)
-    runs = [
-        _run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])]) for seed in np.flatnonzero(hit)
-    ]
+    runs = [_run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])]) for seed in np.flatnonzero(hit)]
     edge = any(at_edges(row, study.tried))
     course = _course(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
     about |= {
@@ -166,6 +164,10 @@ def _judged(
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
     comparison = compare(answer.fit, runs, answer.confidence, hyperbola=hyperbola, seed=answer.config.seed)
     against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
+    if comparison.equal_examples is None:
+        remarks.append("by the curve no constant batch size takes so few examples")
+    if comparison.equal_steps is None:
+        remarks.append("by the curve no constant batch size takes so few steps")
     if not hyperbola:
         remarks.append("the curve of constant batch sizes is no hyperbola, so gamma means nothing")
     verdict = Standing.UNKNOWN if against else _standing(comparison.steps_saved)
@@ -231,4 +233,3 @@ def _course(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.
     course["value"] = course["step"].map(value[value.index > 0])
     course["lr"] = course["step"].map(pd.Series(trial["lrs"], index=trial["steps"])).bfill()
     return course
-

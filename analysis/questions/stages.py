@@ -38,7 +38,7 @@ class Stages:
         budget: where the run ends.
         stages: in order.
         steps: of the whole run.
-        constant: batch size -> share of the steps of this constant batch size that the table saves, for the sizes in it;
+        constant: each batch size of the table -> share of the steps of this constant batch size that the table saves;
             negative where it takes more.
     """
 
@@ -87,7 +87,9 @@ def stages(table: str, budget: str, *, tokens_per_example: int | None = None) ->
         unit="examples" if tokens_per_example is None else "tokens",
         budget=end,
         stages=tuple(
-            StageSteps(start=start * each, batch_size=stage.batch_size, steps=count, share=count * stage.batch_size / seen)
+            StageSteps(
+                start=start * each, batch_size=stage.batch_size, steps=count, share=count * stage.batch_size / seen
+            )
             for start, stage, count in zip(schedule.starts, schedule.stages, counts, strict=True)
         ),
         steps=sum(counts),

@@ -20,7 +20,15 @@ BATCH_SCHEDULES: Registry[Callable[..., BatchSchedule]] = Registry("batch schedu
 
 BATCH_SCHEDULES.fallback = Imported("batch schedule")
 
-__all__ = ["BATCH_SCHEDULES", "ClosedLoop", "OpenLoop", "Run", "Stage", "batch_schedule_options", "build_batch_schedule"]
+__all__ = [
+    "BATCH_SCHEDULES",
+    "ClosedLoop",
+    "OpenLoop",
+    "Run",
+    "Stage",
+    "batch_schedule_options",
+    "build_batch_schedule",
+]
 
 
 def build_batch_schedule(choice: Choice | None, run: Run) -> BatchSchedule:

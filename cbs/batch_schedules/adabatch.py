@@ -26,7 +26,11 @@ def adabatch(
     Raises:
         ConfigError: if a value is out of its domain, or the first block takes the whole budget.
     """
-    every, grow, cut = whole("every_examples", every_examples), number("grow", grow, above=1.0), number("lr_cut", lr_cut)
+    every, grow, cut = (
+        whole("every_examples", every_examples),
+        number("grow", grow, above=1.0),
+        number("lr_cut", lr_cut),
+    )
     limit = cap_of(run, cap)
     if every >= run.examples:
         raise ConfigError(

@@ -123,9 +123,7 @@ class ClosedLoop:
 BatchSchedule = OpenLoop | ClosedLoop
 
 
-def of_table(
-    run: Run, table: Iterable[tuple[float, int, float]], *, multiplier: Multiplier | None = None
-) -> OpenLoop:
+def of_table(run: Run, table: Iterable[tuple[float, int, float]], *, multiplier: Multiplier | None = None) -> OpenLoop:
     """The schedule of computed stages; those that no step would be in are left out.
 
     A boundary is put off to the next whole example, and as long as the stage before it is shorter than one batch of the

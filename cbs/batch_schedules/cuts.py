@@ -1,7 +1,8 @@
-"""Where a learning-rate schedule has fallen by a factor, once and again: the places that a batch schedule takes over."""
+"""Where a learning-rate schedule has fallen by a factor, once and again: the places a batch schedule takes over."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from cbs.batch_schedules.base import Run
@@ -29,7 +30,7 @@ def cut_points(run: Run, factor: float, of: str) -> Iterator[float]:
     if start >= end:
         raise ConfigError(f"batch schedule {of!r}: the warmup of {start:,} examples takes the budget of {end:,}")
     values = [falls(round(start + (end - start) * index / _LOOKS)) for index in range(_LOOKS + 1)]
-    if any(later > sooner * (1 + 1e-9) for sooner, later in zip(values, values[1:], strict=False)):
+    if any(later > sooner * (1 + 1e-9) for sooner, later in itertools.pairwise(values)):
         raise ConfigError(
             f"batch schedule {of!r} needs a learning rate that only falls after its warmup; "
             f"schedule {run.lr_schedule.name!r} rises again"

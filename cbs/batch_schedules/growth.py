@@ -2,9 +2,9 @@ r"""Batch size and learning rate grow together, stage by stage (Umeda and Iiduka
 
 :math:`b_m = \lceil b_0 \delta^m \rceil` up to a cap, :math:`\eta_m = \eta_0 \gamma^m` until the uncapped batch size
 passes the cap, and stage m lasts :math:`e_0 \delta^{p m}` examples. For SGD :math:`b^*_m = 2 C_2/\epsilon_m^2` with
-:math:`C_2 \sim \eta`, so with :math:`\delta = \gamma^2` every stage has as many steps and the examples of a stage go as
-:math:`\delta^m`, which is p = 1; if :math:`C_2` does not depend on the learning rate it is p = 3/2. The released code has
-both, 3/2 as the default of the function and 1 in its driver for CIFAR-100.
+:math:`C_2 \sim \eta`, so with :math:`\delta = \gamma^2` every stage has as many steps and its examples go as
+:math:`\delta^m`, which is p = 1; if :math:`C_2` does not depend on the learning rate it is p = 3/2. The released code
+has both, 3/2 as the default of the function and 1 in its driver for CIFAR-100.
 """
 
 from __future__ import annotations

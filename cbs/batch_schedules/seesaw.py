@@ -1,10 +1,10 @@
 r"""Where the learning rate would be cut, cut it by the root and grow the batch (Meterez et al., arXiv 2510.14717).
 
-At every point where the learning-rate schedule has fallen by a further factor :math:`\alpha`, the learning rate falls by
+Where the learning-rate schedule has fallen by a further factor :math:`\alpha`, the learning rate falls by
 :math:`\sqrt\alpha` and the batch size grows by :math:`\alpha`. Of all pairs of a cut a and a growth b with the same
 :math:`a \sqrt b`, under which normalised SGD takes the same path, it is the last stable one, :math:`a = \sqrt b`.
 
-Against the constant batch size it takes the share :math:`\sum_k (x_{k+1} - x_k) \alpha^{-k}` of the steps, which tends to
+Of the steps of the constant batch size it takes :math:`\sum_k (x_{k+1} - x_k) \alpha^{-k}`, which tends to
 :math:`\int \eta(x)/\eta_0\,dx`: :math:`2/\pi` for a quarter of a cosine wave.
 """
 

@@ -44,7 +44,7 @@ def parse_amount(text: str) -> int:
         ConfigError: if it is none, or not above 0.
     """
     match = _AMOUNT.fullmatch(text.strip())
-    amount = _amount(*match.groups(), text) if match else 0
+    amount = _amount(match[1], match[2], text) if match else 0
     if amount < 1:
         raise ConfigError(f"{text!r} is no number of examples or tokens above 0, as in 4096, 1.5M or 608B")
     return amount

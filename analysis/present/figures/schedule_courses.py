@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.present import style
 from analysis.present.figures import figure, tidy
@@ -78,18 +79,23 @@ def marks(table: pd.DataFrame) -> list[Any]:
     panel="panel",
     marks=marks,
     title="The course of scheduled runs",
-    caption="One run of every batch schedule at its best learning rate: batch size and learning rate over the data, and "
-    "the metric over data, over steps and over intrinsic time, the sum of the learning rates so far. The dotted line is "
-    "the target. Runs with the same path of batch size over learning rate coincide in intrinsic time.",
+    caption="One run of every batch schedule at its best learning rate: batch size and learning rate over the data, "
+    "and the metric over data, over steps and over intrinsic time, the sum of the learning rates so far. The dotted "
+    "line is the target. Runs with the same path of batch size over learning rate coincide in intrinsic time.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs for what is set, lines for what was measured."""
     x_label, y_label = table["x_label"].iloc[0], table["y_label"].iloc[0]
     stairs = y_label in ("batch size", "learning rate")
-    axes.set_xlabel(style.literal(x_label))
-    axes.set_ylabel(style.literal(y_label))
-    if y_label == "batch size" or not stairs:
+    style.axis_label(axes, "x", x_label)
+    style.axis_label(axes, "y", y_label)
+    if y_label != "learning rate":
         axes.set_yscale("log")
+        axes.set_ylim(*style.log_limits(table["y"]))
+        style.log_axis(axes.yaxis, table["y"] if y_label == "batch size" else None)
+    if x_label.startswith("data"):
+        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes) - 1))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
     looks = style.looks(["constant batch size", *table["optimizer"]])
     for name, rows in table.groupby("optimizer", sort=False):
         drawn = "steps-post" if stairs else "default"

@@ -30,8 +30,8 @@ def compute(found: Schedules) -> pd.DataFrame:
         whose = about(answer) | panel | {"optimizer": "constant batch size"}
         reached = [point for point in answer.points if point.reached]
         for point in reached:
-            size, steps = point.batch_size, point.steps_to_target
-            rows.append(whose | {"kind": "point", "batch_size": size, "steps": steps, "examples": size * (steps or 0)})
+            took = {"steps": point.steps_to_target, "examples": point.examples_to_target}
+            rows.append(whose | {"kind": "point", "batch_size": point.batch_size} | took)
         if answer.fit is not None and reached:
             sizes = np.geomspace(reached[0].batch_size / _BEYOND, reached[-1].batch_size * _BEYOND, _RESOLUTION)
             rows += [
@@ -69,7 +69,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     marks = table[table["kind"] != "fit"]
     unit = table["example_unit"].iloc[0]
     label = f"steps to {style.words(table['target'].iloc[0])}"
-    style.log_axes(axes, marks["steps"], marks["examples"], label, f"data ({unit}s)", above=0.12)
+    steps, examples = marks[["steps", "x_low", "x_high"]], marks[["examples", "low", "high"]]
+    style.log_axes(axes, steps, examples, label, f"data ({unit}s)", above=0.12)
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
     points, fit = (table[table["kind"] == kind] for kind in ("point", "fit"))
     axes.plot(fit["steps"], fit["examples"], color=style.GREY, zorder=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from analysis.phrases import DASH, percent, share
 from analysis.present import Presentation, presentation
@@ -25,12 +26,12 @@ def _(found: Schedules) -> Presentation:
 
 def verdicts(entries: Sequence[Judged]) -> Table:
     """One row per optimizer, target, schedule and first batch size."""
-    rows = [(entry, entry.comparison or {}, entry.answer) for entry in entries]
+    rows: list[tuple[Any, ...]] = [(entry, entry.comparison or {}, entry.answer) for entry in entries]
     columns = (
         *about([entry.answer for entry in entries]),
         Column("schedule", heading="batch schedule", name=True),
         Column("choice"),
-        Column("batch_size", heading="from batch size", name=True),
+        Column("batch_size", heading="from B", name=True),
         Column("best_lr", heading="learning rate"),
         Column("at_grid_edge"),
         Column("seeds_reached"),
@@ -40,20 +41,20 @@ def verdicts(entries: Sequence[Judged]) -> Table:
         *(
             Column(name, _path(name, "value"), heading, _path(name, "interval"))
             for name, heading in (
-                ("steps_saved", "steps saved at equal examples"),
-                ("examples_saved", "examples saved at equal steps"),
+                ("steps_saved", "steps saved"),
+                ("examples_saved", "examples saved"),
             )
         ),
-        Column("equal_examples", _path("equal_examples"), "against batch size"),
+        Column("equal_examples", _path("equal_examples"), "equal examples at B"),
         Column("equal_steps", _path("equal_steps")),
-        Column("beats", _path("beats"), "probability", text=lambda value: DASH if value is None else share(value)),
+        Column("beats", _path("beats"), "P(saves steps)", text=_probability, wide=True),
         Column("verdict", heading="verdict", text=str, left=True),
         Column("notes", lambda entry, *_: "; ".join(entry.notes)),
     )
     lines = [
         "gamma = (S/S_min - 1)(E/E_min - 1), below 1 where a schedule beats every constant batch size",
-        "saved: shares of the steps, and of the examples, of the best constant batch size; the probability is that of "
-        "saving steps",
+        "saved: share of the steps of the best constant batch size at equal examples, of the examples of the best one "
+        "at equal steps",
     ]
     answers = [entry.answer for entry in entries]
     title = f"Batch schedules against constant batch sizes{titled(answers)}" if entries else ""
@@ -74,6 +75,10 @@ def _path(*names: str) -> Callable[..., object]:
         return found
 
     return read
+
+
+def _probability(value: float | None) -> str:
+    return DASH if value is None else share(value)
 
 
 def _remarks(entries: Sequence[Judged]) -> list[str]:
