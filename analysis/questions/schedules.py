@@ -164,6 +164,8 @@ def _judged(
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
     comparison = compare(answer.fit, runs, answer.confidence, hyperbola=hyperbola, seed=answer.config.seed)
     against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
+    if course.loc[course["step"] <= np.ceil(runs[0].steps), "batch_size"].nunique() == 1:
+        against.append("the target was reached before the batch size changed")
     if comparison.equal_examples is None:
         remarks.append("by the curve no constant batch size takes so few examples")
     if comparison.equal_steps is None:

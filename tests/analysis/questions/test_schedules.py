@@ -159,6 +159,13 @@ def test_what_speaks_against_a_verdict_forbids_it(folder: Path) -> None:
     assert {found[name].verdict for name in ("0.1", "0.2", "0.3", "0.4", "0.6")} == {Standing.UNKNOWN}
 
 
+def test_a_schedule_that_had_not_begun_when_the_target_was_reached_says_nothing(folder: Path) -> None:
+    with_schedule(Store(folder), 230.0)
+    (entry,) = judged(folder).entries
+    assert entry.verdict is Standing.UNKNOWN
+    assert any("before the batch size changed" in note for note in entry.notes)
+
+
 def test_a_curve_that_cannot_be_believed_judges_nothing(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": TRUTH}, seeds=3, batch_sizes=(128, 256, 512), lrs=tuple(5e-4 * 2.0**p for p in range(6)))
     with_schedule(Store(tmp_path), steps_with(0.3))
