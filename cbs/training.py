@@ -123,6 +123,8 @@ class TrainingLoop:
         measured = self.probe.names if self.probe else ()
         self.sizes = BatchSizes(schedule, measured, self.probe.geometries if self.probe else ())
         self.rescaling = Rescaling(config.optimizer, self.optimizer, config.lr, config.batch_size)
+        if config.batch_schedule is not None:
+            self.rescaling.to(config.batch_size, config.lr)  # refuses now what it could not do at a switch
         planned = (*([LR_FACTOR] if config.batch_schedule else ()), *(SEEN if self.sizes.closed else ()))
         self.columns = StepColumns((*measured, *((CLIPPED,) if config.clip_norm else ())), planned)
         self.before_clipping: Callable[[], object] = lambda: None

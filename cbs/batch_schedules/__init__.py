@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from cbs.batch_schedules.base import BatchSchedule, ClosedLoop, OpenLoop, Run, Stage
+from cbs.batch_schedules.base import FEWEST, BatchSchedule, ClosedLoop, OpenLoop, Run, Stage
 from cbs.choices import Choice
 from cbs.errors import ConfigError
 from cbs.registry import Imported, Registry
@@ -45,7 +45,13 @@ def build_batch_schedule(choice: Choice | None, run: Run) -> BatchSchedule:
     except TypeError as error:
         known = ", ".join(batch_schedule_options(choice.name)) or "none"
         raise ConfigError(f"batch schedule {choice.name!r}: {error}; its options are: {known}") from None
-    return entry(run, **choice.options)
+    schedule = entry(run, **choice.options)
+    if isinstance(schedule, ClosedLoop) and run.batch_size < FEWEST:
+        raise ConfigError(
+            f"batch schedule {choice.name!r} looks at how the examples of a batch differ, and a batch of "
+            f"{run.batch_size} has no two; start from {FEWEST} or more"
+        )
+    return schedule
 
 
 def batch_schedule_options(*names: str) -> list[str]:

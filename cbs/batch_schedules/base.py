@@ -15,6 +15,9 @@ NOISE_SCALE, MATCHED_NOISE_SCALE, GRAD_SQ_NORM = "noise_scale", "matched_noise_s
 """What a closed-loop rule may look at: tr(Sigma)/|G|^2 in examples; the noise scale in the optimizer's own geometry, in
 examples; |G|^2."""
 
+FEWEST = 2
+"""Examples of a batch whose noise can be measured; a closed-loop rule never goes below."""
+
 LEAST_MEASUREMENTS = 20
 """Fewer have no interval, see :mod:`cbs.noise_scale.interval`."""
 

@@ -9,8 +9,19 @@ from __future__ import annotations
 import math
 
 from cbs.batch_schedules import BATCH_SCHEDULES
-from cbs.batch_schedules.base import NOISE_SCALE, ClosedLoop, Observed, Run, Stage, cap_of, capped, exponent, number
-from cbs.batch_schedules.base import scaled as stage_of
+from cbs.batch_schedules.base import (
+    FEWEST,
+    NOISE_SCALE,
+    ClosedLoop,
+    Observed,
+    Run,
+    Stage,
+    cap_of,
+    capped,
+    exponent,
+    number,
+    scaled,
+)
 
 
 @BATCH_SCHEDULES.register("noise_rule")
@@ -37,7 +48,7 @@ def noise_rule(
     def decide(examples: int, seen: Observed) -> Stage:
         if seen.low is None:
             return seen.stage
-        return stage_of(run, capped(max(1, round(math.sqrt(r * seen.low))), limit), power)
+        return scaled(run, capped(max(FEWEST, round(math.sqrt(r * seen.low))), limit), power)
 
     return ClosedLoop(
         first=Stage(run.batch_size), looks_at=NOISE_SCALE, decide=decide, measurements=measurements,

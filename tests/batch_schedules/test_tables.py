@@ -248,6 +248,12 @@ def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], schedule:
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["norm_test", "dual_norm", "doubling"])
+def test_a_rule_that_looks_needs_two_examples(name: str) -> None:
+    with pytest.raises(ConfigError, match="start from 2 or more"):
+        build_batch_schedule(Choice(name=name), run_of(1, 4000))
+
+
 def test_no_option_means_two_things() -> None:
     """``--set schedule.OPTION`` is of the learning rate's schedule or of the batch size's."""
     fields = {"name", "warmup_steps", "warmup_examples", "decay_examples", "final_fraction"}
