@@ -12,6 +12,7 @@ import importlib.util
 import pkgutil
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,7 +72,7 @@ def _noise_scale_check(**asked: Any) -> Any:
 @functools.cache
 def application(only: str | None = None) -> typer.Typer:
     """The command with all its commands: every module of :data:`PACKAGES` has a function ``command`` and gives it its
-    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``.
+    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``; those of a package stand behind its name.
 
     Args:
         only: name of a command; where there is one of this name, the others are left out, which saves their imports.
@@ -91,8 +92,36 @@ def application(only: str | None = None) -> typer.Typer:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
     }
     for name in [only] if only in modules else modules:
-        app.command(name)(importlib.import_module(modules[name]).command)
+        module = importlib.import_module(modules[name])
+        if hasattr(module, "command"):
+            app.command(name)(module.command)
+        else:
+            app.add_typer(_group(module), name=name)
     return app
+
+
+def _group(package: ModuleType) -> typer.Typer:
+    """The commands of a package behind its name; alone, its name says which there are."""
+    group = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    def overview(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    overview.__doc__ = package.__doc__
+    group.callback(invoke_without_command=True)(overview)
+    for module in pkgutil.iter_modules(package.__path__):
+        group.command(module.name)(importlib.import_module(f"{package.__name__}.{module.name}").command)
+    return group
+
+
+def commands() -> dict[str, Any]:
+    """Every command by what is typed, ``analyze`` or ``schedule show``."""
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {part}": each for part, each in inner.items()}
+    return found
 
 
 def neighbours() -> None:

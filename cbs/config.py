@@ -19,6 +19,11 @@ from cbs.choices import Choice, json_options
 from cbs.errors import ConfigError
 from cbs.target import Target
 
+_NOT_IN_NAMES = r'[/\\:*?"<>|]'
+
+CONSTANT = "constant"
+"""The batch schedule that is none."""
+
 CONFIG_VERSION = 2
 """Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
 
@@ -109,12 +114,15 @@ class TrialConfig:
         workload: model, data and metric.
         optimizer: optimizer and its options, the learning rate excepted.
         lr: peak learning rate.
-        batch_size: examples per optimizer update, global.
+        batch_size: examples per optimizer update, global; with a batch schedule those of the first.
         seed: determines initial weights, data order and every other random draw.
         target: the trial ends when it is reached.
-        max_steps: budget in optimizer updates.
+        max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
+            :attr:`max_examples`.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
         schedule: learning-rate schedule.
+        batch_schedule: batch-size schedule, a name in :data:`cbs.batch_schedules.BATCH_SCHEDULES`; ``None``, as
+            ``constant``, for ``batch_size`` throughout.
         clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for never.
         averaging: whose average of the weights is validated, a name in :data:`cbs.averaging.AVERAGES`; ``None`` for the
             weights that are trained.
@@ -139,6 +147,7 @@ class TrialConfig:
     max_steps: int
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    batch_schedule: Choice | None = None
     clip_norm: float | None = None
     averaging: Choice | None = None
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
@@ -166,6 +175,8 @@ class TrialConfig:
                 _is_whole(self.micro_batch_size, 1),
                 f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
             )
+        if self.batch_schedule == Choice(name=CONSTANT):
+            object.__setattr__(self, "batch_schedule", None)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         _require(
@@ -198,10 +209,15 @@ class TrialConfig:
         }
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
-            choices = {key: Choice(**data[key]) for key in ("probe", "averaging") if data.get(key)}
+            choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}
             return cls(**parts | choices)
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
+
+    @property
+    def max_examples(self) -> int:
+        """The budget in examples."""
+        return self.max_steps * self.batch_size
 
     @property
     def fingerprint(self) -> str:
@@ -210,9 +226,11 @@ class TrialConfig:
 
     @property
     def trial_id(self) -> str:
-        """Readable, unique and a name of a folder: optimizer, batch size, learning rate, seed, fingerprint."""
-        name = re.sub(r'[/\\:*?"<>|]', "_", self.optimizer.name)
-        return f"{name}-b{self.batch_size}-lr{self.lr:.4g}-s{self.seed}-{self.fingerprint[:8]}"
+        """Readable, unique and a name of a folder: optimizer, batch size, batch schedule if there is one, learning
+        rate, seed, fingerprint."""
+        scheduled = "" if self.batch_schedule is None else f"-{self.batch_schedule.name}"
+        name = f"{self.optimizer.name}-b{self.batch_size}{scheduled}-lr{self.lr:.4g}-s{self.seed}"
+        return f"{re.sub(_NOT_IN_NAMES, '_', name)}-{self.fingerprint[:8]}"
 
 
 def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
@@ -243,6 +261,7 @@ def clip_norm_or_none(value: Any) -> float | None:
 def without_unused(data: dict[str, Any]) -> dict[str, Any]:
     """``data`` without the settings that are as they were before there were any: fingerprints stay."""
     unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1, "clip_norm": None, "averaging": None}
+    unused |= {"batch_schedule": None}
     kept = {key: value for key, value in data.items() if key not in unused or value != unused[key]}
     schedule = {key: value for key, value in data["schedule"].items() if key != "options" or value}
     return kept | {"schedule": schedule}

@@ -50,9 +50,12 @@ def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor:
     if not (math.isfinite(latest.value) and target.distance(latest.value) <= limit):
         since = f", {start.value:.4g} at the start" if start.step == 0 else ""
         return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {latest.step}{since}"
-    if latest.step >= config.max_steps:
-        return (
-            TrialStatus.BUDGET_EXHAUSTED,
-            f"{target} not reached in {config.max_steps} steps; last value {latest.value:.4g}",
-        )
     return None
+
+
+def exhausted(config: TrialConfig, latest: Measurement) -> Ending:
+    """How a trial ended whose budget holds no further step."""
+    return (
+        TrialStatus.BUDGET_EXHAUSTED,
+        f"{config.target} not reached in {latest.step} steps; last value {latest.value:.4g}",
+    )

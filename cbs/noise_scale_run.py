@@ -123,6 +123,8 @@ def measure_run(
     """
     if config.probe is None:
         raise ConfigError("the configuration has no probe; there is nothing to measure")
+    if config.batch_schedule is not None:
+        raise ConfigError("the noise scale along a run is measured at one batch size; leave the batch schedule out")
     if hessian_draws < 0:
         raise ConfigError(f"hessian draws must be at least 0, got {hessian_draws}")
     ends = phase_ends(config.max_steps, phases)
@@ -138,7 +140,7 @@ def measure_run(
         geometry=options.geometry,
         groups=options.groups,
         every=options.every or 1,
-        count=lambda args, kwargs: loop.examples,
+        count=lambda args, kwargs: loop.in_pass,
     )
     loop.micro_batches = noise_scale.probe.micro_batches
     loop.before_clipping = noise_scale.step

@@ -46,7 +46,7 @@ class Measurement:
 
     Attributes:
         step: optimizer updates so far.
-        examples: examples seen so far, ``step * batch_size``.
+        examples: examples seen so far.
         value: the validation metric, in the workload's ``metric_unit``.
         train_loss: mean training loss since the previous evaluation, NaN at step 0.
         lr: learning rate of the latest update, 0 at step 0.
@@ -108,8 +108,9 @@ class TrialResult:
         status: how it ended.
         steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
         evaluations: the full evaluation curve, step 0 included.
-        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``train_loss``, the columns of the
-            probe, :data:`CLIPPED` and those of diagnostics.
+        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
+            schedule (see :mod:`cbs.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED` and those
+            of diagnostics.
         geometries: which of these columns are the moments of which geometry.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.
@@ -132,8 +133,12 @@ class TrialResult:
 
     @property
     def examples_to_target(self) -> float | None:
-        """``steps_to_target`` times the batch size, in examples."""
-        return None if self.steps_to_target is None else self.steps_to_target * self.config.batch_size
+        """Examples seen at :attr:`steps_to_target`; where the batch size changed, those of the steps are counted."""
+        if self.steps_to_target is None:
+            return None
+        if self.config.batch_schedule is None:
+            return self.steps_to_target * self.config.batch_size
+        return examples_at(self.steps_to_target, self.steps["examples"])
 
     @property
     def final_step(self) -> int:
@@ -143,3 +148,13 @@ class TrialResult:
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def examples_at(step: float, examples: np.ndarray) -> float:
+    """Examples seen at a step, not a whole one in general: a straight line within each step.
+
+    Args:
+        step: from 0 on.
+        examples: seen after every step from the first on, shape ``[steps]``.
+    """
+    return float(np.interp(step, np.arange(len(examples) + 1), np.concatenate([[0], examples])))

@@ -20,20 +20,24 @@ from torch.utils._pytree import tree_flatten, tree_map
 from cbs import seeding
 from cbs.averaging import build_averaging
 from cbs.averaging.weights import averaged_weights
+from cbs.batch_schedules import Run, build_batch_schedule
+from cbs.batch_sizes import LR_FACTOR, SEEN, BatchSizes
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
-from cbs.ending import Ending, Monitor, ended, ended_at_start
+from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer, check_clipping
+from cbs.optimizers.scaling import Rescaling
 from cbs.record import CLIPPED, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.schedules import build_schedule
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
 from cbs.workloads.base import Batch, PredictiveWorkload
+from cbs.workloads.streams import skip
 
 
 def run_trial(
@@ -106,19 +110,24 @@ class TrainingLoop:
             self.optimizer.attach(self.problem())
         check_clipping(self.optimizer, config.clip_norm)
         self.average = (
-            build_averaging(config.averaging, self.model, self.optimizer, config.batch_size)
-            if config.averaging is not None
-            else None
+            build_averaging(config.averaging, self.model, self.optimizer) if config.averaging is not None else None
         )
-        self.multiplier = build_schedule(config.schedule)
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.probe = self.build_probe() if config.probe is not None else None
-        clipped = (CLIPPED,) if config.clip_norm else ()
-        self.columns = StepColumns(config.batch_size, (*(self.probe.names if self.probe else ()), *clipped))
+        schedule = build_batch_schedule(config.batch_schedule, run_of(config, self.workload.tokens_per_example))
+        self.multiplier = schedule.multiplier or build_schedule(config.schedule)
+        measured = self.probe.names if self.probe else ()
+        self.sizes = BatchSizes(schedule, measured, self.probe.geometries if self.probe else ())
+        self.rescaling = Rescaling(config.optimizer, self.optimizer, config.lr, config.batch_size)
+        if config.batch_schedule is not None:
+            self.rescaling.to(config.batch_size, config.lr)  # refuses now what it could not do at a switch
+        planned = (*([LR_FACTOR] if config.batch_schedule else ()), *(SEEN if self.sizes.closed else ()))
+        self.columns = StepColumns((*measured, *((CLIPPED,) if config.clip_norm else ())), planned)
         self.before_clipping: Callable[[], object] = lambda: None
-        self.examples = config.batch_size
+        self.seen = 0
+        self.batch_size = self.in_pass = config.batch_size
         self.micro_batches = 1
         self.evaluations: list[Measurement] = []
         self.training_seconds = self.evaluation_seconds = 0.0
@@ -138,6 +147,8 @@ class TrainingLoop:
         start = self.evaluations[0]
         ending = ended_at_start(config, start)
         while ending is None:
+            if not self.room():
+                return exhausted(config, self.evaluations[-1])
             ending = self.to_next_evaluation(start, monitor)
             if ending is None and checkpoint is not None and checkpoint.due():
                 checkpoint.save(self.state())
@@ -149,9 +160,9 @@ class TrainingLoop:
         before = self.evaluations[-1]
         near = target.distance(before.value) <= config.evaluation.near_fraction * target.distance(start.value)
         step = before.step
-        next_evaluation = min(config.evaluation.next_step(step, near=near), config.max_steps)
+        next_evaluation = config.evaluation.next_step(step, near=near)
         started = time.perf_counter()
-        while step < next_evaluation:
+        while step < next_evaluation and self.room():
             step += 1
             lr = self.train_step(step)
         losses = self.columns.flush()[:, 0]
@@ -161,6 +172,10 @@ class TrainingLoop:
             return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
         return ended(config, start, self.evaluate(step, lr, losses), monitor)
 
+    def room(self) -> bool:
+        """Whether the budget of examples holds another step."""
+        return self.seen + self.sizes.at(self.seen).batch_size <= self.config.max_examples
+
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on from the latest evaluation."""
         return {
@@ -168,6 +183,8 @@ class TrainingLoop:
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict() if self.average else {},
             "columns": torch.from_numpy(self.columns.table()),
+            "planned": torch.from_numpy(self.columns.planned()),
+            "batch_sizes": self.sizes.state_dict(),
             "column_names": list(self.columns.names),
             "probe_source": self.probe.source if self.probe else "",
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
@@ -177,41 +194,60 @@ class TrainingLoop:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`; the training stream is drawn again up to that point."""
+        """Go back to :meth:`state`; the training stream goes on after the examples seen so far."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        self.columns.restore(state["columns"].numpy(), state["column_names"])
+        # checkpoints from before there were batch schedules do not say what a step held
+        rows = torch.full((len(state["columns"]), 1), float(self.config.batch_size), dtype=torch.float64)
+        planned = state.get("planned", rows).numpy()
+        self.columns.restore(state["columns"].numpy(), state["column_names"], planned)
+        self.sizes.load_state_dict(state.get("batch_sizes") or self.sizes.state_dict())
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
         done = self.evaluations[-1].step
+        sizes = [int(size) for size in planned[:, 0]]
+        self.seen = sum(sizes)
         if self.probe is not None:
+            self.probe.plan(sizes[-1] if sizes else self.config.batch_size)
             self.probe.start_at(done, state["probe_source"])
-        for _ in range(done):
-            self.stream.next(self.config.batch_size)
+        if sizes:
+            self.batch_size = sizes[-1]
+        skip(self.stream, sizes)
         torch.set_rng_state(state["random"])
         if state["cuda_random"]:
             torch.cuda.set_rng_state_all(state["cuda_random"])
 
     def train_step(self, step: int) -> float:
         """One optimizer update; returns its learning rate."""
-        config = self.config
-        multiplier = self.multiplier(step * config.batch_size)
+        config, stage = self.config, self.sizes.at(self.seen)
+        if stage.batch_size != self.batch_size:
+            self.batch_size = stage.batch_size
+            self.rescaling.to(stage.batch_size, config.lr * stage.lr_factor)
+            if self.probe is not None:
+                self.probe.plan(stage.batch_size)
+        self.seen += stage.batch_size
+        multiplier = stage.lr_factor * self.multiplier(self.seen)
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * multiplier
-        batch = self.to_device(self.stream.next(config.batch_size))
+        batch = self.to_device(self.stream.next(stage.batch_size))
         watching = self.diagnostics if (step - 1) % config.diagnostics_every == 0 else ()
         loss = self.accumulate(batch, watching)
         seen = {name: value for diagnostic in watching for name, value in diagnostic.columns().items()}
+        watching_noise = self.probe is not None and self.probe.watching
         measured = self.probe.step() if self.probe else ()
+        planned: list[float] = [stage.lr_factor] if config.batch_schedule else []
+        if self.sizes.closed:
+            nothing = (math.nan,) * len(SEEN)
+            planned += self.sizes.look(self.seen, measured) if watching_noise else nothing
         self.before_clipping()
-        self.columns.append([loss, *measured, *self.clip()], seen)
+        self.columns.append(stage.batch_size, [loss, *measured, *self.clip()], seen, planned)
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.observe(batch)
         self.optimizer.step()
         if self.average is not None:
-            self.average.update(step)
+            self.average.update(self.seen, stage.batch_size)
         return config.lr * multiplier
 
     def clip(self) -> list[Tensor]:
@@ -226,16 +262,17 @@ class TrainingLoop:
         ``watching`` see the forward passes."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        sizes = micro_sizes(self.config, self.probe.micro_batches if self.probe else self.micro_batches)
+        wanted = self.probe.micro_batches if self.probe else self.micro_batches
+        sizes = micro_sizes(self.batch_size, self.config.micro_batch_size, wanted)
         for examples, part in split_batch(batch, sizes):
-            self.examples = examples
+            self.in_pass = examples
             with contextlib.ExitStack() as stack:
                 for diagnostic in watching:
                     stack.enter_context(diagnostic)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
                     loss = self.workload.example_losses(self.trained, part).mean()
-            if examples != self.config.batch_size:
-                loss = loss * (examples / self.config.batch_size)
+            if examples != self.batch_size:
+                loss = loss * (examples / self.batch_size)
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
@@ -270,8 +307,9 @@ class TrainingLoop:
             choice = dataclasses.replace(choice, name="accumulation")
         return ProbeColumns(
             build_probe(
-                choice, self.trained, self.optimizer, self.config.batch_size, count=lambda args, kwargs: self.examples
-            )
+                choice, self.trained, self.optimizer, self.config.batch_size, count=lambda args, kwargs: self.in_pass
+            ),
+            choice,
         )
 
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
@@ -287,7 +325,7 @@ class TrainingLoop:
         self.model.train()
         measurement = Measurement(
             step=step,
-            examples=step * self.config.batch_size,
+            examples=self.seen,
             value=value,
             train_loss=float(losses.mean()) if len(losses) else math.nan,
             lr=lr,
@@ -317,10 +355,19 @@ def pick_device(config: TrialConfig) -> torch.device:
     return device
 
 
-def micro_sizes(config: TrialConfig, wanted: int) -> list[int]:
+def run_of(config: TrialConfig, tokens_per_example: int | None) -> Run:
+    """What a batch schedule needs to know of a trial."""
+    return Run(
+        batch_size=config.batch_size,
+        examples=config.max_examples,
+        lr_schedule=config.schedule,
+        tokens_per_example=tokens_per_example,
+    )
+
+
+def micro_sizes(batch_size: int, micro_batch_size: int | None, wanted: int) -> list[int]:
     """Sizes of the micro-batches of a step: as configured, else the batch in ``wanted`` parts as equal as can be."""
-    batch_size = config.batch_size
-    size = min(config.micro_batch_size or batch_size, batch_size)
+    size = min(micro_batch_size or batch_size, batch_size)
     count = max(math.ceil(batch_size / size), min(wanted, batch_size))
     return even_sizes(batch_size, count)
 

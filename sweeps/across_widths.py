@@ -34,6 +34,8 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
         ConfigError: if the widths do not increase, or the learning rates of the model do not follow them as in muP.
     """
     check_widths(widths)
+    if len(sweep.axes().get("batch_schedules", ())):
+        raise ConfigError("learning rates telescope at a constant batch size; leave --schedule or --telescope out")
     found, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})

@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cbs.choices import Choice
     from cbs.config import TrialConfig
+
+
+def told(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
+    """An optimizer under a batch schedule, as studies have it."""
+    return str(optimizer) if batch_schedule is None else f"{optimizer}, {batch_schedule}"
 
 
 @dataclass(frozen=True, order=True)
 class Study:
-    """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all."""
+    """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all, with its
+    batch schedule behind it where it has one."""
 
     optimizer: str
     batch_size: int
@@ -28,7 +35,7 @@ class Cell:
     @classmethod
     def of(cls, trial: TrialConfig) -> Cell:
         """The cell a trial belongs to."""
-        return cls(str(trial.optimizer), trial.batch_size, trial.seed)
+        return cls(told(trial.optimizer, trial.batch_schedule), trial.batch_size, trial.seed)
 
     @property
     def study(self) -> Study:

@@ -74,6 +74,7 @@ def _timed(sweep: Sweep, workload: Workload, batch_size: int) -> tuple[float, fl
     """Seconds of a step and of an evaluation, after one of each to warm up."""
     optimizer = next(iter(sweep.choices))
     config = sweep.trial(Cell(optimizer, batch_size, 0), sweep.lr_grid(optimizer)[0])
+    config = dataclasses.replace(config, batch_schedule=None)
     first = run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
     if first.steps_to_target == 0.0:
         value = first.evaluations[0].value

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.averaging import build_averaging
+from cbs.batch_schedules import ClosedLoop, build_batch_schedule
 from cbs.choices import Choice
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.noise_scale.columns import build_probe
@@ -18,6 +19,7 @@ from cbs.schedules import build_schedule
 from cbs.seeding import seeded
 from cbs.store import Store
 from cbs.target import Target
+from cbs.training import run_of
 from sweeps.cell import Cell
 from sweeps.cluster import Resources, connected
 from sweeps.manifest import merged_manifest
@@ -59,9 +61,13 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
             build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
         check_clipping(optimizer, sweep.clip_norm)
         if sweep.averaging is not None:
-            build_averaging(sweep.averaging, model, optimizer, sweep.batch_sizes[0])
+            build_averaging(sweep.averaging, model, optimizer)
     for study in sweep.studies():
-        build_schedule(sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0).schedule)
+        trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0)
+        build_schedule(trial.schedule)
+        planned = build_batch_schedule(trial.batch_schedule, run_of(trial, workload.tokens_per_example))
+        if isinstance(planned, ClosedLoop) and trial.probe is None:
+            raise ConfigError(f"batch schedule {trial.batch_schedule} looks at the run through its probe; set one")
     return sweep
 
 

@@ -14,6 +14,7 @@ import torch
 
 import cbs
 from cbs.choices import Choice
+from cbs.config import CONSTANT
 from cbs.errors import ResultsError
 from cbs.store import MANIFEST, Store
 from sweeps.spec import Sweep
@@ -128,6 +129,9 @@ def _first_difference(stored: Any, wanted: Any, path: str = "") -> str | None:
 
 def _union(stored: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
+    if "batch_schedules" in stored or "batch_schedules" in wanted:
+        before, now = (axes.get("batch_schedules", [CONSTANT]) for axes in (stored, wanted))
+        merged["batch_schedules"] = list(dict.fromkeys([*before, *now]))
     for axis in ("optimizers", "batch_sizes", "lrs", "seeds"):
         before, now = stored.get(axis), wanted[axis]
         if before is None or now is None:

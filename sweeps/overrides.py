@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from cbs.batch_schedules import batch_schedule_options
 from cbs.choices import Choice, parse_value
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
@@ -34,9 +35,10 @@ def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
     Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the schedule (``schedule.power``), the workload (``workload.size``), the probe (``probe.groups``), the
-    averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all
-    optimizers that have them (``optimizer.eps``). Values are read by :func:`cbs.choices.parse_value`.
+    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of
+    which no two have one name, the workload (``workload.size``), the probe (``probe.groups``), the averaging of
+    weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all optimizers
+    that have them (``optimizer.eps``). Values are read by :func:`cbs.choices.parse_value`.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -68,6 +70,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         return sweep.replace(**{head: value})
     if head in _NESTED:
         part = getattr(sweep, head)
+        if head == "schedule" and option in batch_schedule_options():
+            return _with_schedule_option(sweep, key, option, value)
         if head == "schedule" and option in schedule_options():
             option, value = "options", {**part.options, option: value}
         elif option not in _fields(part):
@@ -117,6 +121,19 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
     return Choice(name=choice.name, options={**choice.options, option: value})
 
 
+def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sweep:
+    """The sweep with an option of its batch schedules, of those that have it."""
+    having = [choice for choice in sweep.batch_schedules if option in batch_schedule_options(choice.name)]
+    if not having:
+        names = ", ".join(choice.name for choice in sweep.batch_schedules)
+        raise ConfigError(f"--set {key}: no batch schedule of the sweep ({names}) has an option {option!r}")
+    return sweep.replace(
+        batch_schedules=tuple(
+            _with_option(choice, option, value) if choice in having else choice for choice in sweep.batch_schedules
+        )
+    )
+
+
 def _options_of(optimizer: str) -> set[str]:
     spec = OPTIMIZERS[optimizer]
     return {*spec.defaults, *spec.options_in_examples}
@@ -124,7 +141,7 @@ def _options_of(optimizer: str) -> set[str]:
 
 def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
-    schedule = [f"schedule.{name}" for name in schedule_options()]
+    schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
     known = dict.fromkeys([*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options])
     return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

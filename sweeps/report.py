@@ -8,6 +8,7 @@ from typing import Any
 
 from cbs.lr_choice import at_edges
 from cbs.store import MANIFEST, Store
+from sweeps.cell import Cell
 from sweeps.estimate import StepCost, prior_steps
 from sweeps.progress import duration
 from sweeps.search import Search
@@ -28,8 +29,8 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: i
         "target": str(sweep.target),
         "axes": sweep.axes(),
         "lrs": {
-            sweep.labels[text]: sorted({c.lr for c in waiting if c.optimizer == choice})
-            for text, choice in sweep.choices.items()
+            sweep.labels[text]: sorted({c.lr for c in waiting if Cell.of(c).optimizer == text})
+            for text in sweep.choices
         },
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(waiting),

@@ -11,6 +11,7 @@ from typing import Any
 
 from cbs.choices import labels
 from cbs.config import (
+    CONSTANT,
     Choice,
     EvaluationPlan,
     Schedule,
@@ -24,7 +25,7 @@ from cbs.diagnostics import build_diagnostics
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
-from sweeps.cell import Cell, Study
+from sweeps.cell import Cell, Study, told
 
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
@@ -70,6 +71,8 @@ class Sweep:
         name: name of the recipe it came from.
         workload: the workload.
         optimizers: optimizers with their options; of one name there may be several with unlike options.
+        batch_schedules: batch-size schedules with their options, each for every optimizer; see
+            :mod:`cbs.batch_schedules`.
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` searches each optimizer's own grid from its
             middle outwards until the best one has a worse one on either side.
@@ -77,7 +80,7 @@ class Sweep:
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
         max_examples: see ``max_steps``.
-        schedule: learning-rate schedule.
+        schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights that are trained.
         micro_batch_size: examples per forward and backward pass.
@@ -96,6 +99,7 @@ class Sweep:
     workload: Choice
     optimizers: tuple[Choice, ...]
     batch_sizes: tuple[int, ...]
+    batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
     seeds: tuple[int, ...] = (0,)
     target: Target | None = None
@@ -116,7 +120,7 @@ class Sweep:
     expected: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        for axis in ("optimizers", "batch_sizes", "seeds", "lrs"):
+        for axis in ("optimizers", "batch_schedules", "batch_sizes", "seeds", "lrs"):
             values = getattr(self, axis)
             if values is None:
                 continue
@@ -125,7 +129,7 @@ class Sweep:
             keys = [str(value) if isinstance(value, Choice) else value for value in values]
             if len(set(keys)) != len(keys):
                 raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
-            if axis != "optimizers":
+            if axis not in ("optimizers", "batch_schedules"):
                 object.__setattr__(self, axis, tuple(sorted(values)))
         for batch_size in self.batch_sizes:
             if not isinstance(batch_size, int) or batch_size < 1:
@@ -157,13 +161,25 @@ class Sweep:
 
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:
-        """The optimizers by their text, as studies and cells have it."""
-        return {str(choice): choice for choice in self.optimizers}
+        """The optimizers by their text under every batch schedule, as studies and cells have it."""
+        return {told(choice, schedule): choice for choice, schedule in self._pairs}
 
     @functools.cached_property
     def labels(self) -> dict[str, str]:
         """By the same: what a person sees, the name with what tells the variants of it apart."""
-        return dict(zip(self.choices, labels(self.optimizers), strict=True))
+        optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
+        schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
+        return {
+            told(choice, schedule): f"{optimizers[str(choice)]}, {schedules[str(schedule)]}"
+            if schedule
+            else optimizers[str(choice)]
+            for choice, schedule in self._pairs
+        }
+
+    @property
+    def _pairs(self) -> list[tuple[Choice, Choice | None]]:
+        schedules = [None if schedule == Choice(name=CONSTANT) else schedule for schedule in self.batch_schedules]
+        return [(choice, schedule) for choice in self.optimizers for schedule in schedules]
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own.
@@ -205,6 +221,9 @@ class Sweep:
             max_steps=self.budget(cell.batch_size),
             micro_batch_size=self.micro_batch_size,
             schedule=self.schedule.at(cell.batch_size),
+            batch_schedule=dict(zip(self.choices, (schedule for _, schedule in self._pairs), strict=True))[
+                cell.optimizer
+            ],
             clip_norm=self.clip_norm,
             averaging=self.averaging,
             evaluation=self.evaluation,
@@ -218,8 +237,10 @@ class Sweep:
 
     def axes(self) -> dict[str, Any]:
         """What the sweep runs over, as plain JSON values."""
+        schedules = [str(schedule) for schedule in self.batch_schedules]
         return {
-            "optimizers": list(self.choices),
+            "optimizers": [str(choice) for choice in self.optimizers],
+            **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
             "batch_sizes": list(self.batch_sizes),
             "lrs": None if self.lrs is None else list(self.lrs),
             "seeds": list(self.seeds),
@@ -228,7 +249,7 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
-        for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
+        for axis in ("optimizers", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name"):
             del data[axis]
         return data
 

@@ -139,7 +139,7 @@ def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> f
 
 def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
     with seeding.seeded(config.seed, "training"):
-        loop = TrainingLoop(config, workload, pick_device(config))
+        loop = TrainingLoop(dataclasses.replace(config, batch_schedule=None), workload, pick_device(config))
         _block(loop, 0, 1)
         once = _block(loop, 1, 1)
         steps = min(_MOST_STEPS, max(1, round(seconds / BLOCKS / once)))

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
@@ -26,12 +25,12 @@ from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
 
-COMMANDS = sorted(typer.main.get_command(cli.application()).commands)
+COMMANDS = sorted(cli.commands())
 ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = {
-    path.stem.strip("_").replace("_", "-")
+    " ".join([*path.relative_to(ROOT / package / "commands").parts[:-1], path.stem.strip("_").replace("_", "-")])
     for package in ("sweeps", "analysis")
-    for path in (ROOT / package / "commands").glob("*.py")
+    for path in (ROOT / package / "commands").rglob("*.py")
     if path.stem != "__init__"
 }
 
@@ -50,7 +49,7 @@ def one_line(text: str) -> bool:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(run, command):
-    code, out, _ = run(command, "--help")
+    code, out, _ = run(*command.split(), "--help")
     assert code == 0
     assert f"Example: cbs {command}" in out
 
@@ -60,7 +59,13 @@ def test_the_commands_are_all_there_and_no_others(run):
     assert code == 0
     listed = out.split("Commands:")[1].split()
     assert set(COMMANDS) == EXPECTED
-    assert set(listed) >= EXPECTED
+    assert set(listed) >= {command.partition(" ")[0] for command in EXPECTED}
+
+
+def test_a_group_of_commands_says_which_there_are(run):
+    code, out, _ = run("schedule")
+    assert code == 0
+    assert {"judge", "show"} <= set(out.split("Commands:")[1].split())
 
 
 def test_without_arguments_it_says_what_it_can_do(run):
@@ -98,12 +103,14 @@ NAMES = [
 
 @pytest.mark.parametrize(("command", "flag", "names"), NAMES, ids=[" ".join(entry[:2]) for entry in NAMES])
 def test_help_names_what_a_flag_takes(run, command, flag, names):
-    parameters = typer.main.get_command(cli.application()).commands[command].params
+    parameters = cli.commands()[command].params
     (text,) = (each.help for each in parameters if flag in (*each.opts, each.metavar))
     assert ", ".join(names) in text
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)], ids=" ".join
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import contextlib, io, sys, cli\n"
@@ -195,7 +202,18 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
                 ["recommend", "--examples-per-second-per-device", "9"],
             )
         ),
-        *(([command, "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
+        *(([*command.split(), "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
+        (["schedule", "show", "8", "--budget", "1M"], ["'8'", "start:size"]),
+        (["schedule", "show", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
+        (["schedule", "show", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
+        (["schedule", "show", "0:8", "--budget", "4"], ["holds no batch of 8"]),
+        (["schedule", "show", "0:8 90:64 100:8", "--budget", "200"], ["jumped over"]),
+        (["schedule", "show", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
+        (["sweep", "--schedule", "saw", "--dry-run"], ["saw", "seesaw"]),
+        (["sweep", "--schedule", "seesaw", "--dry-run"], ["'constant' has none"]),
+        (["sweep", "--schedule", "growth(first_examples=100, gamma=1.5)", "--dry-run"], ["diverges"]),
+        (["sweep", "--schedule", "norm_test", "--probe", "none", "--dry-run"], ["norm_test", "probe"]),
+        (["sweep", "--set", "schedule.alpha=2", "--dry-run"], ["no batch schedule of the sweep (constant)", "alpha"]),
         *(
             ([command, *more, "--confidence", "2"], ["confidence", "between 0 and 1"])
             for command, *more in (

@@ -90,6 +90,7 @@ CHANGES: dict[str, Any] = {
     "max_steps": 101,
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
+    "batch_schedule": Choice(name="seesaw"),
     "clip_norm": 1.0,
     "averaging": Choice(name="ema", options={"decay": 0.9}),
     "evaluation": EvaluationPlan(near_fraction=0.26),
@@ -112,10 +113,11 @@ def test_every_field_changes_the_fingerprint() -> None:
 
 
 def test_without_what_came_later_the_fingerprint_is_that_of_before() -> None:
-    assert not {"diagnostics", "diagnostics_every", "clip_norm", "averaging"} & set(CONFIG.to_dict())
+    assert not {"diagnostics", "diagnostics_every", "clip_norm", "averaging", "batch_schedule"} & set(CONFIG.to_dict())
     assert "options" not in CONFIG.to_dict()["schedule"]
     assert CONFIG.fingerprint == "65cc2799e8ab1b49"
     assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
+    assert dataclasses.replace(CONFIG, batch_schedule=Choice(name="constant")).fingerprint == CONFIG.fingerprint
     assert (
         dataclasses.replace(CONFIG, clip_norm=1).fingerprint == dataclasses.replace(CONFIG, clip_norm=1.0).fingerprint
     )
@@ -147,6 +149,9 @@ def test_fingerprint_does_not_depend_on_spelling_or_process() -> None:
 
 def test_trial_id_is_readable_and_fit_for_a_folder() -> None:
     assert CONFIG.trial_id == f"sgd-b8-lr0.1-s0-{CONFIG.fingerprint[:8]}"
+    scheduled = dataclasses.replace(CONFIG, batch_schedule=Choice(name="seesaw", options={"alpha": 3}))
+    assert scheduled.trial_id == f"sgd-b8-seesaw-lr0.1-s0-{scheduled.fingerprint[:8]}"
+    assert TrialConfig.from_dict(scheduled.to_dict()) == scheduled
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import typer
 
 import cli
 from analysis import venues
 from cbs.step_times import StepTime
 from sweeps.throughput import Timing
 
-COMMANDS = typer.main.get_command(cli.application()).commands
+COMMANDS = cli.commands()
 MEASURED = [StepTime(batch_size=4, seconds=0.5)]
 
 
@@ -150,6 +149,23 @@ FLAGS = {
             "--reference": (["--reference", "muon"], "reference='muon'"),
             "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
         },
+    ),
+    "schedule judge": Flags(
+        {"analysis.questions.schedules.schedules": answer, **PRESENT},
+        cases=RESULTS | OUTPUT | CONFIG | FIGURES | VENUE | JSON,
+    ),
+    "schedule show": Flags(
+        {
+            "analysis.questions.stages.stages": answer,
+            **{name: made for name, made in PRESENT.items() if not name.endswith("write")},
+        },
+        base=["0:8", "--budget", "1M"],
+        cases={
+            "table": (["0:16 1K:32"], "'0:16 1K:32'"),
+            "--budget": (["--budget", "2M"], "'2M'"),
+            "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
+        }
+        | JSON,
     ),
     "nqm": Flags(
         {
@@ -344,6 +360,10 @@ FLAGS = {
             "--target": (["--target", "2.5"], ", 2.5)"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
+            "--schedule": (
+                ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
+                "name='seesaw', options={'alpha': 3}",
+            ),
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
@@ -413,7 +433,7 @@ def record(
         with monkeypatch.context() as patched:
             for path, result in functions.items():
                 patched.setattr(path, recorder(path, result))
-            code, out, err = run(command, *arguments)
+            code, out, err = run(*command.split(), *arguments)
         assert code == 0, err
         seen += [str(made) for result in results for made in result.mock_calls]
         return re.sub(r" at 0x[0-9a-f]+", "", "\n".join([*seen, f"printed: {out}"]))

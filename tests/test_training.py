@@ -100,14 +100,14 @@ def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
 def test_a_probe_does_not_change_the_run(source: str) -> None:
     with_probe, without = run_trial(config_with(probe=Choice(name=source))), run_trial(config_with(probe=None))
     np.testing.assert_allclose(values(with_probe), values(without), rtol=1e-4)
-    assert set(without.steps) == {"step", "examples", "train_loss"}
-    assert set(with_probe.steps) == {"step", "examples", "train_loss", *L2_COLUMNS}
+    assert set(without.steps) == {"step", "examples", "batch_size", "train_loss"}
+    assert set(with_probe.steps) == {"step", "examples", "batch_size", "train_loss", *L2_COLUMNS}
 
 
 def test_the_matched_geometry_is_measured_beside_the_plain_one() -> None:
     adam = config_with(optimizer=Choice(name="adamw"), lr=0.02, max_steps=20)
     steps = run_trial(adam).steps
-    assert set(steps) == {"step", "examples", "train_loss", *L2_COLUMNS, "l1_signal", "l1_noise"}
+    assert set(steps) == {"step", "examples", "batch_size", "train_loss", *L2_COLUMNS, "l1_signal", "l1_noise"}
     # 12 examples a step: the first step, and every fifth one after it
     assert np.isfinite(steps["l1_noise"]).tolist() == [True, False, False, False, False] * 4
     assert np.isfinite(steps["noise_trace"]).tolist() == [True, False, False, False, False] * 4
@@ -371,4 +371,4 @@ def test_a_tracker_has_columns_of_its_own() -> None:
         probe=Choice(name="norm_layers"),
     )
     names = set(run_trial(text).steps)
-    assert names == {"step", "examples", "train_loss", *(f"norm_layers_{name}" for name in L2_COLUMNS)}
+    assert names == {"step", "examples", "batch_size", "train_loss", *(f"norm_layers_{name}" for name in L2_COLUMNS)}

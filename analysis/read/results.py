@@ -2,6 +2,7 @@
 
 A group is what one curve of steps against batch size is drawn from: one sweep, one workload, one optimizer with its
 options, one schedule. Its trials differ in learning rate, batch size and seed alone, so unlike trials are never pooled.
+Trials whose batch size changed along the run are no points of such a curve, and are kept apart.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import flat
-from cbs.choices import Choice, called, differences
+from cbs.choices import Choice, called, differences, parse_choice
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store, find_sweeps, read_record
@@ -34,6 +35,9 @@ _AXES = ("lr", "batch_size", "seed")
 _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
 """How a trial is run, not what it trains; may differ within a group."""
 
+
+_UNSHOWN = ("config", "choice", "batch_schedule", "workload_info")
+"""Columns of what was read that are told by the groups."""
 
 _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
@@ -95,6 +99,22 @@ class Group:
     metric_unit: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """Trials under one batch schedule that differ in learning rate, first batch size and seed alone.
+
+    Attributes:
+        choice: the schedule with its options.
+        reference: index of the group of trials that differ from these in having none; ``None`` where there are none.
+        trials: one row per trial, as :attr:`Results.trials` without ``group``, with the evaluation curve in ``steps``,
+            ``examples``, ``lrs`` and ``values``.
+    """
+
+    choice: Choice
+    reference: int | None
+    trials: pd.DataFrame
+
+
 @dataclass(frozen=True)
 class Results:
     """All trials at a path.
@@ -105,12 +125,14 @@ class Results:
         evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
         groups: see :class:`Group`.
         notes: what was left out, one line each.
+        scheduled: the trials with a batch schedule, which are in none of the other fields.
     """
 
     trials: pd.DataFrame
     evaluations: pd.DataFrame
     groups: list[Group]
     notes: list[str]
+    scheduled: list[Scheduled] = field(default_factory=list)
 
     def of_group(self, group: int) -> pd.DataFrame:
         """The trials of one group."""
@@ -149,8 +171,16 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         rows += [{"sweep": name} | row | protocol for row in found]
     if not rows:
         raise ResultsError(notes[0])
-    trials = pd.DataFrame(rows)
+    every = pd.DataFrame(rows)
+    with_schedule = every["batch_schedule"].notna()
+    trials = every[~with_schedule].reset_index(drop=True)
+    if trials.empty:
+        raise ResultsError(
+            f"{', '.join(map(str, paths))}: every trial has a batch schedule, so there is no curve of steps against "
+            "batch size; run the sweep without --schedule, too"
+        )
     trials["group"], groups = _group(trials)
+    scheduled = _scheduled(every, trials, notes) if with_schedule.any() else []
     kept = _without_duplicates(trials, notes)
     steps, values = kept.pop("steps"), kept.pop("values")
     evaluations = {
@@ -158,8 +188,35 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         "step": np.concatenate([*steps]),
         "value": np.concatenate([*values]),
     }
-    kept = kept.drop(columns=["config", "choice", "workload_info", *protocol])
-    return Results(kept, pd.DataFrame(evaluations), groups, notes)
+    kept = kept.drop(columns=["examples", "lrs", *_UNSHOWN, *protocol])
+    return Results(kept, pd.DataFrame(evaluations), groups, notes, scheduled)
+
+
+def _scheduled(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) -> list[Scheduled]:
+    """The trials with a batch schedule, each kind with the group that differs from it in having none."""
+    without = [{key: part for key, part in config.items() if key != "batch_schedule"} for config in every["config"]]
+    codes, _ = _group(every.assign(config=without))
+    # row for row: the constant trials are those of ``every`` without a schedule, in their order
+    pairs = pd.DataFrame({"code": codes[every["batch_schedule"].isna()], "group": constant["group"].to_numpy()})
+    of_code = {code: part.iloc[0] for code, part in pairs.groupby("code")["group"] if part.nunique() == 1}
+    rows = every.assign(reference=[of_code.get(code, -1) for code in codes], group=codes)
+    rows = rows[rows["batch_schedule"].notna()]
+    notes.append(
+        f"{len(rows)} trials with a batch schedule are no points of a curve of steps against batch size and are left "
+        "out of it; 'cbs schedule judge' judges them"
+    )
+    found = []
+    for (_, text), part in rows.groupby(["group", "batch_schedule"], sort=False):
+        kept = _without_duplicates(part.assign(group=0), notes)
+        reference = int(kept["reference"].iloc[0])
+        found.append(
+            Scheduled(
+                choice=parse_choice(str(text)),
+                reference=None if reference < 0 else reference,
+                trials=kept.drop(columns=["group", "reference", *_UNSHOWN, "root", "prune_factor", "stops_at_target"]),
+            )
+        )
+    return found
 
 
 def _protocol(store: Store) -> dict[str, Any]:
@@ -187,8 +244,11 @@ def _read(path: Path) -> dict[str, Any]:
             "folder": str(path.parent),
             "config": config,
             "choice": Choice(**config["optimizer"]),
+            "batch_schedule": str(Choice(**config["batch_schedule"])) if config.get("batch_schedule") else None,
             "workload_info": summary["workload"],
             "steps": steps,
+            "examples": table["examples"].to_numpy(),
+            "lrs": table["lr"].to_numpy(),
             "values": table["value"].to_numpy(),
         }
     except (KeyError, TypeError, ValueError) as error:

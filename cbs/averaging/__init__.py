@@ -15,14 +15,12 @@ from cbs.errors import ConfigError
 from cbs.registry import Registry
 
 AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.averaging")
-"""``entry(model, batch_size, *, option=default, ...)`` starts an average at the model's weights."""
+"""``entry(model, *, option=default, ...)`` starts an average at the model's weights."""
 
 __all__ = ["AVERAGES", "WeightAverage", "build_averaging"]
 
 
-def build_averaging(
-    choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
-) -> WeightAverage:
+def build_averaging(choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer) -> WeightAverage:
     """The average that a configuration names, over the weights of a model before its first step.
 
     Raises:
@@ -30,13 +28,13 @@ def build_averaging(
     """
     entry = AVERAGES[choice.name]
     try:
-        inspect.signature(entry).bind(model, batch_size, **choice.options)
+        inspect.signature(entry).bind(model, **choice.options)
     except TypeError as error:
-        known = ", ".join([*inspect.signature(entry).parameters][2:])
+        known = ", ".join([*inspect.signature(entry).parameters][1:])
         raise ConfigError(f"averaging {choice.name!r}: {error}; its options are: {known}") from None
     if answers_for_another_point(optimizer):
         raise ConfigError(
             f"{type(optimizer).__name__} hands over an average of its own, so averaging {choice.name!r} would validate "
             "neither; use --set averaging=none"
         )
-    return entry(model, batch_size, **choice.options)
+    return entry(model, **choice.options)

@@ -33,8 +33,13 @@ class WeightAverage(ABC):
         self.points: list[list[Tensor]] = []
 
     @abstractmethod
-    def update(self, step: int) -> None:
-        """Take notice of the weights after optimizer update ``step``, counted from 1; once for every update."""
+    def update(self, examples: int, batch_size: int) -> None:
+        """Take notice of the weights after an update; once for every update.
+
+        Args:
+            examples: seen so far.
+            batch_size: of them in this update.
+        """
 
     def weights(self) -> list[Tensor]:
         """Where the model stands, as the values of a point; copies nothing that is wide enough."""

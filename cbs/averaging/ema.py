@@ -20,7 +20,6 @@ class EMA(WeightAverage):
 
     Args:
         model: the model that is trained.
-        batch_size: examples per update.
         decay: gamma per update, in [0, 1).
         half_life: instead, examples after which weights count half: gamma is ``2 ** (-batch_size / half_life)``, which
             means the same at every batch size.
@@ -29,9 +28,7 @@ class EMA(WeightAverage):
         ConfigError: unless one of the two is given, within its domain.
     """
 
-    def __init__(
-        self, model: nn.Module, batch_size: int, *, decay: float | None = None, half_life: float | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, *, decay: float | None = None, half_life: float | None = None) -> None:
         if (decay is None) == (half_life is None):
             raise ConfigError("averaging 'ema' needs decay or half_life, one of the two")
         value = half_life if decay is None else decay
@@ -39,14 +36,16 @@ class EMA(WeightAverage):
             raise ConfigError(f"decay or half_life of averaging 'ema' must be a number, got {value!r}")
         if decay is None and not 0.0 < value < math.inf:
             raise ConfigError(f"half_life of averaging 'ema' must be above 0 examples, got {value!r}")
-        decay = 2.0 ** (-batch_size / value) if decay is None else value
-        if not 0.0 <= decay < 1.0:
+        if decay is not None and not 0.0 <= decay < 1.0:
             raise ConfigError(f"decay of averaging 'ema' must be in [0, 1), got {decay!r}")
         super().__init__(model)
-        self.decay = decay
+        self._decay, self._half_life = decay, half_life
         self.points = [[value.clone() for value in self.weights()]]
-        self._step = get_ema_multi_avg_fn(decay)
 
-    def update(self, step: int) -> None:
+    def decay(self, batch_size: int) -> float:
+        """gamma of an update of so many examples."""
+        return 2.0 ** (-batch_size / self._half_life) if self._half_life is not None else float(self._decay or 0.0)
+
+    def update(self, examples: int, batch_size: int) -> None:
         """A step towards the weights."""
-        self._step(self.points[0], self.weights(), None)
+        get_ema_multi_avg_fn(self.decay(batch_size))(self.points[0], self.weights(), None)

@@ -18,7 +18,6 @@ class LAWA(WeightAverage):
 
     Args:
         model: the model that is trained.
-        batch_size: examples per update.
         checkpoints: at least 1; each is a copy of the weights.
         every_examples: between two of them, at least 1.
 
@@ -26,15 +25,14 @@ class LAWA(WeightAverage):
         ConfigError: if a value is outside its domain.
     """
 
-    def __init__(self, model: nn.Module, batch_size: int, *, checkpoints: int, every_examples: int) -> None:
+    def __init__(self, model: nn.Module, *, checkpoints: int, every_examples: int) -> None:
         for name, value in {"checkpoints": checkpoints, "every_examples": every_examples}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} of averaging 'lawa' must be a whole number of at least 1, got {value!r}")
         super().__init__(model)
-        self._batch_size, self._checkpoints, self._every = batch_size, checkpoints, every_examples
+        self._checkpoints, self._every = checkpoints, every_examples
 
-    def update(self, step: int) -> None:
+    def update(self, examples: int, batch_size: int) -> None:
         """A checkpoint, where it is time for one; the oldest of too many goes."""
-        now, before = step * self._batch_size, (step - 1) * self._batch_size
-        if now // self._every > before // self._every:
+        if examples // self._every > (examples - batch_size) // self._every:
             self.points = [*self.points, [value.clone() for value in self.weights()]][-self._checkpoints :]

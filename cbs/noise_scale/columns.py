@@ -34,14 +34,16 @@ class ProbeColumns:
 
     Args:
         probe: what to read; its first geometry is ``l2``.
+        choice: what a configuration says about it; its steps are planned again where the batch size changes.
 
     Attributes:
         names: of the columns.
         geometries: what those are that hold the moments of a geometry.
     """
 
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: Probe, choice: Choice) -> None:
         self._probe = probe
+        self._options = ProbeOptions.of(choice)
         source = probe.source if probe.partial else ""
         prefix = f"{source}_" if source else ""
 
@@ -64,6 +66,15 @@ class ProbeColumns:
     def source(self) -> str:
         """Where the small-batch side comes from; a probe may have fallen back to another in its first step."""
         return self._probe.source
+
+    @property
+    def watching(self) -> bool:
+        """Whether the coming step is measured."""
+        return self._probe.watching
+
+    def plan(self, batch_size: int) -> None:
+        """Measure as often as is due at this batch size, from the coming step on."""
+        self._probe.measure_every(self._options.interval(batch_size))
 
     def start_at(self, step: int, source: str) -> None:
         """Go on as after ``step`` steps, the last of them measured with ``source``."""

@@ -191,6 +191,11 @@ class Probe(AbstractContextManager["Probe"]):
         self._step = step
         self._source.active = step % self._every == 0
 
+    def measure_every(self, every: int) -> None:
+        """Measure one step in so many from now on, counted from the first of all."""
+        self._every = every
+        self.start_at(self._step)
+
     def indices(self, geometry: str) -> tuple[int, ...]:
         """Parameter tensors measured in a geometry, as positions in :attr:`parameters`."""
         return self._indices[[entry.name for entry in self.geometries].index(geometry)]

@@ -23,6 +23,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from cbs.config import Choice
 from cbs.errors import ConfigError
 
@@ -99,3 +101,47 @@ def beta2_at(batch_size: int, half_life: float) -> float:
 def half_life_of(beta2: float, batch_size: int) -> float:
     """Examples after which a squared gradient counts half: inverse of :func:`beta2_at`."""
     return -batch_size / math.log2(beta2)
+
+
+class Rescaling:
+    """Options in examples of a built optimizer, kept at their meaning when the batch size changes.
+
+    Args:
+        choice: the optimizer and its options.
+        optimizer: built of them.
+        lr: peak learning rate it was built with.
+        batch_size: likewise.
+    """
+
+    def __init__(self, choice: Choice, optimizer: torch.optim.Optimizer, lr: float, batch_size: int) -> None:
+        self._optimizer = optimizer
+        self._given = {name: choice.options[name] for name in SCALED_OPTIONS if name in choice.options}
+        self._choice, self._now = choice, (lr, batch_size)
+
+    def to(self, batch_size: int, lr: float) -> None:
+        """Another batch size, and another peak of the learning rate.
+
+        Raises:
+            ConfigError: if no parameter group holds an option where it is looked for.
+        """
+        (old_lr, old_size), self._now = self._now, (lr, batch_size)
+        for name, examples in self._given.items():
+            found = 0
+            for group in self._optimizer.param_groups:
+                if name == "beta2_half_life" and _close(group.get("betas", (0, -1))[1], beta2_at(old_size, examples)):
+                    group["betas"] = (group["betas"][0], beta2_at(batch_size, examples), *group["betas"][2:])
+                    found += 1
+                elif name == "weight_decay_timescale" and _close(
+                    group.get("weight_decay", -1), old_size / (old_lr * examples)
+                ):
+                    group["weight_decay"] = batch_size / (lr * examples)
+                    found += 1
+            if not found:
+                raise ConfigError(
+                    f"{name} of {self._choice.name!r} cannot follow a batch size that changes; give "
+                    f"{SCALED_OPTIONS[name]} instead"
+                )
+
+
+def _close(value: object, wanted: float) -> bool:
+    return isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-9)

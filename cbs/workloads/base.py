@@ -14,7 +14,11 @@ Batch = Any
 
 
 class TrainingStream(Protocol):
-    """Training examples in an order fixed by the seed alone."""
+    """Training examples in an order fixed by the seed alone, however they are cut into batches.
+
+    A stream may have a method ``skip(examples)`` that goes on after so many; a trial that is picked up again then need
+    not draw what it has seen.
+    """
 
     def next(self, examples: int) -> Batch:
         """The next ``examples`` examples."""

@@ -64,6 +64,11 @@ class NoiseStream:
         self._left = drawn[examples:]
         return drawn[:examples]
 
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` vectors."""
+        while examples > 0:
+            examples -= len(self.next(min(examples, _BLOCK)))
+
 
 class NoisyQuadratic:
     """The workload. The metric is the exact loss, without noise."""

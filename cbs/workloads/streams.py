@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from cbs.workloads.base import TrainingStream
 
 BLOCK = 4096
 """Indices drawn at a time, always, so that the sequence does not depend on how many are asked for."""
@@ -33,6 +37,11 @@ class RandomIndices:
         drawn, self._left = self._left[:examples], self._left[examples:]
         return drawn
 
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` indices."""
+        while examples > 0:
+            examples -= len(self.next(min(examples, BLOCK)))
+
 
 class RandomExamples:
     """Rows of one tensor, or the same rows of several, drawn at random with replacement.
@@ -50,3 +59,17 @@ class RandomExamples:
         """The next ``examples`` rows, in the structure of the data."""
         rows = self._indices.next(examples)
         return self._data[rows] if isinstance(self._data, Tensor) else tuple(part[rows] for part in self._data)
+
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` rows, which are not gathered."""
+        self._indices.skip(examples)
+
+
+def skip(stream: TrainingStream, sizes: Sequence[int]) -> None:
+    """Go on after batches of these sizes: by the stream's own ``skip(examples)``, where it has one, else they are drawn
+    again one by one."""
+    if hasattr(stream, "skip"):
+        stream.skip(sum(sizes))
+        return
+    for size in sizes:
+        stream.next(size)

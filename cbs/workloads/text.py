@@ -279,6 +279,10 @@ class WindowStream:
         """The next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
         return self._windows.gather(self._starts.next(examples).numpy())
 
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` windows, which are not read."""
+        self._starts.skip(examples)
+
 
 def _require_windows(windows: Windows, part: str, wanted: int) -> None:
     if len(windows) >= wanted:

@@ -41,6 +41,15 @@ def command(
             "Default: split where the model allows it, else accumulation."
         ),
     ] = None,
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schedule",
+            metavar="NAME",
+            help=f"Batch-size schedule; repeat for several: {listed('cbs.batch_schedules')}, or your own "
+            "package.module:name; with options as 'seesaw(alpha=1.5)' or --set schedule.alpha=1.5. Default: constant.",
+        ),
+    ] = None,
     diagnostic: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,6 +146,9 @@ def command(
         asked = asked.replace(seeds=parse_seeds(seeds))
     if workload is not None:
         asked = asked.on(workload)
+    if schedule:
+        schedules = {str(choice): choice for choice in map(parse_choice, schedule)}
+        asked = asked.replace(batch_schedules=tuple(schedules.values()))
     if diagnostic:
         asked = asked.replace(diagnostics=tuple(dict.fromkeys(diagnostic)))
     program = program_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cbs.config import TrialConfig
-from cbs.ending import Ending, Monitor, ended, ended_at_start
+from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.errors import ResultsError, reason
 from cbs.record import TrialResult, TrialStatus, WorkloadInfo
 from cbs.reporting import FOLDER
@@ -99,6 +99,8 @@ def _ending(curve: Curve, trial: TrialConfig, monitor: Monitor | None) -> Ending
     while ending is None and last + 1 < len(rows):
         last += 1
         ending = ended(trial, rows[0], rows[last], monitor if last == len(rows) - 1 else None)
+        if ending is None and rows[last].step >= trial.max_steps:
+            ending = exhausted(trial, rows[last])
     if ending is not None:
         del rows[last + 1 :]
     return ending

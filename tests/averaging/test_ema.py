@@ -95,7 +95,7 @@ def test_training_goes_on_at_its_own_weights() -> None:
 
 def test_equals_torchs_averaged_model() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    average = EMA(model, 1, decay=0.7)
+    average = EMA(model, decay=0.7)
     twin = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7))
     twin.update_parameters(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -103,7 +103,7 @@ def test_equals_torchs_averaged_model() -> None:
         optimizer.zero_grad()
         model(torch.randn(5, 3)).square().sum().backward()
         optimizer.step()
-        average.update(step)
+        average.update(step, 1)
         twin.update_parameters(model)
     with average.in_place():
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
@@ -113,10 +113,10 @@ def test_equals_torchs_averaged_model() -> None:
 def test_small_steps_of_bfloat16_weights_are_not_lost() -> None:
     model = nn.Linear(1, 1, bias=False).bfloat16()
     nn.init.constant_(model.weight, 1.0)
-    average = EMA(model, 1, decay=0.999)
+    average = EMA(model, decay=0.999)
     nn.init.constant_(model.weight, 2.0)
     for step in range(1, 694):  # half-life
-        average.update(step)
+        average.update(step, 1)
     with average.in_place():
         assert model.weight.dtype is torch.bfloat16
         assert model.weight.item() == pytest.approx(1.5, abs=0.01)

@@ -16,11 +16,11 @@ def averages(batch_size: int, steps: int, *, checkpoints: int, every_examples: i
     """The average after every step of a weight that is the number of steps."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    average = LAWA(model, batch_size, checkpoints=checkpoints, every_examples=every_examples)
+    average = LAWA(model, checkpoints=checkpoints, every_examples=every_examples)
     found = []
     for step in range(1, steps + 1):
         nn.init.constant_(model.weight, step)
-        average.update(step)
+        average.update(step * batch_size, batch_size)
         with average.in_place():
             found.append(model.weight.item())
         assert model.weight.item() == step
@@ -41,8 +41,8 @@ def test_checkpoints_are_as_far_apart_at_every_batch_size() -> None:
 
 def test_a_checkpoint_is_a_copy() -> None:
     model = nn.Linear(2, 2)
-    average = LAWA(model, 1, checkpoints=2, every_examples=1)
-    average.update(1)
+    average = LAWA(model, checkpoints=2, every_examples=1)
+    average.update(1, 1)
     before = model.weight.detach().clone()
     with torch.no_grad():
         model.weight.add_(1.0)
@@ -59,5 +59,5 @@ def test_a_checkpoint_is_a_copy() -> None:
 )
 def test_bad_options_are_one_clear_line(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="whole number of at least 1") as caught:
-        LAWA(nn.Linear(1, 1), 1, **options)
+        LAWA(nn.Linear(1, 1), **options)
     assert "\n" not in str(caught.value)

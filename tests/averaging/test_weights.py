@@ -51,11 +51,11 @@ def test_the_average_stands_in_the_model_for_a_block_even_where_that_fails(name:
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
     optimizer = torch.optim.SGD([model.weight], lr=0.1)
-    average = build_averaging(Choice(name=name, options=OPTIONS[name]), model, optimizer, 1)
+    average = build_averaging(Choice(name=name, options=OPTIONS[name]), model, optimizer)
     for step in (1, 2):
         with torch.no_grad():
             model.weight.add_(1.0)
-        average.update(step)
+        average.update(step, 1)
     trained, place = model.weight.detach().clone(), model.weight.data_ptr()
     with pytest.raises(KeyError), averaged_weights(optimizer, average):
         raise KeyError("validation failed")
@@ -77,10 +77,10 @@ def test_running_statistics_are_averaged_with_the_weights_and_nothing_else_is(na
             self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
     model = Masked()
-    average = AVERAGES[name](model, 1, **OPTIONS[name])
+    average = AVERAGES[name](model, **OPTIONS[name])
     for step in (1, 2):
         model.norm(torch.full((4, 2), 10.0 * step) + torch.randn(4, 2))
-        average.update(step)
+        average.update(step, 1)
     one, two = (10.0 * 0.1, 10.0 * 0.1 * 0.9 + 20.0 * 0.1)
     wanted = 0.5 * (0.5 * one) + 0.5 * two if name == "ema" else (one + two) / 2
     mean, seen = model.norm.running_mean.clone(), model.norm.num_batches_tracked.item()
@@ -113,4 +113,4 @@ def test_an_optimizer_that_averages_by_itself_takes_no_average_beside() -> None:
 def test_a_frozen_weight_is_no_part_of_a_point() -> None:
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
-    assert [value.shape for value in EMA(model, 1, decay=0.9).points[0]] == [(2, 3)]
+    assert [value.shape for value in EMA(model, decay=0.9).points[0]] == [(2, 3)]

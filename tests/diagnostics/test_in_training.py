@@ -88,7 +88,7 @@ def test_the_weights_are_bitwise_those_without_it(probe: Choice | None) -> None:
 
 def test_one_column_per_layer_after_those_of_the_probe() -> None:
     steps = run_trial(config_with(probe=Choice(name="auto", options={"geometry": "l2"}))).steps
-    assert tuple(steps) == ("step", "examples", "train_loss", *L2_COLUMNS, *COLUMNS)
+    assert tuple(steps) == ("step", "examples", "batch_size", "train_loss", *L2_COLUMNS, *COLUMNS)
     for name in COLUMNS:
         assert np.isfinite(steps[name]).all()
         assert len(np.unique(steps[name])) == 12
@@ -132,7 +132,7 @@ def test_the_columns_survive_a_checkpoint_and_the_disk(every: int, tmp_path: Pat
                 run_trial(config, checkpoint=checkpoint, monitor=monitor)
         else:
             resumed = run_trial(config, checkpoint=checkpoint)
-    assert tuple(resumed.steps) == ("step", "examples", "train_loss", *COLUMNS)
+    assert tuple(resumed.steps) == ("step", "examples", "batch_size", "train_loss", *COLUMNS)
     store = Store(tmp_path)
     store.prepare()
     store.save(resumed)
@@ -173,11 +173,11 @@ def test_every_registered_diagnostic_says_what_it_is(name: str) -> None:
 
 
 def test_columns_that_come_later_are_refused() -> None:
-    columns = StepColumns(2, ())
+    columns = StepColumns(())
     loss = torch.tensor(1.0)
-    columns.append([loss], {"a": loss})
-    columns.append([loss])
+    columns.append(2, [loss], {"a": loss})
+    columns.append(2, [loss])
     with pytest.raises(ValueError, match="b were not all there in the first step"):
-        columns.append([loss], {"b": loss})
+        columns.append(2, [loss], {"b": loss})
     columns.flush()
     np.testing.assert_array_equal(columns.arrays()["a"], [1.0, np.nan])

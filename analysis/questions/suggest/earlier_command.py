@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from cbs.batch_schedules import batch_schedule_options
 from cbs.choices import Choice
 from cbs.store import Store
 
 _SWITCHES = ("--dry-run", "--json")
-_AXES = ("--optim", "--batch-sizes", "--lrs", "--seeds", "--output")
+_AXES = ("--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--output")
 
 
 def adding(
@@ -42,8 +43,11 @@ def adding(
         {value.partition("(")[0].strip() for option, value in options if option == "--optim"} for options in earlier
     ]
     mine = [options for options, its in zip(earlier, names, strict=True) if optimizer.name in its]
-    # options of optimizers are said with --optim
-    said = tuple(f"{name}." for name in {"optimizer", optimizer.name}.union(*names))
+    # options of optimizers are said with --optim, and a curve of steps against batch size has no batch schedules
+    said = (
+        *(f"{name}." for name in {"optimizer", optimizer.name}.union(*names)),
+        *(f"schedule.{option}=" for option in batch_schedule_options()),
+    )
     words = ["cbs", "sweep"]
     for option, value in (mine or earlier)[-1]:
         if option not in (*_AXES, *_SWITCHES) and not (option == "--set" and value.startswith(said)):

@@ -1,0 +1,4 @@
+"""Batch-size schedules: what they bought, and what a table of stages says.
+
+Example: cbs schedule judge results/
+"""

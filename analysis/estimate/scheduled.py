@@ -1,0 +1,174 @@
+r"""A run under a batch schedule against every constant batch size.
+
+Constant batch sizes trace :math:`S(B)`, with :math:`E = B S`. A scheduled run took S steps and E examples to the same
+target. At equal examples the best constant batch size is the largest one whose examples do not exceed E; at equal
+steps, of those whose steps do not exceed S, the one with the fewest examples. On the hyperbola
+:math:`(S/S_{min} - 1)(E/E_{min} - 1) = 1` for every constant batch size, so
+
+.. math:: \gamma = (S/S_{min} - 1)(E/E_{min} - 1)
+
+below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the root of
+the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and what is saved against the curve remains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.estimate.curves import Curve
+from analysis.estimate.fitting import Fit, widening
+
+_HALVINGS = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One scheduled run that reached the target.
+
+    Attributes:
+        steps: to the target.
+        examples: seen there.
+        batch_size: in force there.
+    """
+
+    steps: float
+    examples: float
+    batch_size: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a schedule bought.
+
+    Attributes:
+        steps, examples: to the target, geometric means over seeds.
+        gamma: see the head of this module; at or below 0 where the run lies below an asymptote.
+        steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more.
+        examples_saved: share of the examples of the best constant batch size at equal steps, likewise.
+        equal_examples, equal_steps: these constant batch sizes; ``None`` where none has so few examples, or steps.
+        beats: probability, over the resamples, that it saves steps.
+    """
+
+    steps: Quantity
+    examples: Quantity
+    gamma: Quantity = UNKNOWN
+    steps_saved: Quantity = UNKNOWN
+    examples_saved: Quantity = UNKNOWN
+    equal_examples: float | None = None
+    equal_steps: float | None = None
+    beats: float | None = None
+
+
+def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool, seed: int = 0) -> Comparison:
+    """A schedule's runs, one per seed, against the curve of constant batch sizes.
+
+    The interval holds what the curve leaves open and the noise of the scheduled seeds. Log steps of a seed scatter with
+    the larger of two standard deviations: that of the curve's seeds pooled with their own, and their own; along its
+    schedule a slow seed sees more examples, too. What else its examples scatter by is drawn beside it.
+
+    Args:
+        fit: of the constant batch sizes.
+        runs: at least one.
+        confidence: of the intervals.
+        hyperbola: whether the curve is one, so that gamma means something.
+        seed: of the draws.
+    """
+    log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
+    slope = float(np.mean([run.batch_size * run.steps / run.examples for run in runs]))
+    rng, count = np.random.default_rng(seed), len(fit.resampled.critical)
+    own = float(np.var(log_steps, ddof=1)) if len(runs) > 1 else 0.0
+    freedom = fit.freedom + len(runs) - 1
+    pooled = (fit.freedom * fit.deviation**2 + (len(runs) - 1) * own) / freedom if freedom else own
+    scale = math.sqrt(max(pooled, own)) * widening(max(freedom, 1.0), confidence) / math.sqrt(len(runs))
+    beside = (log_examples - log_examples.mean()) - slope * (log_steps - log_steps.mean())
+    apart = 0.0
+    if len(runs) > 2:
+        apart = float(np.std(beside, ddof=2)) * widening(len(runs) - 2, confidence) / math.sqrt(len(runs))
+    drawn = scale * rng.standard_normal(count)
+    s, e = float(log_steps.mean()), float(log_examples.mean())
+    steps, examples = s + drawn, e + slope * drawn + apart * rng.standard_normal(count)
+    one = (np.array([math.exp(s)]), np.array([math.exp(e)]))
+    many = (np.exp(steps), np.exp(examples))
+    curves = ((fit.estimate.one(), *one), (fit.resampled, *many))
+    saved = [1.0 - stepped / fewest_steps(curve, seen)[0] for curve, stepped, seen in curves]
+    cheaper = [1.0 - seen / fewest_examples(curve, stepped)[0] for curve, stepped, seen in curves]
+    found = [
+        product(curve, stepped, seen)
+        for curve, stepped, seen in ((fit.hyperbola.one(), *one), (fit.resampled_hyperbola, *many))
+    ]
+    (at_examples,), (at_steps,) = fewest_steps(curves[0][0], one[1])[1], fewest_examples(curves[0][0], one[0])[1]
+    return Comparison(
+        steps=Quantity(math.exp(s), _ends(many[0], confidence)),
+        examples=Quantity(math.exp(e), _ends(many[1], confidence)),
+        gamma=_quantity(found, confidence) if hyperbola else UNKNOWN,
+        steps_saved=_quantity(saved, confidence),
+        examples_saved=_quantity(cheaper, confidence),
+        equal_examples=float(at_examples) if np.isfinite(at_examples) else None,
+        equal_steps=float(at_steps) if np.isfinite(at_steps) else None,
+        beats=float((saved[1] > 0).mean()) if count else None,
+    )
+
+
+def product(curve: Curve, steps: Array, examples: Array) -> Array:
+    """Gamma, shape ``[R]``; minus its size where a factor, or both, are negative; infinity where an asymptote is 0."""
+    with np.errstate(all="ignore"):
+        over = [steps / curve.min_steps - 1.0, examples / curve.min_examples - 1.0]
+        size = np.abs(over[0] * over[1])
+    below = (over[0] <= 0) | (over[1] <= 0)
+    return np.where(below, -size, np.where(np.isnan(size), np.inf, size))
+
+
+def fewest_steps(curve: Curve, examples: Array) -> tuple[Array, Array]:
+    """Steps of the best constant batch size with so many examples at most, and that batch size, each ``[R]``; infinity
+    and NaN where every batch size takes more."""
+    exponent, critical = np.asarray(curve.exponent), np.exp(curve.log_critical)
+    # in units of the critical batch size, x + x^(1-a) = c has its largest root above the x of the fewest examples
+    c = examples / np.exp(curve.log_min_steps) / critical
+    cheapest = _cheapest(exponent)
+    low, high = np.log(np.maximum(cheapest, 1e-300)), np.log(np.maximum(c, 1e-300))
+    with np.errstate(all="ignore"):
+        none = ~(np.where(cheapest > 0, cheapest + cheapest ** (1.0 - exponent), np.where(exponent == 1, 1.0, 0.0)) < c)
+    low = np.where(cheapest > 0, low, high - 200.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = np.logaddexp(middle, (1.0 - exponent) * middle) > np.log(np.maximum(c, 1e-300))
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    size = critical * np.exp(low)
+    steps = np.exp(curve.log_min_steps + np.logaddexp(0.0, -exponent * low))
+    return np.where(none, np.inf, steps), np.where(none, np.nan, size)
+
+
+def fewest_examples(curve: Curve, steps: Array) -> tuple[Array, Array]:
+    """Examples of the best constant batch size with so many steps at most, and that batch size, each ``[R]``; infinity
+    and NaN where every batch size takes more."""
+    exponent, least = np.asarray(curve.exponent), np.exp(curve.log_min_steps)
+    excess = steps / least - 1.0
+    with np.errstate(all="ignore"):
+        x = np.maximum(np.where(excess > 0, excess, np.nan) ** (-1.0 / exponent), _cheapest(exponent))
+        size = np.exp(curve.log_critical) * x
+        examples = size * least * (1.0 + x**-exponent)
+    none = ~(excess > 0)
+    return np.where(none, np.inf, examples), np.where(none, np.nan, size)
+
+
+def _cheapest(exponent: Array) -> Array:
+    """Batch size of the fewest examples over the critical one; 0 where smaller is always cheaper."""
+    return np.maximum(exponent - 1.0, 0.0) ** (1.0 / exponent)
+
+
+def _quantity(found: Sequence[Array], confidence: float) -> Quantity:
+    """What was measured, shape ``[1]``, and its resamples."""
+    (measured,), values = found
+    return Quantity(float(measured) if np.isfinite(measured) else None, _ends(values, confidence))
+
+
+def _ends(values: Array, confidence: float) -> tuple[float | None, float | None]:
+    if not len(values):
+        return None, None
+    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], method="nearest")
+    return (float(low) if np.isfinite(low) else None, float(high) if np.isfinite(high) else None)

@@ -1,0 +1,105 @@
+"""How scheduled runs went: batch size and learning rate over the data, and the loss over data, steps and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from analysis.present import style
+from analysis.present.figures import figure, tidy
+from analysis.questions.schedules import Judged, Schedules
+
+_COLUMNS = ["panel", "optimizer", "x", "y", "x_label", "y_label", "target_value", "tokens_per_example", "target"]
+_MOST = 400
+"""Points of a line; more are thinned out, evenly along the run."""
+
+
+def compute(found: Schedules) -> pd.DataFrame:
+    """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
+    own. Intrinsic time is the sum of the learning rates so far."""
+    rows: list[pd.DataFrame] = []
+    for entry in found.entries:
+        if entry.course is not None and len(entry.course):
+            rows += _panels(entry)
+    if not rows:
+        return tidy([], _COLUMNS)
+    table = pd.concat(rows, ignore_index=True)
+    order = {panel: place for place, panel in enumerate(dict.fromkeys(table["panel"]))}
+    return table.sort_values("panel", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
+
+
+def _panels(entry: Judged) -> list[pd.DataFrame]:
+    assert entry.course is not None
+    group, target = entry.answer.group, entry.answer.target
+    course, measured = entry.course, entry.course[entry.course["value"].notna()]
+    unit, metric = f"data ({group.example_unit}s)", style.words(target.metric)
+    time = course["lr"].cumsum()
+    begins = course["examples"] - course["batch_size"]
+    scope = "" if not group.sweep else f"{group.optimizer}: "
+    about: dict[str, Any] = {
+        "optimizer": f"{entry.schedule} from {entry.batch_size}", "target_value": target.value,
+        "tokens_per_example": group.tokens_per_example, "target": str(target),
+    }  # fmt: skip
+    lines = (
+        ("batch size", unit, "batch size", begins, course["batch_size"]),
+        ("learning rate", unit, "learning rate", begins, course["lr"]),
+        ("over data", unit, metric, measured["examples"], measured["value"]),
+        ("over steps", "steps", metric, measured["step"], measured["value"]),
+        ("over intrinsic time", "sum of learning rates", metric, time[measured.index], measured["value"]),
+    )
+    found = []
+    for name, x_label, y_label, x, y in lines:
+        kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST)).round().astype(int))
+        if name == "batch size":
+            # every change, whatever is thinned out
+            changed = np.flatnonzero(np.diff(y.to_numpy())) + 1
+            kept = np.unique([*kept, *changed])
+        points = pd.DataFrame({"x": x.to_numpy()[kept], "y": y.to_numpy()[kept]})
+        found.append(points.assign(panel=scope + name, x_label=x_label, y_label=y_label, **about)[_COLUMNS])
+    return found
+
+
+def marks(table: pd.DataFrame) -> list[Any]:
+    """The schedules, below the panels."""
+    looks = style.looks(["constant batch size", *table["optimizer"]])
+    return [
+        style.mark(style.literal(name), color=looks[name].colour, linestyle=looks[name].dashes)
+        for name in dict.fromkeys(table["optimizer"])
+    ]
+
+
+@figure(
+    "schedule_courses",
+    of=Schedules,
+    compute=compute,
+    panel="panel",
+    marks=marks,
+    title="The course of scheduled runs",
+    caption="One run of every batch schedule at its best learning rate: batch size and learning rate over the data, "
+    "and the metric over data, over steps and over intrinsic time, the sum of the learning rates so far. The dotted "
+    "line is the target. Runs with the same path of batch size over learning rate coincide in intrinsic time.",
+)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """Stairs for what is set, lines for what was measured."""
+    x_label, y_label = table["x_label"].iloc[0], table["y_label"].iloc[0]
+    stairs = y_label in ("batch size", "learning rate")
+    style.axis_label(axes, "x", x_label)
+    style.axis_label(axes, "y", y_label)
+    if y_label != "learning rate":
+        axes.set_yscale("log")
+        axes.set_ylim(*style.log_limits(table["y"]))
+        style.log_axis(axes.yaxis, table["y"] if y_label == "batch size" else None)
+    if x_label.startswith("data"):
+        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes) - 1))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
+    looks = style.looks(["constant batch size", *table["optimizer"]])
+    for name, rows in table.groupby("optimizer", sort=False):
+        drawn = "steps-post" if stairs else "default"
+        look = looks[str(name)]
+        axes.plot(rows["x"], rows["y"], color=look.colour, linestyle=look.dashes, drawstyle=drawn)
+    if not stairs:
+        axes.axhline(float(table["target_value"].iloc[0]), color=style.GREY, linestyle=":", linewidth=0.9)

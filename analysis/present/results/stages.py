@@ -1,0 +1,30 @@
+"""What ``cbs schedule show`` prints."""
+
+from __future__ import annotations
+
+from analysis.phrases import number
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table
+from analysis.questions.stages import Stages
+
+
+@presentation.register
+def _(found: Stages) -> Presentation:
+    columns = (
+        Column("start", heading=f"from {found.unit}", text="{:,}".format),
+        Column("batch_size", heading="batch size"),
+        Column("steps", heading="steps"),
+        Column("share", heading="share of the examples"),
+    )
+    lines = [
+        f"{found.steps:,} steps for {found.budget:,} {found.unit}",
+        *(f"constant batch size {size:,}: {_saved(saved)}" for size, saved in found.constant.items()),
+    ]
+    table = Table(columns=columns, rows=found.stages, lines=lines)
+    return Presentation(shown=[table], tables={"stages": table}, json="stages.json")
+
+
+def _saved(share: float) -> str:
+    if abs(share) < 5e-4:
+        return "as many steps"
+    return f"saves {number(100 * share)} % of the steps" if share > 0 else f"takes {number(-100 * share)} % more steps"

@@ -1,0 +1,97 @@
+"""What a table of stages says: steps in each, and what they save; nothing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.plain import shown
+from cbs.batch_schedules.base import Run, of_table
+from cbs.batch_schedules.text import parse_amount, parse_table
+from cbs.config import Schedule
+from cbs.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSteps:
+    """One stage.
+
+    Attributes:
+        start: where it begins, in the unit of the table.
+        batch_size: examples per step.
+        steps: in it.
+        share: of all examples.
+    """
+
+    start: int
+    batch_size: int
+    steps: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """A table of stages over a budget.
+
+    Attributes:
+        unit: of ``start`` and ``budget``: ``examples`` or ``tokens``.
+        budget: where the run ends.
+        stages: in order.
+        steps: of the whole run.
+        constant: each batch size of the table -> share of the steps of this constant batch size that the table saves;
+            negative where it takes more.
+    """
+
+    unit: str
+    budget: int
+    stages: tuple[StageSteps, ...]
+    steps: int
+    constant: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return shown(self) | {"constant": {str(size): saved for size, saved in self.constant.items()}}
+
+
+def stages(table: str, budget: str, *, tokens_per_example: int | None = None) -> Stages:
+    """Steps of every stage; a stage begins with the first step at or after its place.
+
+    Args:
+        table: as of :func:`cbs.batch_schedules.text.parse_table`.
+        budget: where the run ends, in the unit of the table.
+        tokens_per_example: where that unit is tokens; ``None`` for examples.
+
+    Raises:
+        ConfigError: if the table or the budget is refused, or a stage begins beyond the budget.
+    """
+    parsed, end = parse_table(table), parse_amount(budget)
+    if tokens_per_example is not None and tokens_per_example < 1:
+        raise ConfigError(f"--tokens-per-example must be at least 1, got {tokens_per_example}")
+    each = tokens_per_example or 1
+    if end // each < parsed[0][1]:
+        raise ConfigError(f"the budget {budget} holds no batch of {parsed[0][1]} examples")
+    if parsed[-1][0] >= end:
+        raise ConfigError(f"the stage that begins at {parsed[-1][0]:,} begins beyond the budget of {end:,}")
+    run = Run(batch_size=parsed[0][1], examples=end // each, lr_schedule=Schedule())
+    starts = [-(-start // each) for start, _ in parsed]
+    for (start, size), (later, _), before in zip(parsed[1:], [*parsed[2:], (end, 0)], parsed, strict=False):
+        if (later - start) // each < before[1]:
+            raise ConfigError(
+                f"the stage of batch size {size} at {start:,} is shorter than one batch of the stage before it "
+                f"({before[1]}): it might be jumped over"
+            )
+    schedule = of_table(run, ((start, size, 1.0) for start, (_, size) in zip(starts, parsed, strict=True)))
+    counts = schedule.steps(run.examples)
+    seen = sum(count * stage.batch_size for count, stage in zip(counts, schedule.stages, strict=True))
+    sizes = sorted({stage.batch_size for stage in schedule.stages})
+    return Stages(
+        unit="examples" if tokens_per_example is None else "tokens",
+        budget=end,
+        stages=tuple(
+            StageSteps(
+                start=start * each, batch_size=stage.batch_size, steps=count, share=count * stage.batch_size / seen
+            )
+            for start, stage, count in zip(schedule.starts, schedule.stages, counts, strict=True)
+        ),
+        steps=sum(counts),
+        constant={size: 1.0 - sum(counts) / (seen / size) for size in sizes},
+    )

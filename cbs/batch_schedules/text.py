@@ -1,0 +1,59 @@
+"""Tables of stages as a person types them: ``0:768 250B:1536 500B:3072``, as in Megatron-LM."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from cbs.errors import ConfigError
+
+_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)([KMBT]?)", re.ASCII | re.IGNORECASE)
+_ENTRY = re.compile(r"(\d+\.?\d*|\.\d+)([KMBT]?):(\d+)([KM]?)", re.ASCII | re.IGNORECASE)
+
+
+def parse_table(text: str) -> list[tuple[int, int]]:
+    """Where each stage begins and its batch size, separated by blanks or commas.
+
+    Raises:
+        ConfigError: naming the entry that is not ``start:size``, does not come after the one before it, or is not the
+            first at 0.
+    """
+    found: list[tuple[int, int]] = []
+    for entry in text.replace(",", " ").split():
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ConfigError(f"{entry!r} in the table of stages {text!r} is not start:size, as in 0:768 250B:1536")
+        start, unit, size, thousands = match.groups()
+        begin = _amount(start, unit, entry)
+        batch_size = int(size) * _SUFFIXES[thousands.upper()] if len(size) < 13 else 0
+        if batch_size < 1:
+            raise ConfigError(f"{entry!r} in the table of stages {text!r}: a batch holds 1 example or more, up to 1e12")
+        if found and begin <= found[-1][0]:
+            raise ConfigError(f"{entry!r} in the table of stages {text!r} does not begin after the stage before it")
+        found.append((begin, batch_size))
+    if not found or found[0][0] != 0:
+        raise ConfigError(f"the table of stages {text!r} must begin at 0, as in 0:768 250B:1536")
+    return found
+
+
+def parse_amount(text: str) -> int:
+    """A number of examples or tokens: ``608B``, ``1.5M``, ``4096``.
+
+    Raises:
+        ConfigError: if it is none, or not above 0.
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    amount = _amount(match[1], match[2], text) if match else 0
+    if amount < 1:
+        raise ConfigError(f"{text!r} is no number of examples or tokens above 0, as in 4096, 1.5M or 608B")
+    return amount
+
+
+def _amount(digits: str, unit: str, told: str) -> int:
+    amount = Decimal(digits) * _SUFFIXES[unit.upper()]
+    if len(digits) > 18 or amount > 10**18:
+        raise ConfigError(f"{told!r} is beyond every budget")
+    if amount != int(amount):
+        raise ConfigError(f"{told!r} is not at a whole number of examples or tokens")
+    return int(amount)

@@ -1,0 +1,141 @@
+"""Scheduled runs against the curve of constant batch sizes, where everything is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.estimate.curves import Curve
+from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.data import Trials
+from analysis.estimate.scheduled import Run, compare, fewest_examples, fewest_steps, product
+from tests.factories import Truth, tables
+
+TRUTH = Truth(noise=0.03)
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def curve(exponent: float, min_steps: float = 175.0, critical: float = 42.0) -> Curve:
+    values = (math.log(min_steps), math.log(critical), exponent, critical)
+    return Curve(*(np.array([value]) for value in values))
+
+
+def fitted(seed: int = 0, seeds: int = 3, **changes: float) -> Fit:
+    truth = Truth(**{"noise": 0.03, **changes})
+    found = tables(truth, SIZES, seeds, seed=seed)
+    return fit_curve(SIZES, [Trials(steps, np.full_like(steps, np.nan), steps == steps) for steps in found])
+
+
+@pytest.mark.parametrize("exponent", [0.6, 1.0, 1.5])
+def test_the_best_constant_batch_is_that_of_a_search_over_all(exponent: float) -> None:
+    every = np.geomspace(1e-6, 1e8, 400_001)
+    steps = np.exp(curve(exponent).log_steps(every))[0]
+    examples = every * steps
+    for budget in (8_000.0, 20_000.0, 1e6):
+        affordable = steps[examples <= budget]
+        found, size = fewest_steps(curve(exponent), np.array([budget]))
+        if len(affordable):
+            assert found[0] == pytest.approx(affordable.min(), rel=1e-3)
+            assert size[0] == pytest.approx(every[examples <= budget].max(), rel=1e-3)
+        else:
+            assert found[0] == np.inf
+    for limit in (176.0, 400.0, 5_000.0):
+        found, size = fewest_examples(curve(exponent), np.array([limit]))
+        assert found[0] == pytest.approx(examples[steps <= limit].min(), rel=1e-3)
+
+
+def test_nothing_is_as_cheap_as_below_an_asymptote() -> None:
+    assert fewest_steps(curve(1.0), np.array([42.0 * 174.0]))[0] == np.inf
+    assert fewest_examples(curve(1.0), np.array([174.0]))[0] == np.inf
+    # two negative factors have a positive product, and are no worse than one
+    fewer = product(curve(1.0), np.array([100.0]), np.array([42.0 * 90.0]))
+    assert fewer[0] < 0
+    assert product(curve(1.0), np.array([350.0]), np.array([2 * 42.0 * 175.0]))[0] == pytest.approx(1.0)
+
+
+def run(gamma: float, steps: float, truth: Truth = TRUTH) -> Run:
+    """A run with so many steps, and the examples that make its gamma."""
+    examples = truth.min_examples * (1 + gamma / (steps / truth.min_steps - 1))
+    return Run(steps=steps, examples=examples, batch_size=1.5 * examples / steps)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("steps", [250.0, 400.0])
+def test_gamma_and_savings_of_a_known_run(gamma: float, steps: float) -> None:
+    one = run(gamma, steps)
+    found = compare(fitted(), [one] * 3, 0.95, hyperbola=True)
+    assert found.steps.value == pytest.approx(steps)
+    assert found.gamma.value == pytest.approx(gamma, rel=0.15)
+    low, high = found.gamma.interval
+    assert low is not None
+    assert high is not None
+    assert low < gamma < high
+    best = TRUTH.min_steps * (1 + 1 / (one.examples / TRUTH.min_examples - 1))
+    assert found.steps_saved.value == pytest.approx(1 - steps / best, abs=0.05)
+    cheapest = TRUTH.min_examples * (1 + 1 / (steps / TRUTH.min_steps - 1))
+    assert found.examples_saved.value == pytest.approx(1 - one.examples / cheapest, rel=0.12, abs=0.05)
+    size = found.equal_examples
+    assert size is not None
+    assert size == pytest.approx(
+        (one.examples / TRUTH.min_examples - 1) * TRUTH.min_examples / TRUTH.min_steps, rel=0.1
+    )
+    assert found.beats is not None
+    assert (found.beats > 0.9) if gamma < 1 else (found.beats < 0.1 or gamma == 1)
+
+
+def test_noise_of_either_side_widens_the_interval() -> None:
+    def width(fit: Fit, runs: list[Run]) -> float:
+        low, high = compare(fit, runs, 0.95, hyperbola=True).gamma.interval
+        assert low is not None
+        assert high is not None
+        return high - low
+
+    plain = width(fitted(), [run(0.8, 300.0)] * 3)
+    assert width(fitted(), [run(0.8, 300.0)]) > 1.2 * plain
+    assert width(fitted(noise=0.1), [run(0.8, 300.0)] * 3) > 1.5 * plain
+    scattered = [run(0.8, steps) for steps in (220.0, 300.0, 420.0)]
+    assert width(fitted(), scattered) > 2 * plain
+    beside = [run(gamma, 300.0) for gamma in (0.4, 0.8, 1.6)]
+    assert width(fitted(), beside) > 1.5 * plain
+
+
+def test_without_a_hyperbola_there_is_no_gamma_and_savings_remain() -> None:
+    found = compare(fitted(exponent=0.7), [run(0.5, 300.0)] * 3, 0.95, hyperbola=False)
+    assert found.gamma.value is None
+    assert found.gamma.interval == (None, None)
+    assert found.steps_saved.value is not None
+
+
+def coverage(trials: int) -> tuple[float, float]:
+    """Share of sweeps whose interval of gamma holds the truth 1, and of those that say a schedule beats them all."""
+    rng, held, won = np.random.default_rng(1), 0, 0
+    for seed in range(trials):
+        noise = np.exp(TRUTH.noise * rng.standard_normal(3))
+        runs = []
+        for factor in noise:
+            one = run(1.0, 320.0)
+            later = (factor - 1) * 320.0
+            runs.append(
+                Run(steps=320.0 + later, examples=one.examples + one.batch_size * later, batch_size=one.batch_size)
+            )
+        found = compare(fitted(seed), runs, 0.95, hyperbola=True)
+        low, high = found.gamma.interval
+        held += low is not None and high is not None and low <= 1.0 <= high
+        won += found.steps_saved.interval[0] is not None and found.steps_saved.interval[0] > 0
+    return held / trials, won / trials
+
+
+def test_a_schedule_that_is_as_good_as_a_constant_batch_is_rarely_called_better() -> None:
+    held, won = coverage(12)
+    assert held >= 0.75
+    assert won <= 0.2
+
+
+@pytest.mark.slow
+def test_coverage_of_gamma() -> None:
+    held, won = coverage(300)
+    print(held, won)
+    assert held >= 0.92
+    assert won <= 0.05
