@@ -143,3 +143,10 @@ class TrialResult:
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def without_curve(config: TrialConfig, status: TrialStatus, message: str) -> TrialResult:
+    """The record of a trial that left no curve."""
+    return TrialResult(
+        config=config, status=status, steps_to_target=None, evaluations=[], steps={}, workload=None, message=message
+    )

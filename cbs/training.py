@@ -23,7 +23,7 @@ from cbs.averaging.weights import averaged_weights
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, out_of_memory, reason
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
@@ -32,7 +32,7 @@ from cbs.record import CLIPPED, Measurement, TrialResult, TrialStatus, WorkloadI
 from cbs.schedules import build_schedule
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
-from cbs.workloads.base import Batch, PredictiveWorkload
+from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
 
 Monitor = Callable[[Measurement], bool]
 """Called after every evaluation that did not reach the target; returns True to prune the trial."""
@@ -44,6 +44,7 @@ def run_trial(
     workload: Workload | None = None,
     monitor: Monitor | None = None,
     checkpoint: Checkpoint | None = None,
+    alive: Callable[[int], None] | None = None,
 ) -> TrialResult:
     """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
 
@@ -56,6 +57,7 @@ def run_trial(
         monitor: see :data:`Monitor`.
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
             bitwise that of an undisturbed trial. Remove it once the result is stored.
+        alive: called with the number of the step, after every step and every evaluation.
 
     Raises:
         ConfigError: if the configuration names something unknown or cannot run on this machine.
@@ -68,8 +70,14 @@ def run_trial(
         )
     device = pick_device(config)
     loop = TrainingLoop(config, workload, device)
+    if alive is not None:
+        loop.alive = alive
     with seeding.seeded(config.seed, "training"):
-        status, message = loop.run(monitor, checkpoint)
+        fit = checkpoint is None or loop.resume(checkpoint)
+        if fit:
+            status, message = loop.run(monitor, checkpoint)
+    if not fit:  # the loop is half loaded, and the file out of the way
+        return run_trial(config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive)
     return TrialResult(
         config=config,
         status=status,
@@ -120,6 +128,7 @@ class TrainingLoop:
         clipped = (CLIPPED,) if config.clip_norm else ()
         self.columns = StepColumns(config.batch_size, (*(self.probe.names if self.probe else ()), *clipped))
         self.before_clipping: Callable[[], object] = lambda: None
+        self.alive: Callable[[int], object] = lambda step: None
         self.examples = config.batch_size
         self.micro_batches = 1
         self.evaluations: list[Measurement] = []
@@ -132,10 +141,7 @@ class TrainingLoop:
     def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> tuple[TrialStatus, str]:
         """Train to the end; returns the status and a line about it."""
         config, target = self.config, self.config.target
-        saved = checkpoint.load() if checkpoint is not None else None
-        if saved is not None:
-            self.load_state(saved)
-        else:
+        if not self.evaluations:
             self.evaluate(step=0, lr=0.0, losses=np.empty(0))
         start = self.evaluations[0]
         if not math.isfinite(start.value):
@@ -151,6 +157,7 @@ class TrainingLoop:
             while step < next_evaluation:
                 step += 1
                 lr = self.train_step(step)
+                self.alive(step)
             losses = self.columns.flush()[:, 0]
             self.training_seconds += time.perf_counter() - started
             if not np.isfinite(losses).all():
@@ -173,6 +180,20 @@ class TrainingLoop:
             TrialStatus.BUDGET_EXHAUSTED,
             f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}",
         )
+
+    def resume(self, checkpoint: Checkpoint) -> bool:
+        """Go on from a checkpoint, if there is one; whether this loop can run: not if it refused what it read."""
+        saved = checkpoint.load()
+        if saved is None:
+            return True
+        try:
+            self.load_state(saved)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if out_of_memory(error):
+                raise
+            checkpoint.refuse(f"{type(error).__name__}: {reason(error)}")
+            return False
+        return True
 
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on from the latest evaluation."""
@@ -199,6 +220,8 @@ class TrainingLoop:
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
         done = self.evaluations[-1].step
+        if not 0 <= done == len(self.columns.table()) <= self.config.max_steps:
+            raise ValueError(f"{len(self.columns.table())} steps recorded at step {done} of {self.config.max_steps}")
         if self.probe is not None:
             self.probe.start_at(done, state["probe_source"])
         for _ in range(done):
@@ -246,7 +269,7 @@ class TrainingLoop:
                 for diagnostic in watching:
                     stack.enter_context(diagnostic)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-                    loss = self.workload.example_losses(self.trained, part).mean()
+                    loss = check_losses(self.workload.example_losses(self.trained, part), examples).mean()
             if examples != self.config.batch_size:
                 loss = loss * (examples / self.config.batch_size)
             loss.backward()
@@ -307,6 +330,7 @@ class TrainingLoop:
         )
         self.evaluations.append(measurement)
         self.evaluation_seconds += time.perf_counter() - started
+        self.alive(step)
         return measurement
 
     def to_device(self, batch: Batch) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of the parameters in ``malloc.h``."""
@@ -44,3 +45,15 @@ def set_thresholds(piece: int, free: int) -> bool:
         library.mallopt(ctypes.c_int(parameter), ctypes.c_int(value)) == 1
         for parameter, value in ((_MMAP_THRESHOLD, piece), (_TRIM_THRESHOLD, free))
     )
+
+
+def killed_for_memory() -> int:
+    """How many processes the system has killed so far because memory was full; 0 where it does not say."""
+    found = 0
+    for path, key in (("/proc/vmstat", "oom_kill"), ("/sys/fs/cgroup/memory.events", "oom_kill")):
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            continue
+        found += sum(int(line.split()[1]) for line in lines if line.split()[0] == key)
+    return found

@@ -74,8 +74,13 @@ class Progress:
                 Text(str(result.status), style="red"), f"{result.trial_id}: {result.message}", markup=False
             )
 
+    def note(self, text: str) -> None:
+        """Say a line at once."""
+        if self._console is not None:
+            self._console.print(Text("note", style="yellow"), text, markup=False, highlight=False)
+
     def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
-        """Show the present state; ``running`` is from the scoreboard."""
+        """Show the present state; ``running`` is where the running trials are, by trial id."""
         if self._console is None:
             return
         self._shown = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -19,9 +18,9 @@ import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
-from sweeps import launch, tuning
+from sweeps import dispatch
 from sweeps.cluster import Resources
-from sweeps.tuning import Run
+from sweeps.dispatch import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
@@ -84,8 +83,8 @@ def fits(folder: Path) -> list[dict]:
     return analysis.analyze(folder).to_json()["fits"]
 
 
-def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
-    """What Ray Tune does for a sweep, in this process and without pruning on the way."""
+def one_after_the_other(run: Run, resources: Resources) -> None:
+    """What workers on Ray do for a sweep, in this process and without pruning on the way."""
     while (config := run.search.next()) is not None:
         result = run_trial(config)
         run.store.save(result)
@@ -98,8 +97,7 @@ def undisturbed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("kill") / "undisturbed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(folder)])
-        patch.setattr(launch, "connected", lambda resources: contextlib.nullcontext(""))
-        patch.setattr(tuning, "tune_search", one_after_the_other)
+        patch.setattr(dispatch, "run_search", one_after_the_other)
         with pytest.raises(SystemExit) as stop:
             cli.main()
     assert stop.value.code == 0
@@ -129,7 +127,7 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
 def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
     process = start(tmp_path / "worker")
     wait_for(lambda: stored(tmp_path / "worker") >= 2, "no trial finished")
-    workers = subprocess.run(["pgrep", "-f", "ray::.*Trainable"], capture_output=True, text=True, check=False)
+    workers = subprocess.run(["pgrep", "-f", "ray::Worker"], capture_output=True, text=True, check=False)
     mine = [int(pid) for pid in workers.stdout.split() if descends_from(int(pid), process.pid)]
     assert mine
     os.kill(mine[0], signal.SIGKILL)
@@ -144,7 +142,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
-    assert "the same command continues" in err
+    assert "to go on: cbs sweep" in err
     assert "Traceback" not in err
     assert stored(tmp_path / "interrupted") >= 2
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
