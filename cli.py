@@ -122,7 +122,7 @@ def neighbours() -> None:
 
 
 def signals_as_interrupt() -> None:
-    """A job scheduler's stop and a closed terminal end a command as Ctrl-C does, unless ``nohup`` has asked for more."""
+    """A job scheduler's stop and a closed terminal end a command as Ctrl-C does, except under ``nohup``."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:

@@ -42,12 +42,12 @@ class Died(CbsError):
     """The process of a trial died, or was killed because it gave no sign of life.
 
     Attributes:
-        exit_code: as :mod:`subprocess` has it, negative for a signal; ``None`` where it was silent for too long.
+        hung: whether it was silent for too long.
         lines: the last lines it wrote.
     """
 
     def __init__(self, exit_code: int | None, silence: float | None, lines: list[str]) -> None:
-        self.exit_code, self.lines = exit_code, lines
+        self.hung, self.lines = exit_code is None, lines
         if exit_code is None:
             said = f"gave no sign of life for {silence:g} s"
         elif exit_code < 0:
@@ -55,7 +55,6 @@ class Died(CbsError):
         else:
             said = f"exited with code {exit_code}"
         where = _place(lines)
-        self.how = said
         super().__init__(f"its process {said}" + (f": {where}" if where else ""))
 
 

@@ -102,7 +102,8 @@ class Turn:
             silence=run.silence,
         )
         options = {"num_cpus": resources.cpus_per_trial, "num_gpus": self._gpus, "max_concurrency": 4}
-        self._new_worker = lambda: ray.remote(Worker).options(**options).remote(setup)
+        remote: Any = ray.remote(Worker)
+        self._new_worker = lambda: remote.options(**options).remote(setup)
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, TrialConfig]] = {}
 
@@ -225,4 +226,5 @@ def check_home(error: Exception) -> None:
 
 
 def first_line(error: BaseException) -> str:
+    """What an exception of Ray says first, else its name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

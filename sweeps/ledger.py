@@ -111,8 +111,9 @@ def ledger(store: Store) -> Ledger:
     except ResultsError as error:
         problems.append(str(error))
     holder = owner(store.root)
-    content = holder.content if holder is not None else {}
-    progress = content.get("progress") if isinstance(content.get("progress"), dict) else {}
+    content: dict[str, Any] = holder.content if holder is not None else {}
+    said = content.get("progress")
+    progress: dict[str, Any] = said if isinstance(said, dict) else {}
     alive = holder is not None and holder.alive
     waiting = sorted(file.stem for file in (store.root / "checkpoints").glob("*.pt"))
     return Ledger(

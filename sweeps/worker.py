@@ -69,7 +69,7 @@ class Worker:
         except Died as death:
             self._end()
             memory = killed_for_memory() > kills
-            return {"died": str(death), "hung": death.exit_code is None, "memory": memory, "lines": death.lines}
+            return {"died": str(death), "hung": death.hung, "memory": memory, "lines": death.lines}
         except CbsError as error:
             return {"fatal": str(error)}
         finally:

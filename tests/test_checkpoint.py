@@ -241,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeyp
         raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nmore")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(ResultsError, match="cannot write checkpoint .*file write failed") as error:
+    with pytest.raises(ResultsError, match=r"cannot write checkpoint .*file write failed") as error:
         Checkpoint(tmp_path / "trial.pt").save({})
     assert "\n" not in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
