@@ -117,8 +117,8 @@ class Store:
             manifest = json.loads(path.read_text())
         except FileNotFoundError:
             raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"cannot read {path}: {error}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ResultsError(f"cannot read {path}: {reason(error)}") from None
         if not isinstance(manifest, dict):
             raise ResultsError(f"cannot read {path}: not a JSON object")
         _check_version(manifest.get("schema_version"), path)
@@ -128,7 +128,7 @@ class Store:
         """Ids of all stored trials, sorted."""
         if not self.trials.is_dir():
             return []
-        names = (entry.name for entry in os.scandir(self.trials))
+        names = (entry.name for entry in os.scandir(self.trials) if entry.is_dir())
         return sorted(name for name in names if not name.startswith(".") and not name.endswith(DAMAGED))
 
     def checkpoint_path(self, config: TrialConfig) -> Path:
@@ -250,7 +250,7 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
         geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
         for geometry in geometries:
             table.select([geometry.signal, geometry.noise])
-    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
+    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedError(path, error) from None
     return {name: table[name].to_numpy() for name in table.column_names}, geometries
 
@@ -329,7 +329,7 @@ def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str,
         summary = json.loads(metadata[METADATA_KEY])
         _check_version(summary["schema_version"], path)
         TrialStatus(summary["status"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedError(path, error) from None
     return summary
 
@@ -347,7 +347,7 @@ def _read_timing(path: Path) -> dict[str, Any]:
         timing = json.loads(path.read_text())
         if not isinstance(timing, dict):
             raise ValueError("not a JSON object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(path, error) from None
     return timing
 

@@ -132,13 +132,15 @@ def connected(resources: Resources) -> Iterator[bool]:
             "object_store_memory": 100 * 1024**2,
             "_temp_dir": folder,
         }
-    with output_to_error():
+    # Ray brings a SIGTERM handler of its own; ours has to come after it.
+    with output_to_error(), contextlib.ExitStack() as stack:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = resources.address or "this machine"
             hint = "" if resources.address is None else f"; {_TOKEN_HINT}"
             raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}{hint}") from None
+        stack.enter_context(signals_as_interrupt())
         try:
             yield True
         finally:
@@ -164,17 +166,35 @@ def output_to_error() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """A job scheduler's stop and a closed terminal are like Ctrl-C while the block runs, unless they were ignored."""
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            with contextlib.suppress(ValueError):  # not in the main thread, where signals cannot be set
+                before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ctrl-C, once more, does not cut the block short, which takes a second."""
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     except ValueError:  # not in the main thread, which alone is interrupted
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def rooms(resources: Resources, gpus: float) -> int:

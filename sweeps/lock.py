@@ -59,7 +59,7 @@ def owner(root: Path) -> Owner | None:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         content = {}  # cut off, or just being made
     return Owner(content if isinstance(content, dict) else {}, age)
 
