@@ -110,6 +110,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     failures = report["failures"]
     if failures["trials"]:
         lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")
+    elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
+        lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
     elif not any(study["steps_to_target"] for study in report["studies"]):
         lines.append(
             "no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=..."
