@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import io
 import pkgutil
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -153,10 +154,10 @@ def main() -> None:
         errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("cbs: stopped", markup=False)
-        sys.exit(130)
-    if status == 130:  # typer's own answer to Ctrl-C
-        errors.print("cbs: stopped", markup=False)
+        status = 130
+    if status == 130:  # typer's own answer to Ctrl-C, too
+        told = shlex.join(["cbs", *sys.argv[1:]])
+        errors.print(f"cbs: stopped; to run it again: {told}", markup=False, soft_wrap=True)
     sys.exit(status if isinstance(status, int) else 0)
 
 

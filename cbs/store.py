@@ -152,8 +152,9 @@ class Store:
         """
         what = f"trial {result.trial_id} to {self.trials}"
         with whole_folder(self.trials / result.trial_id, what) as draft:
-            pq.write_table(_steps_table(result), draft / "steps.parquet")
-            pq.write_table(_record_table(result), draft / "record.parquet")
+            for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
+                with pa.OSFile(os.fsencode(draft / f"{name}.parquet"), "wb") as file:
+                    pq.write_table(table, file)
             (draft / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
             _sync(draft)
 
@@ -227,7 +228,8 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         ResultsError: naming the file and the remedy.
     """
     try:
-        table = pq.ParquetFile(path).read(use_threads=False)
+        with _opened(path) as file:
+            table = pq.ParquetFile(file).read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
     summary = _parse_summary(table.schema.metadata, path)
@@ -245,7 +247,8 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
         ResultsError: naming the file and the remedy.
     """
     try:
-        table = pq.ParquetFile(path).read()
+        with _opened(path) as file:
+            table = pq.ParquetFile(file).read()
         said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
         geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
         for geometry in geometries:
@@ -275,6 +278,11 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
     return stores
 
 
+def _opened(path: Path) -> pa.OSFile:
+    """A file to read; its name may be no text, which pyarrow would want to encode."""
+    return pa.OSFile(os.fsencode(path), "rb")
+
+
 def remove(path: Path) -> None:
     """Delete a file, a folder or a symbolic link, not what the link leads to.
 
@@ -290,7 +298,8 @@ def remove(path: Path) -> None:
 def _check_steps(path: Path, result: TrialResult) -> None:
     """Check that the per-step columns of a trial are whole, by the footer of their file."""
     try:
-        rows = pq.read_metadata(path).num_rows
+        with _opened(path) as file:
+            rows = pq.read_metadata(file).num_rows
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
     if rows < result.final_step:
@@ -327,6 +336,8 @@ def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str,
         raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
     try:
         summary = json.loads(metadata[METADATA_KEY])
+        if b"\\ud" in metadata[METADATA_KEY]:  # half a character, which no file or terminal takes
+            json.dumps(summary, ensure_ascii=False).encode()
         _check_version(summary["schema_version"], path)
         TrialStatus(summary["status"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -25,13 +25,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import CbsError, reason
+from cbs.errors import CbsError, ResultsError, reason
 
 _TURN = 0.5
 """Seconds between two looks at whether a silent child is still there."""
 _LAST_WORDS = 3.0
 """Seconds a hanging child has to write down where it hangs."""
-_TAIL = 16384
+_TAIL, _MOST_LOG = 2**14, 2**20
+"""Bytes of the log that are read at the end, and that it may have."""
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+) in (\S+)')
 """A line of a stack as :mod:`faulthandler` writes it, innermost first."""
 _NOT_THEIRS = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1] / "cbs"), __file__, "<")
@@ -66,18 +67,23 @@ class Child:
     """A process that runs functions of this installation. Close it, or use it as a context."""
 
     def __init__(self) -> None:
-        self._connection, other = Pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._sending = threading.Lock()
-        start = _START.format(path=sys.path, fd=other.fileno())
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", start],
-            pass_fds=[other.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C in a terminal is for the one who asked
-        )
+        try:
+            self._connection, other = Pipe()
+            self._log = tempfile.TemporaryFile("ab+")  # noqa: SIM115 - closed with the child
+            start = _START.format(path=sys.path, fd=other.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", start],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C in a terminal is for the one who asked
+            )
+        except OSError as error:
+            raise ResultsError(
+                f"cannot start a process for trials: {reason(error)} ({tempfile.gettempdir()})"
+            ) from None
         other.close()
 
     def __enter__(self) -> Child:
@@ -112,6 +118,7 @@ class Child:
             Failed: if the function raises anything else.
         """
         try:
+            self._log.truncate(0)
             self.tell((function, args))
             latest = time.monotonic()
             while True:
@@ -120,6 +127,7 @@ class Child:
                     latest = time.monotonic()
                     if kind == "said":
                         heard(content)
+                        self._forget()
                     elif kind == "raised":
                         raise content
                     else:
@@ -144,6 +152,11 @@ class Child:
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - _TAIL))
         return [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+
+    def _forget(self) -> None:
+        """Empty a long log, so that a talkative function does not fill the disk overnight."""
+        if os.fstat(self._log.fileno()).st_size > _MOST_LOG:
+            self._log.truncate(0)
 
     def close(self) -> None:
         """End the process and all that it started."""

@@ -258,7 +258,10 @@ def check_listening(address: str) -> None:
 
 def temporary_folder() -> str:
     """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
-    return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+    try:
+        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+    except OSError as error:
+        raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
 
 
 def remove_stale_folders() -> None:

@@ -40,7 +40,9 @@ COMMANDS: dict[str, list[list[str]]] = {
 }  # fmt: skip
 """What is done to a folder; the commands that read none have no entry."""
 
-MODULE = "from pathlib import Path\nPath(r'{outside}', 'ran').touch()\ndef run(*a, **k): Path(r'{outside}', 'ran').touch()\n"
+MODULE = (
+    "from pathlib import Path\nPath(r'{outside}', 'ran').touch()\ndef run(*a, **k): Path(r'{outside}', 'ran').touch()\n"
+)
 NASTY = "../../../outside/<script>alert(1)</script>\x1b[2J[red]$(touch ran)`touch ran`;{{ 7*7 }}\n%s\u202e"
 
 
@@ -59,6 +61,10 @@ def manifest(store: Store, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def half_characters(store: Store, outside: Path) -> None:
+    edit(store, lambda said: said["config"]["optimizer"].update(name="half \udce9"))
+
+
 def code_of_the_folder(store: Store, outside: Path) -> None:
     for folder in (store.root, store.trials, Path.cwd()):
         for name in ("evil", "torch", "sweeps", "sitecustomize"):
@@ -67,7 +73,12 @@ def code_of_the_folder(store: Store, outside: Path) -> None:
 
 
 def code_of_python(store: Store, outside: Path) -> None:
-    edit(store, lambda said: said["config"].update(workload={"name": "os:system", "options": {"command": f"touch {outside}/ran"}}))
+    edit(
+        store,
+        lambda said: said["config"].update(
+            workload={"name": "os:system", "options": {"command": f"touch {outside}/ran"}}
+        ),
+    )
 
 
 def code_as_an_optimizer(store: Store, outside: Path) -> None:
@@ -95,7 +106,9 @@ def names(store: Store, outside: Path) -> None:
 def paths(store: Store, outside: Path) -> None:
     manifest(store, name="../../../outside/x")
     edit(store, lambda said: said.update(trial_id="../../../outside/x"))
-    (store.root / "sweep.lock").write_text(json.dumps({"pid": "../..", "host": NASTY, "progress": [1], "started": 1e400}))
+    (store.root / "sweep.lock").write_text(
+        json.dumps({"pid": "../..", "host": NASTY, "progress": [1], "started": 1e400})
+    )
 
 
 def links(store: Store, outside: Path) -> None:
@@ -142,8 +155,8 @@ def deep(store: Store, outside: Path) -> None:
 
 
 FOLDERS = [
-    code_of_the_folder, code_of_python, code_as_an_optimizer, names, paths, links, linked_trials, huge_numbers,
-    no_numbers, other_kinds, deep,
+    code_of_the_folder, code_of_python, code_as_an_optimizer, names, half_characters, paths, links, linked_trials,
+    huge_numbers, no_numbers, other_kinds, deep,
 ]  # fmt: skip
 
 

@@ -178,12 +178,30 @@ def test_it_does_not_outlive_the_one_who_asked(function):
         "import threading, time; from sweeps.child import Child; child = Child(); print(child.pid, flush=True);"
         f"child.call('{HERE}:{function}', {arguments})"
     )
-    asker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    asker = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
     pid = int(asker.stdout.readline())
     time.sleep(0.3)
     asker.kill()
     asker.wait()
     assert gone(pid)
+
+
+def chatter(channel: Channel) -> None:
+    for _ in range(60):
+        print("x" * 100_000, flush=True)
+        channel.say("still here")
+    print("the end", flush=True)
+    os._exit(5)
+
+
+def test_what_it_writes_is_forgotten_but_for_the_end():
+    with Child() as child:
+        with pytest.raises(Died, match="exited with code 5: the end") as death:
+            child.call(f"{HERE}:chatter")
+        assert sum(map(len, death.value.lines)) < 20_000
+        assert os.fstat(child._log.fileno()).st_size < 2**21
 
 
 def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch):
