@@ -67,7 +67,6 @@ class Child:
     """A process that runs functions of this installation. Close it, or use it as a context."""
 
     def __init__(self) -> None:
-        self._sending = threading.Lock()
         try:
             self._connection, other = Pipe()
             self._log = tempfile.TemporaryFile("ab+")  # noqa: SIM115 - closed with the child
@@ -119,7 +118,7 @@ class Child:
         """
         try:
             self._log.truncate(0)
-            self.tell((function, args))
+            self._connection.send((function, args))
             latest = time.monotonic()
             while True:
                 if self._connection.poll(_TURN):
@@ -141,11 +140,6 @@ class Child:
             pass
         exit_code = self._process.wait()
         raise Died(exit_code, None, self.tail())
-
-    def tell(self, message: Any) -> None:
-        """Hand a message, which is no tuple, to the function that runs, see :attr:`Channel.told`."""
-        with self._sending:
-            self._connection.send(message)
 
     def tail(self) -> list[str]:
         """The last lines that the child wrote."""
@@ -182,16 +176,11 @@ class Child:
 
 
 class Channel:
-    """The child's side: what a function gets as its first argument.
-
-    Attributes:
-        told: the latest message that is no call, see :meth:`Child.tell`.
-    """
+    """The child's side: what a function gets as its first argument."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
-        self.told: Any = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Any) -> None:
@@ -219,11 +208,7 @@ class Channel:
                 message = self._connection.recv()
             except (EOFError, OSError):
                 os._exit(1)  # nobody is there any more
-            if isinstance(message, tuple):
-                self.told = None
-                self._calls.put(message)
-            else:
-                self.told = message
+            self._calls.put(message)
 
 
 def main(descriptor: int) -> None:

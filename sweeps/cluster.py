@@ -20,6 +20,13 @@ from cbs.errors import ConfigError, reason
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    # Ctrl-C ends the sweep at once, there is nothing that Tune would have to save.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # The results folder is the state of a sweep; Tune's own snapshots would only cost time.
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ray would run workers at low priority; a sweep is what the person is waiting for.
     "RAY_worker_niceness": "0",
@@ -195,21 +202,6 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def rooms(resources: Resources, gpus: float) -> int:
-    """Trials that can run side by side now, on the nodes that are alive.
-
-    On a cluster, an explicit number of workers is taken as it is: what does not fit yet is what makes it grow.
-
-    Args:
-        resources: as asked for.
-        gpus: of a trial.
-    """
-    if resources.address is not None and resources.workers is not None:
-        return resources.workers
-    room = sum(_holds(node, resources.cpus_per_trial, gpus) for node in _nodes())
-    return room if resources.workers is None else min(room, resources.workers)
 
 
 def check_placement(resources: Resources, gpus: float) -> None:

@@ -1,27 +1,23 @@
-"""The turn of a sweep: trials go out to workers on Ray, results come back, whatever dies is replaced."""
+"""What goes out to Ray Tune and what comes back: trials, results, deaths; and one Ray after the other if need be."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from cbs.config import TrialConfig
 from cbs.errors import ResultsError, Unfinished
 from cbs.record import TrialStatus, without_curve
 from cbs.store import Store
+from sweeps.bounds import Bounds
 from sweeps.cell import Cell
-from sweeps.cluster import Resources, check_placement, connected, rooms
+from sweeps.cluster import Resources, connected
 from sweeps.lock import Lock
 from sweeps.progress import Progress
 from sweeps.search import Search
-from sweeps.worker import Setup, Worker
 
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
@@ -29,8 +25,6 @@ MAX_LOSSES = 10
 """How often a trial is started again whose node or worker went away, which is hardly its own fault."""
 MAX_ENGINES = 3
 """How often Ray is started again in a row without a trial coming back in between."""
-TURN = 0.25
-"""Seconds to wait for a result before looking around."""
 
 
 class EngineLost(Exception):
@@ -47,6 +41,7 @@ class Run:
         out: the trials that workers have, by trial id.
         deaths: how often the process of a trial has died, by trial id.
         losses: how often its worker was lost with its node.
+        where: the last signs of life of the running trials, by trial id.
     """
 
     search: Search
@@ -59,9 +54,92 @@ class Run:
     deaths: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
 
+    where: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.store)
+
     @property
     def over(self) -> bool:
         return self.fatal is not None or self.search.done
+
+    def next(self) -> tuple[TrialConfig, float | None] | None:
+        """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
+        config = self.search.next()
+        if config is None:
+            return None
+        self.out[config.trial_id] = config
+        return config, self.search.best_steps(Cell.of(config))
+
+    def lost(self, config: TrialConfig) -> None:
+        """A trial whose worker is gone, which is hardly its own fault, is planned again."""
+        self._back(config)
+        self.search.give_back(config)
+        self.losses[config.trial_id] += 1
+        if self.losses[config.trial_id] > MAX_LOSSES:
+            self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
+
+    def take_in(self, config: TrialConfig, found: dict[str, Any]) -> None:
+        """What :meth:`sweeps.worker.Worker.run` returned."""
+        self._back(config)
+        for note in found.get("notes", ()):
+            self.progress.note(note)
+        if "fatal" in found:
+            self.fatal = found["fatal"]
+            return
+        try:
+            if "died" in found:
+                self.deaths[config.trial_id] += 1
+                if self.deaths[config.trial_id] <= MAX_DEATHS and not found["hung"]:
+                    self.search.give_back(config)
+                    return
+                status = TrialStatus.OUT_OF_MEMORY if found["memory"] else TrialStatus.FAILED
+                self.store.save(without_curve(config, status, found["died"]))
+                self.store.write_last_lines(config.trial_id, found["lines"])
+            elif not self.store.contains(config):
+                self.fatal = (
+                    f"trial {config.trial_id} was written, but not to {self.store.root}: all nodes must share it"
+                )
+                return
+            finished = self.store.load(config.trial_id, with_steps=False)
+            self._tighten(Cell.of(config), finished.steps_to_target)
+        except ResultsError as problem:
+            self.fatal = str(problem)
+            return
+        self.search.add(finished)
+        self.progress.finished(finished, self.search)
+
+    def look_around(self) -> None:
+        """Show where the running trials are, here and in the lock."""
+        if self.progress.due():
+            measured = {key: place for key, place in self.where.items() if place.get("value") is not None}
+            self.progress.update(self.search, measured)
+        if self.lock.due:
+            counts = [self.search.counts(study) for study in self.search.sweep.studies()]
+            done, planned = (sum(column) for column in zip(*counts, strict=True))
+            try:
+                self.lock.beat({"done": done, "planned": planned, "running": dict(self.where)})
+            except ResultsError as problem:
+                self.fatal = str(problem)
+
+    def all_lost(self) -> None:
+        """Ray is gone: what was out is planned again."""
+        for config in self.out.values():
+            self.search.give_back(config)
+        self.out.clear()
+        self.where.clear()
+
+    def _back(self, config: TrialConfig) -> None:
+        del self.out[config.trial_id]
+        self.where.pop(config.trial_id, None)
+        self.bounds.forget(config.trial_id)
+
+    def _tighten(self, cell: Cell, steps: float | None) -> None:
+        """Tell the running trials of a cell that its best has become better."""
+        best = self.search.best_steps(cell)
+        running = [trial_id for trial_id, config in self.out.items() if Cell.of(config) == cell]
+        if running and steps is not None and (best is None or steps < best):
+            self.bounds.tell(dict.fromkeys(running, steps))
 
 
 def run_search(run: Run, resources: Resources) -> None:
@@ -71,147 +149,30 @@ def run_search(run: Run, resources: Resources) -> None:
         ConfigError: if Ray cannot be reached or started, or no node can hold a trial.
         Unfinished: if Ray dies again and again, or one that was not started here.
     """
+    from sweeps.tuning import tune_search
+
     lost, finished = 0, 0
-    while not run.over:
-        try:
-            with connected(resources) as ours:
-                Turn(run, resources).serve()
-        except EngineLost as error:
-            done = sum(len(found) for found in run.search.results.values())
-            lost, finished = (lost + 1 if done == finished else 1), done
-            if not ours or lost > MAX_ENGINES:
-                raise Unfinished(f"Ray has died ({error})") from error
-            run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
-            for config in run.out.values():
-                run.search.give_back(config)
-            run.out.clear()
-
-
-class Turn:
-    """One connection to Ray."""
-
-    def __init__(self, run: Run, resources: Resources) -> None:
-        self._run, self._resources = run, resources
-        self._gpus = resources.gpus_of_trial(run.search.sweep.device)
-        check_placement(resources, self._gpus)
-        setup = Setup(
-            store=str(run.store.root.resolve()),
-            path=str(Path.cwd()),
-            threads=resources.cpus_per_trial,
-            prune_factor=run.search.sweep.prune_factor,
-            silence=run.silence,
-        )
-        options = {"num_cpus": resources.cpus_per_trial, "num_gpus": self._gpus, "max_concurrency": 4}
-        remote: Any = ray.remote(Worker)
-        self._new_worker = lambda: remote.options(**options).remote(setup)
-        self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, TrialConfig]] = {}
-
-    def serve(self) -> None:
-        """Hand out trials and take in results until the sweep is over."""
-        run = self._run
-        while not run.over:
-            with lost_engine():
-                self._hand_out()
-                done, _ = ray.wait(list(self._busy), timeout=TURN)
-                for answer in done:
-                    worker, config = self._busy.pop(answer)
-                    self._take_in(answer, worker, config)
-                if run.progress.due() or run.lock.due:
-                    self._tell()
-
-    def _hand_out(self) -> None:
-        search = self._run.search
-        room = rooms(self._resources, self._gpus)
-        while len(self._busy) < room and (config := search.next()) is not None:
-            worker = self._idle.pop() if self._idle else self._new_worker()
-            best = search.best_steps(Cell.of(config))
-            self._run.out[config.trial_id] = config
-            self._busy[worker.run.remote(config.to_dict(), best)] = worker, config
-
-    def _take_in(self, answer: Any, worker: Any, config: TrialConfig) -> None:
-        run = self._run
-        try:
-            found = ray.get(answer)
-        except RayError as error:
-            check_home(error)
-            del run.out[config.trial_id]
-            run.search.give_back(config)
-            run.losses[config.trial_id] += 1
-            if run.losses[config.trial_id] > MAX_LOSSES:
-                run.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times: {first_line(error)}"
-            return
-        del run.out[config.trial_id]
-        self._idle.append(worker)
-        for note in found.get("notes", ()):
-            run.progress.note(note)
-        if "fatal" in found:
-            run.fatal = found["fatal"]
-            return
-        try:
-            if "died" in found:
-                run.deaths[config.trial_id] += 1
-                if run.deaths[config.trial_id] <= MAX_DEATHS and not found["hung"]:
-                    run.search.give_back(config)
-                    return
-                status = TrialStatus.OUT_OF_MEMORY if found["memory"] else TrialStatus.FAILED
-                run.store.save(without_curve(config, status, found["died"]))
-                run.store.write_last_lines(config.trial_id, found["lines"])
-            elif not run.store.contains(config):
-                run.fatal = f"trial {config.trial_id} was written, but not to {run.store.root}: all nodes must share it"
-                return
-            finished = run.store.load(config.trial_id, with_steps=False)
-        except ResultsError as problem:
-            run.fatal = str(problem)
-            return
-        self._tighten(Cell.of(config), finished.steps_to_target)
-        run.search.add(finished)
-        run.progress.finished(finished, run.search)
-
-    def _tighten(self, cell: Cell, steps: float | None) -> None:
-        """Tell the running trials of a cell that its best has become better."""
-        best = self._run.search.best_steps(cell)
-        if steps is not None and (best is None or steps < best):
-            for worker, config in self._busy.values():
-                if Cell.of(config) == cell:
-                    worker.tighten.remote(config.trial_id, steps)
-
-    def _tell(self) -> None:
-        """Show where the running trials are, here and in the lock."""
-        run = self._run
-        asked = {worker.where.remote(): config.trial_id for worker, config in self._busy.values()}
-        there, _ = ray.wait(list(asked), num_returns=len(asked), timeout=1.0) if asked else ([], [])
-        running = {}
-        for answer in there:
-            with contextlib.suppress(RayError):  # its worker has died, which its trial will tell
-                running[asked[answer]] = ray.get(answer)
-        if run.progress.due():
-            measured = {key: place for key, place in running.items() if place.get("value") is not None}
-            run.progress.update(run.search, measured)
-        if run.lock.due:
-            counts = [run.search.counts(study) for study in run.search.sweep.studies()]
-            try:
-                run.lock.beat(
-                    {"done": sum(c[0] for c in counts), "planned": sum(c[1] for c in counts), "running": running}
-                )
-            except ResultsError as problem:
-                run.fatal = str(problem)
-
-
-@contextlib.contextmanager
-def lost_engine() -> Iterator[None]:
-    """What Ray raises when it is gone, as :class:`EngineLost`."""
     try:
-        yield
-    except RayError as error:
-        check_home(error)
-        raise EngineLost(first_line(error)) from error
-    except ConnectionError as error:
-        raise EngineLost(first_line(error)) from error
+        while not run.over:
+            with connected(resources) as ours:
+                try:
+                    tune_search(run, resources)
+                except EngineLost as error:
+                    done = sum(len(found) for found in run.search.results.values())
+                    lost, finished = (lost + 1 if done == finished else 1), done
+                    if not ours or lost > MAX_ENGINES:
+                        raise Unfinished(f"Ray has died ({error})") from error
+                    run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
+                    run.all_lost()
+    finally:
+        run.bounds.close()
 
 
-def check_home(error: Exception) -> None:
+def check_home(error: Exception | None = None) -> None:
     """Check that the node this process is connected to is alive.
+
+    Args:
+        error: what Ray raised, if that is why.
 
     Raises:
         EngineLost: if it is not.
@@ -222,7 +183,7 @@ def check_home(error: Exception) -> None:
     except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone
         raise EngineLost(first_line(unreachable)) from error
     if not alive:
-        raise EngineLost(first_line(error)) from error
+        raise EngineLost("its node is dead" if error is None else first_line(error)) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from cbs.errors import CbsError, out_of_memory, reason
 from cbs.record import Measurement, TrialResult, TrialStatus, without_curve
 from cbs.store import Store
 from cbs.training import run_trial
+from sweeps.bounds import Bound
 from sweeps.child import Channel
 from sweeps.memory import keep_freed_memory
 from sweeps.pruning import beyond
@@ -30,8 +31,7 @@ def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float
     """Run a trial and store its result.
 
     Args:
-        channel: hears ``step`` and ``value`` of the trial, and tells ``steps``, the best of its cell, once it is known
-            for the trial named ``trial``.
+        channel: hears ``step`` and ``value`` of the trial.
         setup: see there.
         trial: :meth:`cbs.config.TrialConfig.to_dict`.
         best_steps: fewest steps to target of the trial's cell so far.
@@ -44,7 +44,7 @@ def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float
     """
     _prepare(setup)
     config = TrialConfig.from_dict(trial)
-    watch = Watch(channel, config.trial_id, best_steps, setup.prune_factor)
+    watch = Watch(channel, Bound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     checkpoint = Checkpoint(store.checkpoint_path(config))
     result = _result(config, watch, checkpoint)
@@ -57,9 +57,8 @@ def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float
 class Watch:
     """Says now and then where a trial is, and prunes it beyond the bound."""
 
-    def __init__(self, channel: Channel, trial_id: str, best_steps: float | None, prune_factor: float | None) -> None:
-        self._channel, self._trial_id, self._prune_factor = channel, trial_id, prune_factor
-        self._best_steps = best_steps
+    def __init__(self, channel: Channel, bound: Bound, prune_factor: float | None) -> None:
+        self._channel, self._bound, self._prune_factor = channel, bound, prune_factor
         self._value: float | None = None
         self._said = -REPORT_SECONDS
 
@@ -73,10 +72,7 @@ class Watch:
     def monitor(self, latest: Measurement) -> bool:
         """Whether the trial is beyond its bound."""
         self._value = latest.value
-        told = self._channel.told
-        if told is not None and told["trial"] == self._trial_id:
-            self._best_steps = told["steps"]
-        return beyond(latest.step, self._best_steps, self._prune_factor)
+        return beyond(latest.step, self._bound.steps, self._prune_factor)
 
 
 def _result(config: TrialConfig, watch: Watch, checkpoint: Checkpoint) -> TrialResult:

@@ -1,4 +1,4 @@
-"""What Ray runs, one per trial at a time: it stays alive whatever its trial does. Imports no torch."""
+"""Runs trials and stays alive whatever they do; an actor of Ray holds one. Imports no torch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Setup:
 
 
 class Worker:
-    """Runs trials one after the other in a process of its own, which is used again; made an actor of Ray by
-    :mod:`sweeps.dispatch`.
+    """Runs trials one after the other in a process of its own, which is used again.
 
     Args:
         setup: shared by all trials.
@@ -67,7 +66,7 @@ class Worker:
                 silence=self._setup.silence,
             )
         except Died as death:
-            self._end()
+            self.close()
             memory = killed_for_memory() > kills
             return {"died": str(death), "hung": death.hung, "memory": memory, "lines": death.lines}
         except CbsError as error:
@@ -75,23 +74,15 @@ class Worker:
         finally:
             self._where = {}
         if answer["status"] == TrialStatus.OUT_OF_MEMORY:
-            self._end()  # nobody knows what is left in memory
+            self.close()  # nobody knows what is left in memory
         return answer
-
-    def tighten(self, trial_id: str, best_steps: float) -> None:
-        """Tell a running trial the best steps of its cell."""
-        child = self._child
-        if child is not None:
-            try:
-                child.tell({"trial": trial_id, "steps": best_steps})
-            except OSError:
-                return  # it has just died, which run() tells
 
     def where(self) -> dict[str, Any]:
         """Step, value and time of the last sign of life of the trial that runs, and where it does."""
         return dict(self._where)
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End the process."""
         if self._child is not None:
             self._child.close()
             self._child = None

@@ -65,12 +65,6 @@ def start_a_child_that_hangs(channel: Channel) -> int:
     return subprocess.Popen(["sleep", "1000"]).pid
 
 
-def told(channel: Channel) -> object:
-    while channel.told is None:
-        time.sleep(0.01)
-    return channel.told
-
-
 def gone(pid: int) -> bool:
     for _ in range(500):
         try:
@@ -144,23 +138,6 @@ def speak_for(channel: Channel, seconds: float) -> str:
         time.sleep(seconds / 20)
         channel.say("still here")
     return "done"
-
-
-def test_what_it_is_told_arrives_while_it_runs_and_not_in_the_next_call():
-    with Child() as child:
-        child.tell({"steps": 1.0})
-        heard = []
-
-        def tell(message: object) -> None:
-            heard.append(message)
-            child.tell({"steps": 2.0})
-
-        assert child.call(f"{HERE}:wait_for_word", heard=tell) == {"steps": 2.0}
-
-
-def wait_for_word(channel: Channel) -> object:
-    channel.say("ready")
-    return told(channel)
 
 
 def test_closing_ends_it_and_what_it_started():

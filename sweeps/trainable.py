@@ -1,0 +1,50 @@
+"""A trial as Ray Tune runs it: results are signs of life, the last one says how it ended. Imports no torch."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from typing import Any
+
+from ray import tune
+
+from sweeps.worker import Worker
+
+TURN = 0.5
+"""Seconds between two results of a running trial."""
+
+
+class Trainable(tune.Trainable):
+    """Runs one trial; the actor is used again for the next.
+
+    Its configuration: ``setup`` (:class:`sweeps.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict`) and
+    ``best_steps``, fewest of its cell so far.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._worker = Worker(config["setup"])
+        self._thread = ThreadPoolExecutor(1)
+        self._answer: Future[dict[str, Any]] | None = None
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Where the trial is, or, once it is over, what :meth:`sweeps.worker.Worker.run` returns."""
+        if self._answer is None:
+            self._answer = self._thread.submit(self._worker.run, self.config["trial"], self.config["best_steps"])
+        try:
+            found = self._answer.result(TURN)
+        except StillRunning:
+            return {"done": False, "where": self._worker.where()}
+        self._answer = None
+        return {"done": True, **found}
+
+    def cleanup(self) -> None:
+        self._worker.close()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing for Tune to save: a long trial leaves its state in the results folder."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """See :meth:`save_checkpoint`."""

@@ -1,0 +1,158 @@
+"""The glue between a sweep and Ray Tune, which asks for trials, runs them on reused actors, and says when one ends.
+
+Tune copies and pickles its hooks; they hold the number of their run, which stays in this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from cbs.config import TrialConfig
+from sweeps.cluster import Resources, check_placement, temporary_folder
+from sweeps.dispatch import EngineLost, Run, check_home
+from sweeps.trainable import Trainable
+from sweeps.worker import Setup
+
+HOME_SECONDS = 2.0
+"""How often it is checked that Ray is alive."""
+
+_runs: dict[int, Tuning] = {}
+_numbers = itertools.count()
+
+
+class Tuning:
+    """A run on one Ray.
+
+    Attributes:
+        trials: handed to Tune and not yet back, by Tune's own id.
+        lost: why Ray is taken to be gone, if it is.
+    """
+
+    def __init__(self, run: Run, workers: int | None) -> None:
+        self.run, self.workers = run, workers
+        self.trials: dict[str, TrialConfig] = {}
+        self.lost: EngineLost | None = None
+        self._looked = time.monotonic()
+
+    def check_home(self) -> None:
+        """Every now and then, see whether Ray is alive."""
+        if time.monotonic() - self._looked >= HOME_SECONDS:
+            self._looked = time.monotonic()
+            try:
+                check_home()
+            except EngineLost as error:
+                self.lost = error
+
+
+def tune_search(run: Run, resources: Resources) -> None:
+    """Run the search to its end on the Ray that is connected; returns early on a fatal problem.
+
+    Raises:
+        ConfigError: if no node can hold a trial.
+        EngineLost: if Ray dies.
+    """
+    gpus = resources.gpus_of_trial(run.search.sweep.device)
+    check_placement(resources, gpus)
+    setup = Setup(
+        store=str(run.store.root.resolve()),
+        path=str(Path.cwd()),
+        threads=resources.cpus_per_trial,
+        prune_factor=run.search.sweep.prune_factor,
+        silence=run.silence,
+    )
+    scratch, number = temporary_folder(), next(_numbers)
+    tuning = _runs[number] = Tuning(run, resources.workers)
+    try:
+        tuner = tune.Tuner(
+            tune.with_resources(Trainable, {"cpu": resources.cpus_per_trial, "gpu": gpus}),
+            param_space={"setup": setup, "trial": None, "best_steps": None},
+            tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
+            run_config=tune.RunConfig(
+                storage_path=scratch, name="sweep", verbose=0, callbacks=[Watch(number)], stop=Enough(number)
+            ),
+        )
+        tuner.fit()
+    except Exception as error:
+        # Tune raises half a dozen kinds when Ray is gone; any other is ours.
+        check_home(error)
+        raise
+    finally:
+        del _runs[number]
+        shutil.rmtree(scratch, ignore_errors=True)
+    if tuning.lost is not None:
+        raise tuning.lost
+
+
+class Queue(Searcher):  # type: ignore[misc]
+    """Hands Tune the trials of the search and the search what came back."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
+        tuning = _runs[self._number]
+        if tuning.run.over or tuning.lost is not None:
+            return Searcher.FINISHED
+        if tuning.workers is not None and len(tuning.trials) >= tuning.workers:
+            return None
+        started = tuning.run.next()
+        if started is None:
+            return None
+        tuning.trials[trial_id], best_steps = started
+        return {"trial": tuning.trials[trial_id].to_dict(), "best_steps": best_steps}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        tuning = _runs[self._number]
+        config = tuning.trials.pop(trial_id)
+        if error or result is None or not {"status", "died", "fatal"} & result.keys():
+            tuning.run.lost(config)
+        else:
+            tuning.run.take_in(config, result)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Tune expects a file; the results folder is the state."""
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See :meth:`save`."""
+
+
+class Watch(tune.Callback):  # type: ignore[misc]
+    """Takes in signs of life, and looks around while Tune's loop turns."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        tuning = _runs[self._number]
+        config = tuning.trials.get(trial.trial_id)
+        if config is not None and "where" in result:
+            tuning.run.where[config.trial_id] = result["where"]
+
+    def on_step_end(self, iteration: int, trials: list[Any], **_: Any) -> None:
+        tuning = _runs[self._number]
+        tuning.run.look_around()
+        tuning.check_home()
+
+
+class Enough(tune.Stopper):  # type: ignore[misc]
+    """Ends the experiment once something happened that every further trial would run into."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        tuning = _runs[self._number]
+        return tuning.run.fatal is not None or tuning.lost is not None
