@@ -9,8 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import io
 import pkgutil
+import shlex
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,10 +55,10 @@ def root(
         typer.echo(context.get_help())
 
 
-def _step_times(results: str) -> list[StepTime]:
+def _step_times(results: str, code: Sequence[str]) -> list[StepTime]:
     from sweeps.commands.throughput import measured
 
-    return measured(results)
+    return measured(results, code=code)
 
 
 def _noise_scale(**asked: Any) -> dict[str, Any]:
@@ -147,15 +151,31 @@ def neighbours() -> None:
         raise ConfigError(f"{problem}; remove it, or install {DISTRIBUTION} into a virtual environment of its own")
 
 
+def signals_as_interrupt() -> None:
+    """A job scheduler's stop and a closed terminal end a command as Ctrl-C does, except under ``nohup``."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
+def speak_any_language() -> None:
+    """What the locale cannot write is written with escapes; names of files may be anything."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point: one clear line and exit code 2 for anything a person can put right."""
+    signals_as_interrupt()
+    speak_any_language()
     try:
         neighbours()
         status = application(next(iter(sys.argv[1:]), None))(standalone_mode=False)
     except CbsError as error:
-        from_signal = type(error).__name__ == "Interrupted"
         errors.print(f"cbs: {error}", markup=False, soft_wrap=True)
-        sys.exit(130 if from_signal else 2)
+        sys.exit(error.exit_code)
     except UsageError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "cbs"
@@ -163,10 +183,10 @@ def main() -> None:
         errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("cbs: stopped", markup=False)
-        sys.exit(130)
-    if status == 130:  # typer's own answer to Ctrl-C
-        errors.print("cbs: stopped", markup=False)
+        status = 130
+    if status == 130:  # typer's own answer to Ctrl-C, too
+        told = shlex.join(["cbs", *sys.argv[1:]])
+        errors.print(f"cbs: stopped; to run it again: {told}", markup=False, soft_wrap=True)
     sys.exit(status if isinstance(status, int) else 0)
 
 

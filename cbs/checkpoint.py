@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cbs.errors import ResultsError
+from cbs.errors import out_of_memory, reason
+from cbs.files import set_aside, whole_file
 
 LEAST_SECONDS = 30.0
 """Time between two checkpoints of a trial; short trials never write one."""
@@ -25,10 +25,14 @@ class Checkpoint:
     Args:
         path: the file; its folder exists.
         seconds: least time between two writes. It grows so that writing takes at most :data:`SHARE` of the time.
+
+    Attributes:
+        notes: what there is to tell a person, one line each.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, seconds: float = LEAST_SECONDS) -> None:
         self.path = Path(path)
+        self.notes: list[str] = []
         self._seconds = seconds
         self._written = time.monotonic()
 
@@ -43,31 +47,38 @@ class Checkpoint:
             ResultsError: if it cannot be written; what was there before stays.
         """
         started = time.monotonic()
-        partial = self.path.with_name(f".tmp-{self.path.name}-{uuid.uuid4().hex}")
-        try:
-            torch.save(state, partial)
-            os.replace(partial, self.path)
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            raise ResultsError(f"cannot write checkpoint {self.path}: {error}") from None
+        with whole_file(self.path, "checkpoint ") as draft, open(draft, "wb") as file:
+            try:
+                torch.save(state, file)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(reason(error)) from None
+            file.flush()
+            os.fsync(file.fileno())
         self._written = time.monotonic()
         self._seconds = max(self._seconds, (self._written - started) / SHARE)
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved last, on the CPU; ``None`` where there is nothing.
+        """What was saved last, on the CPU; ``None`` where there is nothing, or nothing that can be read.
 
-        Raises:
-            ResultsError: if the file is there and cannot be read.
+        Only tensors and plain values are read: no file can make this run code.
         """
         if not self.path.exists():
             return None
         try:
             return torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:  # noqa: BLE001 - torch raises half a dozen kinds for a damaged file
-            reason = type(error).__name__
-            raise ResultsError(
-                f"cannot read checkpoint {self.path} ({reason}); delete it to start the trial again"
-            ) from None
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            self.refuse(f"{type(error).__name__}: {reason(error)}")
+            return None
+
+    def refuse(self, why: str) -> None:
+        """Set the file aside: the trial starts anew.
+
+        Raises:
+            ResultsError: if it cannot be renamed.
+        """
+        self.notes.append(f"checkpoint damaged ({why}), kept as {set_aside(self.path).name}; the trial starts anew")
 
     def remove(self) -> None:
         """Delete the file, if it is there."""

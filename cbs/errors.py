@@ -6,6 +6,8 @@ what to do. A trial that diverges or runs out of memory is not misuse: it is dat
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def reason(error: BaseException) -> str:
     """What the system says of a file, else the first line of what an exception says, else its name."""
@@ -13,8 +15,35 @@ def reason(error: BaseException) -> str:
     return (said.splitlines() or [type(error).__name__])[0]
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory is full: of Python, of the processor or of a device.
+
+    torch raises a kind of its own for a device, a plain ``RuntimeError`` where main memory cannot be had, and for a
+    library of the device whatever that says.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and any(text in said for text in _MEMORY_TEXTS)
+
+
+_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "_ALLOC_FAILED", "std::bad_alloc")
+
+
 class CbsError(Exception):
-    """Misuse of the library or the command line; the message is one line meant for a person."""
+    """Misuse of the library or the command line; the message is one line meant for a person.
+
+    Attributes:
+        exit_code: of the command: 1 if some trials are missing or failed, 2 for wrong input, 130 if interrupted.
+    """
+
+    exit_code = 2
+
+
+class Unfinished(CbsError):
+    """A sweep ended before all its trials had; those that had are stored."""
+
+    exit_code = 1
 
 
 class ConfigError(CbsError):
@@ -31,6 +60,19 @@ class DataError(CbsError):
 
 class ResultsError(CbsError):
     """A results folder is missing, foreign, half-written, of another version, or cannot be written."""
+
+
+class DamagedError(ResultsError):
+    """A file of a trial is cut off or overwritten: the trial can be set aside and run again.
+
+    Attributes:
+        problem: what is wrong, without the remedy.
+    """
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        self.problem = f"cannot read {path}: {reason(error)}"
+        remedy = f"run the sweep again, which sets it aside, or delete the folder {path.parent}"
+        super().__init__(f"{self.problem}; {remedy}")
 
 
 class MissingDependencyError(CbsError):

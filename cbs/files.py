@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import uuid
@@ -10,6 +11,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.errors import ResultsError, reason
+
+DAMAGED = ".damaged"
+"""End of the name of what was set aside."""
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or folder that cannot be read, so that it is out of the way and nothing is lost; returns its name.
+
+    Raises:
+        ResultsError: if it cannot be renamed.
+    """
+    number = itertools.count(2)
+    aside = path.with_name(path.name + DAMAGED)
+    while os.path.lexists(aside):
+        aside = path.with_name(f"{path.name}-{next(number)}{DAMAGED}")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise ResultsError(f"cannot set {path} aside, which is damaged: {reason(error)}") from None
+    return aside
+
+
+def refuse_links(root: Path, path: Path) -> None:
+    """Check that nothing between a folder and what is to be written in it is a symbolic link, which could lead
+    anywhere; the folder itself may be one.
+
+    Raises:
+        ResultsError: naming the link.
+    """
+    for place in (path, *path.parents):
+        if place == root:
+            return
+        if place.is_symlink():
+            raise ResultsError(f"{place} is a symbolic link, nothing is written through it; remove it")
 
 
 @contextlib.contextmanager

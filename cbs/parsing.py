@@ -12,7 +12,10 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
     first, dots, last = text.partition("..")
     if not dots:
         return parse_numbers(text, flag, int)
-    low, high = parse_numbers(f"{first},{last}", flag, int)
+    ends = parse_numbers(f"{first},{last}", flag, int) if first.strip() and last.strip() else ()
+    if len(ends) != 2:
+        raise ConfigError(f"{flag} {text}: a range has two ends, as in 4..512")
+    low, high = ends
     if not 1 <= low <= high:
         raise ConfigError(f"{flag} {text}: the range must start at 1 or more and not fall")
     sizes = [low]

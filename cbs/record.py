@@ -158,3 +158,10 @@ def examples_at(step: float, examples: np.ndarray) -> float:
         examples: seen after every step from the first on, shape ``[steps]``.
     """
     return float(np.interp(step, np.arange(len(examples) + 1), np.concatenate([[0], examples])))
+
+
+def without_curve(config: TrialConfig, status: TrialStatus, message: str) -> TrialResult:
+    """The record of a trial that left no curve."""
+    return TrialResult(
+        config=config, status=status, steps_to_target=None, evaluations=[], steps={}, workload=None, message=message
+    )

@@ -7,13 +7,15 @@ knows entries that are made on demand, such as everything a library has.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import pkgutil
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +24,29 @@ from cbs.errors import CbsError, ConfigError, UnknownNameError
 
 _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"(\w+)"', re.MULTILINE)
 """A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
+
+_allowed: frozenset[str] | None = None
+"""Names that :class:`Imported` imports; ``None`` for all."""
+
+
+@contextlib.contextmanager
+def only_code(names: Iterable[str] | None) -> Iterator[None]:
+    """Within the block nothing named ``package.module:name`` is imported but ``names``.
+
+    For what was read from a file and not typed by a person: a results folder of somebody else may name anything.
+
+    Args:
+        names: those that the person has named again; ``None`` changes nothing.
+    """
+    global _allowed
+    before = _allowed
+    if names is not None:
+        _allowed = frozenset(names) if before is None else before & frozenset(names)
+    try:
+        yield
+    finally:
+        _allowed = before
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -62,11 +87,17 @@ class Imported:
         """What the module calls so, if the name has a colon.
 
         Raises:
-            ConfigError: if the module cannot be imported, or has nothing of that name that can be called.
+            ConfigError: if the module cannot be imported, or has nothing of that name that can be called; or if the
+                name may not be imported here, see :func:`only_code`.
         """
         module_name, colon, entry = name.partition(":")
         if not colon:
             return None
+        if _allowed is not None and name not in _allowed:
+            raise ConfigError(
+                f"{self.kind} {name!r} is code that the results name, and it may be anybody's; to run it, name it "
+                f"yourself: --code {shlex.quote(name)}"
+            )
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)

@@ -6,7 +6,9 @@ Layout of one sweep folder::
     trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
     trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments); what a moment is in its field
     trials/<trial id>/timing.json      wall-clock facts
+    trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
+    trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
 
 A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
 sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
@@ -21,7 +23,7 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
-from cbs.errors import ConfigError, ResultsError, reason
-from cbs.files import whole_file, whole_folder
+from cbs.errors import ConfigError, DamagedError, ResultsError, reason
+from cbs.files import DAMAGED, refuse_links, set_aside, whole_file, whole_folder
 from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
+LAST_LINES = "last-lines.txt"
 METADATA_KEY = b"cbs"
 _RECORD_COLUMNS = {
     "step": pa.int64(),
@@ -60,11 +63,23 @@ class Store:
         return self.root / "trials"
 
     def prepare(self) -> None:
-        """Create the folder, check that it can be written, and remove what a killed run left half-written.
+        """:meth:`create` the folder and remove what a killed run left half-written.
 
         Raises:
-            ResultsError: if it cannot be created or written.
+            ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
         """
+        self.create()
+        for left_over in self.half_written():
+            remove(left_over)
+
+    def create(self) -> None:
+        """Create the folder and check that it can be written.
+
+        Raises:
+            ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
+        """
+        for part in (self.trials, self.root / "checkpoints", self.root / MANIFEST):
+            refuse_links(self.root, part)
         try:
             self.trials.mkdir(parents=True, exist_ok=True)
             probe = self.trials / f".tmp-{uuid.uuid4().hex}"
@@ -74,9 +89,17 @@ class Store:
             raise ResultsError(
                 f"cannot write results to {self.root}: {reason(error)}; choose another folder with --output"
             ) from None
+
+    def half_written(self) -> list[Path]:
+        """What a killed process left; nothing is looked for behind a symbolic link."""
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
-        for left_over in (path for pattern in patterns for path in self.root.glob(pattern)):
-            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink(missing_ok=True)
+        found = (path for pattern in patterns for path in self.root.glob(pattern))
+        return sorted(path for path in found if path.parent == self.root or not path.parent.is_symlink())
+
+    def damaged(self) -> list[Path]:
+        """What was set aside because it could not be read."""
+        patterns = (f"trials/*{DAMAGED}", f"checkpoints/*{DAMAGED}")
+        return sorted(path for pattern in patterns for path in self.root.glob(pattern))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write ``sweep.json`` in one piece; the schema version is added."""
@@ -94,8 +117,8 @@ class Store:
             manifest = json.loads(path.read_text())
         except FileNotFoundError:
             raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"cannot read {path}: {error}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ResultsError(f"cannot read {path}: {reason(error)}") from None
         if not isinstance(manifest, dict):
             raise ResultsError(f"cannot read {path}: not a JSON object")
         _check_version(manifest.get("schema_version"), path)
@@ -105,7 +128,8 @@ class Store:
         """Ids of all stored trials, sorted."""
         if not self.trials.is_dir():
             return []
-        return sorted(entry.name for entry in os.scandir(self.trials) if not entry.name.startswith("."))
+        names = (entry.name for entry in os.scandir(self.trials) if entry.is_dir())
+        return sorted(name for name in names if not name.startswith(".") and not name.endswith(DAMAGED))
 
     def checkpoint_path(self, config: TrialConfig) -> Path:
         """Where a running trial leaves its state; the folder is made."""
@@ -128,15 +152,21 @@ class Store:
         """
         what = f"trial {result.trial_id} to {self.trials}"
         with whole_folder(self.trials / result.trial_id, what) as draft:
-            pq.write_table(_steps_table(result), draft / "steps.parquet")
-            pq.write_table(_record_table(result), draft / "record.parquet")
+            for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
+                with pa.OSFile(os.fsencode(draft / f"{name}.parquet"), "wb") as file:
+                    pq.write_table(table, file)
             (draft / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
             _sync(draft)
+
+    def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
+        """Keep what the process of a trial wrote before it died, beside its record."""
+        _write_atomically(self.trials / trial_id / LAST_LINES, "".join(f"{line}\n" for line in lines).encode())
 
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
         sink = pa.BufferOutputStream()
         pq.write_table(_record_table(result), sink)
+        refuse_links(self.root, self.trials / result.trial_id)
         _write_atomically(self.trials / result.trial_id / "record.parquet", sink.getvalue().to_pybytes())
 
     def load(self, trial_id: str, *, with_steps: bool = True) -> TrialResult:
@@ -165,13 +195,30 @@ class Store:
                 message=summary["message"],
                 timing=timing,
             )
-        except (ConfigError, KeyError, TypeError) as error:
-            raise ResultsError(_unreadable(folder / "record.parquet", error)) from None
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            raise DamagedError(folder / "record.parquet", error) from None
 
     def results(self, *, with_steps: bool = False) -> Iterator[TrialResult]:
         """All stored trials, in the order of their ids."""
         for trial_id in self.trial_ids():
             yield self.load(trial_id, with_steps=with_steps)
+
+    def sound_results(self, told: Callable[[str], None]) -> Iterator[TrialResult]:
+        """:meth:`results` without the per-step columns; a trial with a damaged file is set aside, as if it had never
+        run.
+
+        Args:
+            told: called with a line about each of them.
+        """
+        for trial_id in self.trial_ids():
+            try:
+                found = self.load(trial_id, with_steps=False)
+                _check_steps(self.trials / trial_id / "steps.parquet", found)
+            except DamagedError as error:
+                aside = set_aside(self.trials / trial_id)
+                told(f"{error.problem}; kept as {aside.name}, the trial runs again")
+            else:
+                yield found
 
 
 def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
@@ -181,9 +228,10 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         ResultsError: naming the file and the remedy.
     """
     try:
-        table = pq.ParquetFile(path).read(use_threads=False)
+        with _opened(path) as file:
+            table = pq.ParquetFile(file).read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
-        raise ResultsError(_unreadable(path, error)) from None
+        raise DamagedError(path, error) from None
     summary = _parse_summary(table.schema.metadata, path)
     if set(table.column_names) != set(_RECORD_COLUMNS):
         raise ResultsError(
@@ -199,13 +247,14 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
         ResultsError: naming the file and the remedy.
     """
     try:
-        table = pq.ParquetFile(path).read()
+        with _opened(path) as file:
+            table = pq.ParquetFile(file).read()
         said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
         geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
         for geometry in geometries:
             table.select([geometry.signal, geometry.noise])
-    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
-        raise ResultsError(_unreadable(path, error)) from None
+    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(path, error) from None
     return {name: table[name].to_numpy() for name in table.column_names}, geometries
 
 
@@ -229,8 +278,32 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
     return stores
 
 
-def _unreadable(path: Path, error: Exception) -> str:
-    return f"cannot read {path}: {reason(error)}; delete the folder {path.parent} and run the sweep again"
+def _opened(path: Path) -> pa.OSFile:
+    """A file to read; its name may be no text, which pyarrow would want to encode."""
+    return pa.OSFile(os.fsencode(path), "rb")
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder or a symbolic link, not what the link leads to.
+
+    Raises:
+        ResultsError: if it cannot be deleted.
+    """
+    try:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot delete {path}: {reason(error)}") from None
+
+
+def _check_steps(path: Path, result: TrialResult) -> None:
+    """Check that the per-step columns of a trial are whole, by the footer of their file."""
+    try:
+        with _opened(path) as file:
+            rows = pq.read_metadata(file).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedError(path, error) from None
+    if rows < result.final_step:
+        raise DamagedError(path, ValueError(f"it has {rows} rows, the trial {result.final_step} steps"))
 
 
 def _record_table(result: TrialResult) -> pa.Table:
@@ -263,10 +336,12 @@ def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str,
         raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
     try:
         summary = json.loads(metadata[METADATA_KEY])
+        if b"\\ud" in metadata[METADATA_KEY]:  # half a character, which no file or terminal takes
+            json.dumps(summary, ensure_ascii=False).encode()
         _check_version(summary["schema_version"], path)
         TrialStatus(summary["status"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ResultsError(_unreadable(path, error)) from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(path, error) from None
     return summary
 
 
@@ -280,9 +355,12 @@ def _check_version(version: Any, path: Path) -> None:
 
 def _read_timing(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ResultsError(_unreadable(path, error)) from None
+        timing = json.loads(path.read_text())
+        if not isinstance(timing, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(path, error) from None
+    return timing
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

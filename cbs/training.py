@@ -26,7 +26,7 @@ from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, out_of_memory, reason
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
 from cbs.optimizers import build_optimizer
@@ -36,7 +36,7 @@ from cbs.record import CLIPPED, Measurement, TrialResult, TrialStatus, WorkloadI
 from cbs.schedules import build_schedule
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
-from cbs.workloads.base import Batch, PredictiveWorkload
+from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
 from cbs.workloads.streams import skip
 
 
@@ -46,6 +46,7 @@ def run_trial(
     workload: Workload | None = None,
     monitor: Monitor | None = None,
     checkpoint: Checkpoint | None = None,
+    alive: Callable[[int], None] | None = None,
 ) -> TrialResult:
     """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
 
@@ -58,6 +59,7 @@ def run_trial(
         monitor: see :data:`cbs.ending.Monitor`.
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
             bitwise that of an undisturbed trial. Remove it once the result is stored.
+        alive: called with the number of the step, after every step and every evaluation.
 
     Raises:
         ConfigError: if the configuration names something unknown or cannot run on this machine.
@@ -70,8 +72,14 @@ def run_trial(
         )
     device = pick_device(config)
     loop = TrainingLoop(config, workload, device)
+    if alive is not None:
+        loop.alive = alive
     with seeding.seeded(config.seed, "training"):
-        status, message = loop.run(monitor, checkpoint)
+        fit = checkpoint is None or loop.resume(checkpoint)
+        if fit:
+            status, message = loop.run(monitor, checkpoint)
+    if not fit:  # the loop is half loaded, and the file out of the way
+        return run_trial(config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive)
     return TrialResult(
         config=config,
         status=status,
@@ -126,6 +134,7 @@ class TrainingLoop:
         planned = (*([LR_FACTOR] if config.batch_schedule else ()), *(SEEN if self.sizes.closed else ()))
         self.columns = StepColumns((*measured, *((CLIPPED,) if config.clip_norm else ())), planned)
         self.before_clipping: Callable[[], object] = lambda: None
+        self.alive: Callable[[int], object] = lambda step: None
         self.seen = 0
         self.batch_size = self.in_pass = config.batch_size
         self.micro_batches = 1
@@ -139,10 +148,7 @@ class TrainingLoop:
     def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> Ending:
         """Train to the end."""
         config = self.config
-        saved = checkpoint.load() if checkpoint is not None else None
-        if saved is not None:
-            self.load_state(saved)
-        else:
+        if not self.evaluations:
             self.evaluate(step=0, lr=0.0, losses=np.empty(0))
         start = self.evaluations[0]
         ending = ended_at_start(config, start)
@@ -165,6 +171,7 @@ class TrainingLoop:
         while step < next_evaluation and self.room():
             step += 1
             lr = self.train_step(step)
+            self.alive(step)
         losses = self.columns.flush()[:, 0]
         self.training_seconds += time.perf_counter() - started
         if not np.isfinite(losses).all():
@@ -175,6 +182,20 @@ class TrainingLoop:
     def room(self) -> bool:
         """Whether the budget of examples holds another step."""
         return self.seen + self.sizes.at(self.seen).batch_size <= self.config.max_examples
+
+    def resume(self, checkpoint: Checkpoint) -> bool:
+        """Go on from a checkpoint, if there is one; whether this loop can run: not if it refused what it read."""
+        saved = checkpoint.load()
+        if saved is None:
+            return True
+        try:
+            self.load_state(saved)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if out_of_memory(error):
+                raise
+            checkpoint.refuse(f"{type(error).__name__}: {reason(error)}")
+            return False
+        return True
 
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on from the latest evaluation."""
@@ -209,6 +230,12 @@ class TrainingLoop:
         done = self.evaluations[-1].step
         sizes = [int(size) for size in planned[:, 0]]
         self.seen = sum(sizes)
+        recorded = len(self.columns.table())
+        if not (0 <= done == recorded and self.seen <= self.config.max_examples):
+            raise ValueError(
+                f"{recorded} steps recorded at step {done}, {self.seen} examples of a budget of "
+                f"{self.config.max_examples}"
+            )
         if self.probe is not None:
             self.probe.plan(sizes[-1] if sizes else self.config.batch_size)
             self.probe.start_at(done, state["probe_source"])
@@ -270,7 +297,7 @@ class TrainingLoop:
                 for diagnostic in watching:
                     stack.enter_context(diagnostic)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-                    loss = self.workload.example_losses(self.trained, part).mean()
+                    loss = check_losses(self.workload.example_losses(self.trained, part), examples).mean()
             if examples != self.batch_size:
                 loss = loss * (examples / self.batch_size)
             loss.backward()
@@ -332,6 +359,7 @@ class TrainingLoop:
         )
         self.evaluations.append(measurement)
         self.evaluation_seconds += time.perf_counter() - started
+        self.alive(step)
         return measurement
 
     def to_device(self, batch: Batch) -> Batch:

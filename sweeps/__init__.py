@@ -1,3 +1,3 @@
-"""Turn a sweep into trials and run them on Ray Tune."""
+"""Turn a sweep into trials and run them on Ray."""
 
 __distribution__ = "critical-batch-size"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,15 @@ from cbs.errors import ConfigError, reason
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    # Ray would run workers at low priority; a sweep is what the person is waiting for.
-    "RAY_worker_niceness": "0",
+    # Ctrl-C ends the sweep at once, there is nothing that Tune would have to save.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # The results folder is the state of a sweep; Tune's own snapshots would only cost time.
     "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray would run workers at low priority; a sweep is what the person is waiting for.
+    "RAY_worker_niceness": "0",
 }
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912"}
 """Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
@@ -48,20 +51,42 @@ class Resources:
         cpus_per_trial: cores, and torch threads, of a trial.
         gpus_per_trial: share of a GPU a trial takes; ``None`` for a whole one where there is one.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
+        trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` for what
+            :func:`sweeps.patience.patience` makes of the plan.
     """
 
     workers: int | None = None
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
     address: str | None = None
+    trial_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"the number of workers must be at least 1, got {self.workers}")
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
-        if self.gpus_per_trial is not None and self.gpus_per_trial < 0:
-            raise ConfigError(f"gpus per trial must not be negative, got {self.gpus_per_trial}")
+        cores, gpus = os.cpu_count() or 1, self.gpus_per_trial
+        if gpus is not None and not 0 <= gpus < math.inf:
+            raise ConfigError(f"gpus per trial must be a number of at least 0, got {gpus}")
+        if gpus is not None and gpus > 1 and gpus != int(gpus):
+            raise ConfigError(f"gpus per trial must be a whole number above 1, got {gpus}")
+        if self.trial_timeout is not None and not self.trial_timeout > 0:
+            raise ConfigError(f"the timeout of a trial must be above 0 seconds, got {self.trial_timeout}")
+        if self.address is None and self.cpus_per_trial > cores:
+            raise ConfigError(f"a trial of {self.cpus_per_trial} cores does not fit on this machine, which has {cores}")
+        if self.address is None and gpus:
+            import torch
+
+            found = torch.cuda.device_count()
+            if gpus > found:
+                raise ConfigError(f"a trial of {gpus:g} GPUs does not fit on this machine, which has {found}")
+
+    def gpus_of_trial(self, device: str) -> float:
+        """GPUs of a trial on the Ray that is connected; a whole one by default where a node has one."""
+        if self.gpus_per_trial is not None:
+            return self.gpus_per_trial
+        return 1.0 if device != "cpu" and any(node.get("GPU", 0) >= 1 for node in _nodes()) else 0.0
 
     @property
     def local_workers(self) -> int:
@@ -84,10 +109,11 @@ class Resources:
 
 
 @contextlib.contextmanager
-def connected(resources: Resources) -> Iterator[str]:
-    """Connect to Ray for the length of the block; yields the namespace of this sweep.
+def connected(resources: Resources) -> Iterator[bool]:
+    """Connect to Ray for the length of the block; yields whether the connection was made here.
 
     A private Ray is stopped and its files removed at the end. A connection that exists already is used and left alone.
+    Within the block nothing reaches standard output, because Ray writes what it likes there.
 
     Raises:
         ConfigError: if Ray cannot be reached or started.
@@ -97,14 +123,12 @@ def connected(resources: Resources) -> Iterator[str]:
     import ray
 
     remove_stale_folders()
-    namespace = f"cbs-{uuid.uuid4().hex}"
-    for name in ("ray", "ray.tune", "ray.train", "ray.data"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
     if ray.is_initialized():
-        yield namespace
+        yield False
         return
     folder = None
-    options: dict[str, Any] = {"namespace": namespace, "logging_level": logging.CRITICAL, "log_to_driver": False}
+    options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
     if resources.address is not None:
         options["address"] = resources.address
     else:
@@ -115,18 +139,96 @@ def connected(resources: Resources) -> Iterator[str]:
             "object_store_memory": 100 * 1024**2,
             "_temp_dir": folder,
         }
-    try:
+    # Ray brings a SIGTERM handler of its own; ours has to come after it.
+    with output_to_error(), contextlib.ExitStack() as stack:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = resources.address or "this machine"
             hint = "" if resources.address is None else f"; {_TOKEN_HINT}"
             raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}{hint}") from None
-        yield namespace
+        stack.enter_context(signals_as_interrupt())
+        try:
+            yield True
+        finally:
+            with uninterrupted():
+                ray.shutdown()
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def output_to_error() -> Iterator[None]:
+    """What C code in this process writes to standard output goes to standard error, and what Python prints there,
+    which is Ray about its own processes, nowhere."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
     finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """A job scheduler's stop and a closed terminal are like Ctrl-C while the block runs, unless they were ignored."""
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            with contextlib.suppress(ValueError):  # not in the main thread, where signals cannot be set
+                before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C, once more, does not cut the block short, which takes a second."""
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    try:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    except ValueError:  # not in the main thread, which alone is interrupted
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check_placement(resources: Resources, gpus: float) -> None:
+    """Check that some node can hold a trial.
+
+    Raises:
+        ConfigError: that says what is asked for and what there is.
+    """
+    nodes = _nodes()
+    if not any(_holds(node, resources.cpus_per_trial, gpus) for node in nodes):
+        there = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
+        raise ConfigError(
+            f"no node can hold a trial of {resources.cpus_per_trial} cores and {gpus:g} GPUs: the nodes have {there}"
+        )
+
+
+def _nodes() -> list[dict[str, float]]:
+    """Cores and GPUs of the nodes that are alive."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _holds(node: dict[str, float], cpus: int, gpus: float) -> int:
+    """Trials that fit on a node."""
+    held = int(node.get("CPU", 0) // cpus)
+    return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held
 
 
 def check_listening(address: str) -> None:
@@ -148,7 +250,10 @@ def check_listening(address: str) -> None:
 
 def temporary_folder() -> str:
     """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
-    return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+    try:
+        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+    except OSError as error:
+        raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
 
 
 def remove_stale_folders() -> None:

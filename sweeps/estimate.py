@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cbs.errors import CbsError, ConfigError, reason
+from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.record import TrialResult
 from cbs.training import run_trial
 from cbs.workloads import Workload
@@ -59,9 +59,9 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
             large, _ = _timed(sweep, workload, largest)
     except CbsError:
         raise
-    except torch.OutOfMemoryError:
-        return None
     except Exception as error:
+        if out_of_memory(error):
+            return None
         what = f"{type(error).__name__}: {reason(error)}"
         raise ConfigError(f"workload {sweep.workload.name!r} fails in its first step: {what}") from error
     finally:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 from cbs.averaging import build_averaging
 from cbs.batch_schedules import ClosedLoop, build_batch_schedule
 from cbs.choices import Choice
-from cbs.errors import CbsError, ConfigError, ResultsError
+from cbs.errors import CbsError, ConfigError, ResultsError, Unfinished
 from cbs.noise_scale.columns import build_probe
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import check_clipping
@@ -21,8 +18,10 @@ from cbs.store import Store
 from cbs.target import Target
 from cbs.training import run_of
 from sweeps.cell import Cell
-from sweeps.cluster import Resources, connected
+from sweeps.cluster import Resources
+from sweeps.lock import Lock
 from sweeps.manifest import merged_manifest
+from sweeps.patience import UNTIMED_SECONDS
 from sweeps.progress import Progress
 from sweeps.search import Search
 from sweeps.spec import Sweep
@@ -31,6 +30,8 @@ from sweeps.workload import COMMAND, built
 
 class Interrupted(CbsError):
     """The sweep was stopped by a signal; everything finished is stored."""
+
+    exit_code = 130
 
 
 def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
@@ -105,6 +106,7 @@ def sweep(
     resources: Resources | None = None,
     progress: Progress | None = None,
     command: str = "",
+    patience: float = UNTIMED_SECONDS,
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -114,45 +116,40 @@ def sweep(
         resources: where to run; ``None`` for all cores of this machine.
         progress: shows what happens; ``None`` for silence.
         command: the command line, for the record.
+        patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
+            none; see :mod:`sweeps.patience`.
 
     Returns:
         The finished search, with every result.
 
     Raises:
-        ResultsError: if the folder holds a sweep of another protocol, or a result cannot be written.
-        Interrupted: on SIGINT or SIGTERM.
+        ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
+            written.
+        Unfinished: if Ray dies for good.
+        Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
     resources, progress = resources or Resources(), progress or Progress.silent()
     store = Store(output)
-    store.prepare()
-    store.write_manifest(merged_manifest(store, sweep, command))
-    search = Search(sweep, [result for result in store.results() if result.status.final])
-    if not search.done:
-        # Ray brings a SIGTERM handler of its own; ours has to come after it.
-        with progress.showing(search), connected(resources) as namespace, terminate_as_interrupt():
-            from sweeps.tuning import Run, tune_search
+    again = f"every finished trial is kept in {output}; to go on: {command or 'the same call'}"
+    try:
+        store.create()
+        with Lock(store, command) as lock:
+            store.prepare()
+            store.write_manifest(merged_manifest(store, sweep, command))
+            search = Search(sweep, [r for r in store.sound_results(progress.note) if r.status.final])
+            if not search.done:
+                from sweeps.dispatch import Run, run_search
 
-            run = Run(search, store, progress, resources.workers)
-            tune_search(run, resources, namespace)
-        if run.fatal is not None:
-            raise ResultsError(run.fatal)
-        if not search.done:
-            raise Interrupted(f"stopped; every finished trial is kept in {output}, the same command continues")
-    for cell in search.cells():
-        for changed in search.settled(cell):
-            store.update_record(changed)
+                run = Run(search, store, progress, lock, resources.trial_timeout or patience)
+                with progress.showing(search):
+                    run_search(run, resources)
+                if run.fatal is not None:
+                    raise ResultsError(f"{run.fatal}; {again}")
+            for cell in search.cells():
+                for changed in search.settled(cell):
+                    store.update_record(changed)
+    except Unfinished as error:
+        raise Unfinished(f"{error}; {again}") from error
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {again}") from None
     return search
-
-
-@contextlib.contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C while the block runs, so that a job scheduler's stop is as clean."""
-    try:
-        previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    except ValueError:  # not in the main thread, where signals cannot be set
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

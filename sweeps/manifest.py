@@ -15,7 +15,7 @@ import torch
 import cbs
 from cbs.choices import Choice
 from cbs.config import CONSTANT
-from cbs.errors import ResultsError
+from cbs.errors import ConfigError, ResultsError, reason
 from cbs.store import MANIFEST, Store
 from sweeps.spec import Sweep
 from sweeps.workload import COMMAND, built
@@ -40,12 +40,22 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         "runs": [provenance(command)],
     }
     if not (store.root / MANIFEST).exists():
+        if trials := store.trial_ids():
+            raise ResultsError(
+                f"{store.root} holds {len(trials)} trials but no {MANIFEST}, which says by what protocol they ran: put "
+                "it back, or choose another folder with --output"
+            )
         return manifest
     stored = store.manifest()
     stored.pop("schema_version")
     # once a part of the protocol, one set of options for every name
-    options = stored.get("protocol", {}).pop("optimizer_options", {})
-    difference = _first_difference(stored.get("protocol", {}), manifest["protocol"])
+    protocol = stored.get("protocol")
+    if not isinstance(protocol, dict):
+        raise ResultsError(
+            f"{store.root / MANIFEST} has no protocol; put it back, or choose another folder with --output"
+        )
+    options = protocol.pop("optimizer_options", {})
+    difference = _first_difference(protocol, manifest["protocol"])
     if difference is not None:
         raise ResultsError(f"{store.root} holds a sweep with {difference}; choose another folder with --output")
     if stored.get("data_hash") != data_hash:
@@ -53,9 +63,12 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
             f"{store.root} holds trials on other data (hash {stored.get('data_hash')}, now {data_hash}; the embedded "
             "text differs between Python versions); choose another folder with --output"
         )
-    there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
-    manifest["axes"] = _union(stored["axes"] | {"optimizers": there}, manifest["axes"])
-    manifest["runs"] = [*stored["runs"], *manifest["runs"]]
+    try:
+        there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
+        manifest["axes"] = _union(stored["axes"] | {"optimizers": there}, manifest["axes"])
+        manifest["runs"] = [*stored["runs"], *manifest["runs"]]
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise ResultsError(f"{store.root / MANIFEST} is no plan of a sweep ({reason(error)}); put it back") from None
     return manifest
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of the parameters in ``malloc.h``."""
 _MOST = 2**31 - 1
+_KILLS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
+"""Where Linux counts the processes that it has killed for their memory."""
 _LARGEST_PIECE = 2**25
 """The largest value that the library takes; larger pieces come from the system every time."""
 
@@ -44,3 +47,15 @@ def set_thresholds(piece: int, free: int) -> bool:
         library.mallopt(ctypes.c_int(parameter), ctypes.c_int(value)) == 1
         for parameter, value in ((_MMAP_THRESHOLD, piece), (_TRIM_THRESHOLD, free))
     )
+
+
+def killed_for_memory() -> int:
+    """How many processes the system has killed so far because memory was full; 0 where it does not say."""
+    found = 0
+    for path in _KILLS:
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        found += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return found

@@ -71,11 +71,19 @@ class Progress:
             self._estimator.add(result)
         if self._console is not None and result.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY):
             self._console.print(
-                Text(str(result.status), style="red"), f"{result.trial_id}: {result.message}", markup=False
+                Text(str(result.status), style="red"),
+                f"{result.trial_id}: {result.message}",
+                markup=False,
+                soft_wrap=True,
             )
 
+    def note(self, text: str) -> None:
+        """Say a line at once."""
+        if self._console is not None:
+            self._console.print(Text("note", style="yellow"), text, markup=False, highlight=False, soft_wrap=True)
+
     def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
-        """Show the present state; ``running`` is from the scoreboard."""
+        """Show the present state; ``running`` is where the running trials are, by trial id."""
         if self._console is None:
             return
         self._shown = time.monotonic()

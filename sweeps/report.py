@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.lr_choice import at_edges
+from cbs.record import TrialStatus
 from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
 from sweeps.estimate import StepCost, prior_steps
@@ -86,7 +87,15 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
                 "at_grid_edge": best is not None and any(at_edges(lrs.index(best[0]), [True] * len(lrs))),
             }
         )
-    return {"output": str(folder), "target": str(search.sweep.target), "statuses": dict(statuses), "studies": studies}
+    failed = [r for cell in search.cells() for r in search.results[cell].values() if r.status is TrialStatus.FAILED]
+    first = f"{failed[0].trial_id}: {failed[0].message}" if failed else None
+    return {
+        "output": str(folder),
+        "target": str(search.sweep.target),
+        "statuses": dict(statuses),
+        "studies": studies,
+        "failures": {"trials": len(failed), "first": first},
+    }
 
 
 def outcome_lines(report: dict[str, Any]) -> list[str]:
@@ -100,7 +109,12 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
-    if not any(study["steps_to_target"] for study in report["studies"]):
+    failures = report["failures"]
+    if failures["trials"]:
+        lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")
+    elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
+        lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
+    elif not any(study["steps_to_target"] for study in report["studies"]):
         lines.append(
             "no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=..."
         )

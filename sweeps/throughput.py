@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from cbs import seeding
 from cbs.choices import labels
 from cbs.config import TrialConfig
-from cbs.errors import ConfigError, ResultsError, reason
+from cbs.errors import CbsError, ConfigError, ResultsError, out_of_memory, reason
 from cbs.record import TrialStatus
+from cbs.registry import only_code
 from cbs.store import find_sweeps, read_record
 from cbs.training import TrainingLoop, pick_device
 from cbs.workloads import Workload
 from sweeps.cell import Cell
+from sweeps.child import Channel, Child, Died, Failed
 from sweeps.launch import resolve
+from sweeps.patience import LEAST_SECONDS, MARGIN
 from sweeps.recipes import RECIPES
 from sweeps.workload import built
 
 BLOCKS = 5
 """Steps are timed in so many blocks; the median block counts."""
 _MOST_STEPS = 1000
-_CPU_MEMORY = "can't allocate memory"
-"""What torch says in a plain RuntimeError when main memory is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,48 @@ def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
     grids = [sweep.lr_grid(cell.optimizer) for cell in cells]
     configs = [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
     return configs, list(sweep.batch_sizes)
+
+
+def measured_apart(
+    source: str,
+    batch_sizes: Sequence[int] | None = None,
+    *,
+    seconds: float = 1.0,
+    code: Sequence[str] = (),
+    report: Report | None = None,
+) -> list[Timing]:
+    """:func:`measure_throughput` of :func:`examples_of`, in a process of its own.
+
+    Args:
+        source: as for :func:`examples_of`.
+        batch_sizes: examples per step; ``None`` for those of the source.
+        seconds: as for :func:`measure_throughput`.
+        code: names ``package.module:name`` that a folder of results may name; no others are imported.
+        report: as for :func:`measure_throughput`.
+
+    Raises:
+        CbsError: as those functions do; or if the process dies or hangs.
+    """
+    patience = LEAST_SECONDS + MARGIN * seconds
+    with Child() as child:
+        try:
+            return child.call(
+                "sweeps.throughput:serve", source, batch_sizes, seconds, tuple(code), str(Path.cwd()),
+                heard=report or (lambda timing: None), silence=patience,
+            )  # fmt: skip
+        except (Died, Failed) as error:
+            raise ConfigError(f"the steps of {source} cannot be timed: {error}") from None
+
+
+def serve(
+    channel: Channel, source: str, batch_sizes: Sequence[int] | None, seconds: float, code: Sequence[str], path: str
+) -> list[Timing]:
+    """In the child: see :func:`measured_apart`."""
+    sys.path.insert(0, path)
+    # A recipe is part of this installation; a folder may be anybody's.
+    with only_code(code if Path(source).exists() else None):
+        configs, sizes = examples_of(source)
+        return measure_throughput(configs, batch_sizes or sizes, seconds=seconds, report=channel.say)
 
 
 def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
@@ -128,10 +170,10 @@ def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> f
     config = dataclasses.replace(config, batch_size=batch_size, probe=None, diagnostics=())
     try:
         return _timed(config, built(config.workload), seconds)
-    except (torch.OutOfMemoryError, MemoryError):
-        return None
-    except RuntimeError as error:
-        if _CPU_MEMORY in str(error):
+    except CbsError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
             return None
         where = f"workload {config.workload.name!r}, optimizer {config.optimizer.name!r}, batch size {batch_size}"
         raise ConfigError(f"{where}: the training step fails: {reason(error)}") from error

@@ -1,138 +1,122 @@
-"""The glue between a search and Ray Tune, which asks for trials, runs them on reused actors, and says when one ends."""
+"""The glue between a sweep and Ray Tune, which asks for trials, runs them on reused actors, and says when one ends.
+
+Tune copies and pickles its hooks; they hold the number of their run, which stays in this process.
+"""
 
 from __future__ import annotations
 
+import itertools
 import shutil
-import uuid
-from collections import Counter
-from dataclasses import dataclass, field
+import time
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.config import TrialConfig
-from cbs.errors import ResultsError
-from cbs.record import TrialStatus
-from cbs.store import Store
-from sweeps.cluster import Resources, temporary_folder
-from sweeps.progress import Progress
-from sweeps.scoreboard import Scoreboard
-from sweeps.search import Search
-from sweeps.trainable import Trainable, failed
+from sweeps.cluster import Resources, check_placement, temporary_folder
+from sweeps.dispatch import EngineLost, Run, check_home
+from sweeps.trainable import Trainable
+from sweeps.worker import Setup
 
-MAX_WORKER_DEATHS = 2
-"""How often a trial whose worker process died is started again before it counts as FAILED."""
+HOME_SECONDS = 2.0
+"""How often it is checked that Ray is alive."""
+
+_runs: dict[int, Tuning] = {}
+_numbers = itertools.count()
 
 
-@dataclass
-class Run:
-    """What the hooks below share.
+class Tuning:
+    """A run on one Ray.
 
     Attributes:
-        fatal: why the sweep has to end, or ``None``.
-        configs: trials handed to Tune and not yet back, by Tune's own trial id.
-        deaths: how often the worker of a trial has died, by trial id.
+        trials: handed to Tune and not yet back, by Tune's own id.
+        lost: why Ray is taken to be gone, if it is.
     """
 
-    search: Search
-    store: Store
-    progress: Progress
-    workers: int | None
-    fatal: str | None = None
-    configs: dict[str, TrialConfig] = field(default_factory=dict)
-    deaths: Counter[str] = field(default_factory=Counter)
+    def __init__(self, run: Run, workers: int | None) -> None:
+        self.run, self.workers = run, workers
+        self.trials: dict[str, TrialConfig] = {}
+        self.lost: EngineLost | None = None
+        self._looked = time.monotonic()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Run:
-        return self
+    def check_home(self) -> None:
+        """Every now and then, see whether Ray is alive."""
+        if time.monotonic() - self._looked >= HOME_SECONDS:
+            self._looked = time.monotonic()
+            try:
+                check_home()
+            except EngineLost as error:
+                self.lost = error
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Tune pickles its hooks to resume an experiment; ours resume from the results folder and need nothing of it.
-        return type(None), ()
 
+def tune_search(run: Run, resources: Resources) -> None:
+    """Run the search to its end on the Ray that is connected; returns early on a fatal problem.
 
-def tune_search(run: Run, resources: Resources, namespace: str) -> None:
-    """Run the search to its end on the Ray that is connected; returns early on an interrupt or a fatal problem."""
-    search, device = run.search, run.search.sweep.device
-    gpus = resources.gpus_per_trial
-    if gpus is None:
-        gpus = 1.0 if device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
-    best = {cell: steps for cell in search.cells() if (steps := search.best_steps(cell)) is not None}
-    name = f"scoreboard-{uuid.uuid4().hex}"
-    scoreboard: Any = ray.remote(Scoreboard).options(name=name, num_cpus=0, namespace=namespace).remote(best)
-    config = {
-        "trial": None,
-        "store": str(run.store.root.resolve()),
-        "scoreboard": name,
-        "namespace": namespace,
-        "prune_factor": search.sweep.prune_factor,
-        "threads": resources.cpus_per_trial,
-        "path": str(Path.cwd()),
-    }
-    scratch = temporary_folder()
+    Raises:
+        ConfigError: if no node can hold a trial.
+        EngineLost: if Ray dies.
+    """
+    gpus = resources.gpus_of_trial(run.search.sweep.device)
+    check_placement(resources, gpus)
+    setup = Setup(
+        store=str(run.store.root.resolve()),
+        path=str(Path.cwd()),
+        threads=resources.cpus_per_trial,
+        prune_factor=run.search.sweep.prune_factor,
+        silence=run.silence,
+    )
+    scratch, number = temporary_folder(), next(_numbers)
+    tuning = _runs[number] = Tuning(run, resources.workers)
     try:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": resources.cpus_per_trial, "gpu": gpus}),
-            param_space=config,
-            tune_config=tune.TuneConfig(search_alg=Queue(run), num_samples=-1, reuse_actors=True),
+            param_space={"setup": setup, "trial": None, "best_steps": None},
+            tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(
-                storage_path=scratch,
-                name="sweep",
-                verbose=0,
-                callbacks=[Watch(run, scoreboard)],
-                stop=StopOnFatal(run),
+                storage_path=scratch, name="sweep", verbose=0, callbacks=[Watch(number)], stop=Enough(number)
             ),
         )
         tuner.fit()
+    except Exception as error:
+        # Tune raises half a dozen kinds when Ray is gone; any other is ours.
+        check_home(error)
+        raise
     finally:
+        del _runs[number]
         shutil.rmtree(scratch, ignore_errors=True)
-        ray.kill(scoreboard)
+    if tuning.lost is not None:
+        raise tuning.lost
 
 
 class Queue(Searcher):  # type: ignore[misc]
     """Hands Tune the trials of the search and the search what came back."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
-        self._run = run
+        self._number = number
 
     def suggest(self, trial_id: str) -> Any:
         """The next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
-        run = self._run
-        if run.search.done or run.fatal is not None:
+        tuning = _runs[self._number]
+        if tuning.run.over or tuning.lost is not None:
             return Searcher.FINISHED
-        if run.workers is not None and len(run.search.running) >= run.workers:
+        if tuning.workers is not None and len(tuning.trials) >= tuning.workers:
             return None
-        config = run.search.next()
-        if config is None:
+        started = tuning.run.next()
+        if started is None:
             return None
-        run.configs[trial_id] = config
-        return {"trial": config.to_dict()}
+        tuning.trials[trial_id], best_steps = started
+        return {"trial": tuning.trials[trial_id].to_dict(), "best_steps": best_steps}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        run, config = self._run, self._run.configs.pop(trial_id)
-        if result is not None and result.get("fatal"):
-            run.fatal = result["fatal"]
-            return
-        try:
-            if error or result is None or "status" not in result:
-                # Tune's own retries lose a trial whose worker dies between two trials, so the search gets it back.
-                run.deaths[config.trial_id] += 1
-                if run.deaths[config.trial_id] <= MAX_WORKER_DEATHS:
-                    run.search.give_back(config)
-                    return
-                run.store.save(failed(config, TrialStatus.FAILED, "its worker process died; was it out of memory?"))
-            elif not run.store.contains(config):
-                run.fatal = f"trial {config.trial_id} was written, but not to {run.store.root}: all nodes must share it"
-                return
-            finished = run.store.load(config.trial_id, with_steps=False)
-        except ResultsError as problem:
-            run.fatal = str(problem)
-            return
-        run.search.add(finished)
-        run.progress.finished(finished, run.search)
+        tuning = _runs[self._number]
+        config = tuning.trials.pop(trial_id)
+        if error or result is None or not {"status", "died", "fatal"} & result.keys():
+            tuning.run.lost(config)
+        else:
+            tuning.run.take_in(config, result)
 
     def save(self, checkpoint_path: str) -> None:
         """Tune expects a file; the results folder is the state."""
@@ -143,25 +127,32 @@ class Queue(Searcher):  # type: ignore[misc]
 
 
 class Watch(tune.Callback):  # type: ignore[misc]
-    """Keeps the display current while Tune's loop turns."""
+    """Takes in signs of life, and looks around while Tune's loop turns."""
 
-    def __init__(self, run: Run, scoreboard: Any) -> None:
-        self._run = run
-        self._scoreboard = scoreboard
+    def __init__(self, number: int) -> None:
+        self._number = number
 
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if self._run.progress.due():
-            self._run.progress.update(self._run.search, ray.get(self._scoreboard.running.remote()))
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        tuning = _runs[self._number]
+        config = tuning.trials.get(trial.trial_id)
+        if config is not None and "where" in result:
+            tuning.run.where[config.trial_id] = result["where"]
+
+    def on_step_end(self, iteration: int, trials: list[Any], **_: Any) -> None:
+        tuning = _runs[self._number]
+        tuning.run.look_around()
+        tuning.check_home()
 
 
-class StopOnFatal(tune.Stopper):  # type: ignore[misc]
+class Enough(tune.Stopper):  # type: ignore[misc]
     """Ends the experiment once something happened that every further trial would run into."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._run.fatal is not None
+        tuning = _runs[self._number]
+        return tuning.run.fatal is not None or tuning.lost is not None

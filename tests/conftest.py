@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
-RAY_FILES = ("tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
+RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -179,13 +180,71 @@ def test_short_trials_write_none(tmp_path):
     assert not checkpoint.path.exists()
 
 
-def test_a_damaged_or_unwritable_checkpoint_is_one_clear_line(tmp_path):
-    (tmp_path / "trial.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(ResultsError, match="delete it") as error:
-        Checkpoint(tmp_path / "trial.pt").load()
-    assert "\n" not in str(error.value)
+def written(path: Path, trial: TrialConfig) -> Path:
+    """The checkpoint of a trial that was killed."""
+    with pytest.raises(Killed):
+        run_trial(trial, checkpoint=Checkpoint(path, seconds=0.0), monitor=killed_at(20))
+    return path
+
+
+@pytest.mark.parametrize("damage", ["text", "empty", "cut off", "of another model", "steps without rows", "code"])
+def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_anew(tmp_path, damage):
+    trial, path = config("adamw"), tmp_path / "trial.pt"
+    if damage in ("text", "empty"):
+        path.write_bytes(b"not a checkpoint" if damage == "text" else b"")
+    elif damage == "cut off":
+        written(path, trial)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif damage == "code":
+        torch.save({"model": RunsCode(tmp_path / "ran")}, path)
+    else:
+        state = torch.load(written(path, trial), weights_only=True)
+        if damage == "steps without rows":
+            state["evaluations"][-1]["step"] = 10**15
+        else:
+            state["model"] = {"another": torch.zeros(3)}
+        torch.save(state, path)
+    checkpoint = Checkpoint(path, seconds=1e9)
+    found, expected = run_trial(trial, checkpoint=checkpoint), run_trial(trial)
+    assert found.evaluations == expected.evaluations
+    (note,) = checkpoint.notes
+    assert "trial.pt.damaged" in note
+    assert "\n" not in note
+    assert [file.name for file in tmp_path.iterdir()] == ["trial.pt.damaged"]
+
+
+class RunsCode:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_the_place_of_the_last(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        whole = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, whole=whole: order.append(name) or whole(*args))
+    Checkpoint(tmp_path / "trial.pt").save({"a": torch.zeros(3)})
+    assert order == ["fsync", "replace"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="cannot write"):
-        Checkpoint(tmp_path / "nowhere" / "trial.pt").save({})
+        Checkpoint(tmp_path / "file" / "trial.pt").save({})
+
+    def full(state, file):
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nmore")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(ResultsError, match=r"cannot write checkpoint .*file write failed") as error:
+        Checkpoint(tmp_path / "trial.pt").save({})
+    assert "\n" not in str(error.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):

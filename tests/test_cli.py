@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -255,6 +256,14 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["scale", "results", "--against", "date"], ["date", "data"]),
         (["scale", "results", "--at", "3"], ["--at", "--against"]),
         (["scale", "results", "--hold-data", "0"], ["--hold-data", "positive"]),
+        (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
+        (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
+        (["sweep", "--gpus-per-trial", "nan"], ["gpus per trial", "nan"]),
+        (["sweep", "--cpus-per-trial", "100000"], ["100000 cores", "this machine"]),
+        (["sweep", "--trial-timeout", "0"], ["timeout", "above 0"]),
+        (["status", "nowhere"], ["nowhere", "does not exist"]),
+        (["clean", "nowhere"], ["nowhere", "does not exist"]),
+        (["recommend", "--code", "a:b", "--throughput", "x.csv"], ["--code", "--probe"]),
         (["throughput"], ["Missing argument", "throughput --help"]),
         (["throughput", "quik"], ["quik", "quick"]),
         (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
@@ -464,7 +473,9 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
 
     monkeypatch.setattr("sweeps.noise_scale.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
-    assert (code, out, err) == (130, "", "cbs: stopped\n")
+    assert (code, out) == (130, "")
+    assert err.startswith("cbs: stopped; to run it again: cbs noise-scale --workload noisy_quadratic")
+    assert one_line(err)
 
 
 def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
@@ -477,3 +488,18 @@ def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
     assert entry["routing"]["blocks.0.mlp_in.weight"] == {"part": "rest", "why": "by override"}
     assert entry["routing"]["blocks.1.mlp_in.weight"] == {"part": "matrix", "why": "hidden"}
     assert entry["options"]["momentum"] == 0.95
+
+
+@pytest.mark.parametrize("locale", ["C", "C.ISO-8859-1", "de_DE.UTF-8"])
+def test_any_locale_no_home_and_a_name_that_is_no_text(tmp_path, locale):
+    sweep(tmp_path / "here", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3), name="größe")
+    folder = os.fsencode(tmp_path) + "/größe-☃-".encode() + b"\xe9"
+    os.rename(tmp_path / "here", folder)
+    where = {"LC_ALL": locale, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for words in (["analyze", folder, "--resamples", "20", "--no-figures"], ["status", folder]):
+        answer = subprocess.run(
+            [sys.executable, str(ROOT / "cli.py"), *words], capture_output=True, env=where, cwd=tmp_path, check=False
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert b"Traceback" not in answer.stderr
+        assert answer.stdout

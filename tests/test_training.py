@@ -372,3 +372,30 @@ def test_a_tracker_has_columns_of_its_own() -> None:
     )
     names = set(run_trial(text).steps)
     assert names == {"step", "examples", "batch_size", "train_loss", *(f"norm_layers_{name}" for name in L2_COLUMNS)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda losses: losses[: len(losses) // 2], r"shape \[4\], got shape \[2\]"),
+        (lambda losses: losses[:, None], r"got shape \[4, 1\]"),
+        (lambda losses: losses.expand(4, 4), r"got shape \[4, 4\]"),
+        (lambda losses: losses.mean(), r"got shape \[\]"),
+        (lambda losses: 1.0, "got float"),
+    ],
+)
+def test_losses_that_are_not_one_per_example_are_refused(change: Any, words: str) -> None:
+    """The mean of anything else would train, at another learning rate."""
+    workload = build_workload(CONFIG.workload)
+    whole = workload.example_losses
+    workload.example_losses = lambda model, batch: change(whole(model, batch))
+    with pytest.raises(ConfigError, match=words):
+        run_trial(config_with(micro_batch_size=4), workload=workload)
+
+
+def test_signs_of_life_come_with_every_step_and_every_evaluation() -> None:
+    seen: list[int] = []
+    result = run_trial(config_with(max_steps=7), alive=seen.append)
+    assert seen.count(0) == 1
+    assert set(seen) == set(range(8))
+    assert len(seen) == 7 + len(result.evaluations)

@@ -22,6 +22,7 @@ from rich.console import Console
 from analysis.config import AnalysisConfig
 from analysis.venues import VENUES, venue
 from cbs.errors import ConfigError
+from cbs.files import refuse_links
 from cbs.registry import listed
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class Training:
     """What commands here ask of the package that trains; the command line hands it over as the context's object.
 
     Attributes:
-        step_times: path of a folder of results -> seconds per step on this machine, of every optimizer and batch size.
+        step_times: path of a folder of results, and the code it names that may run -> seconds per step on this machine,
+            of every optimizer and batch size.
         noise_scale: keyword arguments of ``sweeps.noise_scale.measure`` -> the noise scale along a short run, as plain
             JSON values.
         noise_scale_check: keyword arguments of ``sweeps.noise_scale.check`` -> one batch against a loop over examples.
     """
 
-    step_times: Callable[[str], list[StepTime]]
+    step_times: Callable[[str, Sequence[str]], list[StepTime]]
     noise_scale: Callable[..., dict[str, Any]]
     noise_scale_check: Callable[..., Any]
 
@@ -155,6 +157,9 @@ def answer_with(
     def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present
 
+        if output is None and folder is not None:
+            home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
+            refuse_links(home.parent, folder)
         place = output or folder
         files = present.write(result, place, figures=figures, venue=venue) if place else ()
         tell(result, files, as_json=as_json, **shown)

@@ -22,6 +22,13 @@ def command(
     probe: Annotated[
         bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
     ] = False,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:NAME",
+            help="With --probe: a workload or optimizer of somebody's own that the results name and may run. Repeats.",
+        ),
+    ] = None,
     save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
     *,
     assumed: Any,
@@ -48,11 +55,13 @@ def command(
         raise ConfigError(
             "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
         )
+    if code and not probe:
+        raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     config = AnalysisConfig(confidence=confidence, resamples=resamples)
     times = assumed if throughput is None else read_throughput(throughput)
     if times is None:
-        rows = context.obj.step_times(str(results))
+        rows = context.obj.step_times(str(results), code or ())
         times = Measured(tuple(rows), "a short run on this machine")
         if save_throughput is not None:
             write_step_times(rows, save_throughput)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from analysis import venues
 from analysis.present.table import Table, latex
 from cbs.errors import ResultsError, reason
+from cbs.files import refuse_links
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -151,6 +152,7 @@ def in_one_piece(output: Path) -> Iterator[Path]:
         yield draft
         for path in sorted(path for path in draft.rglob("*") if path.is_file()):
             place = output / path.relative_to(draft)
+            refuse_links(output, place.parent)
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, place)
     except OSError as error:

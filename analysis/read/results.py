@@ -234,6 +234,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         config = summary["config"]
         Target(**config["target"])
+        _check_numbers(config)
         return {
             "trial_id": summary["trial_id"],
             **{key: config[key] for key in _AXES},
@@ -255,6 +256,19 @@ def _read(path: Path) -> dict[str, Any]:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None
+
+
+def _check_numbers(config: dict[str, Any]) -> None:
+    """Check what is computed with: whole numbers, and a learning rate where it is known."""
+    schedule = config.get("schedule") or {}
+    whole = {key: config[key] for key in ("batch_size", "seed", "max_steps")}
+    whole |= {key: value for key in ("warmup_examples", "decay_examples") if (value := schedule.get(key)) is not None}
+    for key, value in whole.items():
+        if not isinstance(value, int | float) or value != value // 1 or value < (key == "batch_size"):
+            raise ValueError(f"{key} is {value!r}")
+    lr = config["lr"]
+    if lr is not None and not (isinstance(lr, int | float) and 0 < lr < math.inf):
+        raise ValueError(f"lr is {lr!r}")
 
 
 def _without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

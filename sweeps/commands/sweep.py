@@ -104,6 +104,13 @@ def command(
         float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    trial_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds without a step or an evaluation after which a trial is stopped. Default: 100 times the "
+            "longest planned, at least 300."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")
     ] = False,
@@ -123,13 +130,14 @@ def command(
         import torch
 
         from cbs.choices import parse_choice
+        from cbs.errors import Unfinished
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
-        from sweeps.estimate import measure_cost
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
         from sweeps.overrides import override
+        from sweeps.patience import patience, timed_apart
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
@@ -172,7 +180,11 @@ def command(
     else:
         asked = trained_by(program, asked, target, settings or ())
     resources = Resources(
-        workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
+        workers=workers,
+        cpus_per_trial=cpus_per_trial,
+        gpus_per_trial=gpus_per_trial,
+        address=address,
+        trial_timeout=trial_timeout,
     )
     if address is not None:
         check_listening(address)
@@ -180,7 +192,7 @@ def command(
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         timed = address is None and telescope is None and program is None
-        cost = measure_cost(planned) if timed else None
+        cost = timed_apart(planned, trial_timeout) if timed else None
     told = shlex.join(["cbs", *sys.argv[1:]])
     if telescope is not None:
         widths = parse_batch_sizes(telescope, "--telescope")
@@ -201,6 +213,10 @@ def command(
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
     progress = Progress(errors, cost, parallel)
-    search = launch.sweep(planned, folder, resources=resources, progress=progress, command=told)
+    search = launch.sweep(
+        planned, folder, resources=resources, progress=progress, command=told, patience=patience(planned, cost)
+    )
     report = outcome_report(search, folder)
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
+    if report["failures"]["trials"]:
+        raise Unfinished(f"{report['failures']['trials']} trials failed; to run them again: {told}")

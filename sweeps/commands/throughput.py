@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,13 @@ def command(
         str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512. Default: those of the source.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time to spend on each batch size.")] = 1.0,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE.MODULE:NAME",
+            help="A workload or optimizer of somebody's own that the results name and may run here. Repeats.",
+        ),
+    ] = None,
 ) -> None:
     """Time the training steps of a sweep on this machine, one row per optimizer and batch size.
 
@@ -34,32 +42,38 @@ def command(
     """
     from cbs.step_times import write_step_times
 
-    write_step_times(measured(source, batch_sizes, seconds), output)
+    write_step_times(measured(source, batch_sizes, seconds, code or ()), output)
     typer.echo(output)
 
 
-def measured(source: str, batch_sizes: str | None = None, seconds: float = 1.0) -> list[StepTime]:
+def measured(
+    source: str, batch_sizes: str | None = None, seconds: float = 1.0, code: Sequence[str] = ()
+) -> list[StepTime]:
     """Step times of a folder of results or a recipe on this machine, told to the person who waits; a batch that does
     not fit in memory is left out.
 
+    Args:
+        source: a folder of results, or a recipe.
+        batch_sizes: as typed; ``None`` for those of the source.
+        seconds: to spend on each.
+        code: what the folder names and may run, see :func:`sweeps.throughput.measured_apart`.
+
     Raises:
-        ConfigError: if none fits, or a value is out of its domain.
+        ConfigError: if none fits, a value is out of its domain, or the folder names other code.
     """
-    with errors.status("loading the data"):
+    with errors.status("starting"):
         from cbs.errors import ConfigError
         from cbs.parsing import parse_batch_sizes
         from cbs.step_times import StepTime
-        from sweeps.throughput import Timing, examples_of, measure_throughput
+        from sweeps.throughput import Timing, measured_apart
 
-        configs, sizes = examples_of(source)
-    if batch_sizes is not None:
-        sizes = list(parse_batch_sizes(batch_sizes))
+    sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 
     def report(timing: Timing) -> None:
         took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"
         errors.print(f"{timing.optimizer}, batch size {timing.batch_size}: {took}", markup=False)
 
-    timings = measure_throughput(configs, sizes, seconds=seconds, report=report)
+    timings = measured_apart(source, sizes, seconds=seconds, code=code, report=report)
     rows = [StepTime(optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds) for t in timings if t.seconds]
     if not rows:
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")

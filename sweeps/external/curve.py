@@ -38,12 +38,13 @@ class Curve:
 
     Attributes:
         evaluations: in order of their steps.
+        changed: whether any file was written between the last two looks.
         problem: why the log could not be read the last time, in one line; empty where it could.
     """
 
     def __init__(self, trainer: Trainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
         self.evaluations: list[Measurement] = []
-        self.problem = ""
+        self.problem, self.changed = "", False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
 
@@ -58,7 +59,8 @@ class Curve:
             Whether there are evaluations that there were not.
         """
         seen = self._files()
-        if seen == self._seen and not whole:
+        self.changed = seen != self._seen
+        if not self.changed and not whole:
             return False
         self._seen = seen
         try:

@@ -46,7 +46,7 @@ class Process:
     ) -> None:
         self.code: int | None = None
         self.running = True
-        self._output, self._grace = folder / OUTPUT, grace
+        self._output, self._grace, self._heard = folder / OUTPUT, grace, 0
         with open(self._output, "ab") as output:
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(guard.__file__), str(grace), *command],
@@ -70,6 +70,11 @@ class Process:
                 self.running = False
                 self.code = int(said) if said.strip() else None
         return not self.running
+
+    def talked(self) -> bool:
+        """Whether it has printed anything since this was asked the last time."""
+        before, self._heard = self._heard, self._output.stat().st_size
+        return self._heard != before
 
     def end(self) -> None:
         """End it, if it runs, and everything it has started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,14 @@ FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
 """Seconds between two looks at the log: at least, at most, and as a share of the seconds since the start."""
 
 
-def run_command(trial: TrialConfig, folder: Path, *, path: str, monitor: Monitor | None = None) -> TrialResult:
+def run_command(
+    trial: TrialConfig,
+    folder: Path,
+    *,
+    path: str,
+    monitor: Monitor | None = None,
+    alive: Callable[[int], object] = lambda step: None,
+) -> TrialResult:
     """Start the program of a trial, follow its log, and end it at the target, when it is pruned or when it diverges.
 
     Args:
@@ -30,6 +38,7 @@ def run_command(trial: TrialConfig, folder: Path, *, path: str, monitor: Monitor
             where the program can resume.
         path: folder the program starts in.
         monitor: see :data:`cbs.ending.Monitor`; asked about the latest evaluation only.
+        alive: called with the latest step whenever the program has written anything.
 
     Returns:
         The record; FAILED, with the last lines of its output, where it failed or logged nothing that can be read.
@@ -45,7 +54,7 @@ def run_command(trial: TrialConfig, folder: Path, *, path: str, monitor: Monitor
     started = time.perf_counter()
     process = Process(command, folder, path, {FOLDER: str(folder)})
     try:
-        ending = _watch(process, curve, trial, monitor, started)
+        ending = _watch(process, curve, trial, monitor, alive, started)
         words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
     finally:
         process.end()
@@ -78,11 +87,21 @@ def _prepare(folder: Path, *, keep: bool) -> bool:
     return left and keep
 
 
-def _watch(process: Process, curve: Curve, trial: TrialConfig, monitor: Monitor | None, started: float) -> Ending:
+def _watch(
+    process: Process,
+    curve: Curve,
+    trial: TrialConfig,
+    monitor: Monitor | None,
+    alive: Callable[[int], object],
+    started: float,
+) -> Ending:
     """Follow the program to its end, or to that of the trial."""
     while True:
         over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * (time.perf_counter() - started))))
-        if curve.update(whole=over and process.code == 0) or over:
+        more = curve.update(whole=over and process.code == 0)
+        if process.talked() or curve.changed:
+            alive(curve.evaluations[-1].step if curve.evaluations else 0)
+        if more or over:
             ending = _ending(curve, trial, None if over else monitor)
             if ending is not None:
                 return ending

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from cbs.training import run_trial
-from sweeps import launch, tuning
+from sweeps import dispatch
 from sweeps.cluster import Resources
-from sweeps.tuning import Run
+from sweeps.dispatch import Run
 
 
-def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
+def one_after_the_other(run: Run, resources: Resources) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
     while (config := run.search.next()) is not None:
         result = run_trial(config)
@@ -26,6 +26,5 @@ def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
 def without_ray() -> Iterator[None]:
     """Sweeps inside the block run without it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "connected", lambda resources: contextlib.nullcontext(""))
-        patch.setattr(tuning, "tune_search", one_after_the_other)
+        patch.setattr(dispatch, "run_search", one_after_the_other)
         yield

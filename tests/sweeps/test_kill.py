@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,8 @@ COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETT
 DEADLINE = 600.0
 
 
-def start(folder: Path, workers: int = 2) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", str(workers), "-o", str(folder)]
+def start(folder: Path, workers: int = 2, more: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", str(workers), "-o", str(folder), *more]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -120,7 +122,7 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
 def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
     process = start(tmp_path / "worker")
     wait_for(lambda: stored(tmp_path / "worker") >= 2, "no trial finished")
-    workers = subprocess.run(["pgrep", "-f", "ray::.*Trainable"], capture_output=True, text=True, check=False)
+    workers = subprocess.run(["pgrep", "-f", "ray::Trainable"], capture_output=True, text=True, check=False)
     mine = [int(pid) for pid in workers.stdout.split() if descends_from(int(pid), process.pid)]
     assert mine
     os.kill(mine[0], signal.SIGKILL)
@@ -129,16 +131,59 @@ def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed,
     assert reached(tmp_path / "worker") == reached(undisturbed)
 
 
-def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
+@pytest.mark.slow
+def test_a_killed_raylet_is_replaced_and_nobody_else_notices(undisturbed, tmp_path):
+    process = start(tmp_path / "raylet", more=["--json"])
+    wait_for(lambda: stored(tmp_path / "raylet") >= 3, "no trial finished")
+    found = subprocess.run(["pgrep", "-x", "raylet"], capture_output=True, text=True, check=False)
+    mine = [int(pid) for pid in found.stdout.split() if descends_from(int(pid), process.pid)]
+    assert len(mine) == 1
+    os.kill(mine[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+    assert json.loads(out)["failures"]["trials"] == 0
+    assert "Ray has died; it is started again" in err
+    assert "Traceback" not in err
+    assert reached(tmp_path / "raylet") == reached(undisturbed)
+    wait_for(lambda: not processes_of(process.pid), "processes stay behind")
+
+
+@pytest.mark.slow
+def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undisturbed, tmp_path, run):
+    process = start(tmp_path / "two")
+    wait_for(lambda: stored(tmp_path / "two") >= 2, "no trial finished")
+    theirs = tmp_path / "two" / "trials" / ".tmp-being-written"
+    theirs.mkdir()
+    code, _, err = run(*COMMAND, "-o", tmp_path / "two")
+    assert code == 2
+    assert f"process {process.pid} on " in err
+    assert theirs.is_dir()
+    code, out, _ = run("status", tmp_path / "two", "--json")
+    (told,) = json.loads(out)
+    assert (code, told["state"], told["owner"]["pid"]) == (0, "running", str(process.pid))
+    code, _, err = run("clean", tmp_path / "two")
+    assert code == 2
+    theirs.rmdir()
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
+    assert reached(tmp_path / "two") == reached(undisturbed)
+    assert "two: idle" in run("status", tmp_path / "two")[1]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGINT, signal.SIGHUP))],
+)
+def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     dead = subprocess.Popen(["true"])
     dead.wait()
     stale = Path(tempfile.mkdtemp(prefix=f"cbs-ray-{dead.pid}-"))  # of a sweep that was killed
     process = start(tmp_path / "interrupted", workers=1)
     wait_for(lambda: stored(tmp_path / "interrupted") >= 2, "no trial finished")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
-    assert "the same command continues" in err
+    assert "to go on: cbs sweep" in err
     assert "Traceback" not in err
     assert stored(tmp_path / "interrupted") >= 2
     assert not stale.exists()

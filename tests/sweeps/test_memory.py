@@ -57,3 +57,10 @@ def test_a_library_without_the_setting(library: object, monkeypatch: pytest.Monk
 def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.sys, "platform", "darwin")
     assert not memory.keep_freed_memory()
+
+
+def test_processes_that_the_system_killed_for_memory_are_counted(tmp_path, monkeypatch):
+    (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 3\n")
+    (tmp_path / "events").write_text("oom 9\noom_kill 2\noom_group_kill 7\n")
+    monkeypatch.setattr("sweeps.memory._KILLS", (tmp_path / "vmstat", tmp_path / "events", tmp_path / "none"))
+    assert memory.killed_for_memory() == 5

@@ -15,7 +15,7 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
 from cbs.training import TrainingLoop
-from sweeps.throughput import Timing, examples_of, measure_throughput
+from sweeps.throughput import Report, Timing, examples_of, measure_throughput
 from tests.factories import trial
 
 QUADRATIC = TrialConfig(
@@ -163,10 +163,7 @@ def test_the_command_writes_a_table_that_recommend_reads(run, results: Path, tmp
     assert {row.devices for row in rows} == {1}
 
 
-def test_recommend_probes_on_its_own_and_keeps_the_table(
-    run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeps.throughput._MOST_STEPS", 10)
+def test_recommend_probes_on_its_own_and_keeps_the_table(run, results: Path, tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     code, out, err = run(
         "recommend", results, "--probe", "--save-throughput", table, "-o", tmp_path / "out", "--no-figures"
@@ -178,10 +175,14 @@ def test_recommend_probes_on_its_own_and_keeps_the_table(
 
 
 def test_no_batch_that_fits_is_one_line(run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(loop: TrainingLoop, number: int) -> float:
-        raise torch.OutOfMemoryError
+    def apart(source: str, sizes: object, *, report: Report, **rest: object) -> list[Timing]:
+        def step(loop: TrainingLoop, number: int) -> float:
+            raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(TrainingLoop, "train_step", step)
+        monkeypatch.setattr(TrainingLoop, "train_step", step)
+        return measure_throughput(*examples_of(source), report=report)
+
+    monkeypatch.setattr("sweeps.throughput.measured_apart", apart)
     code, _, err = run("throughput", results, "-o", tmp_path / "t.csv")
     assert code == 2
     assert "adamw, batch size 4: does not fit in memory" in err

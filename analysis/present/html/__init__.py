@@ -28,7 +28,7 @@ from analysis.present.results.analysis import facts
 from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
 from analysis.read.results import Results, load
-from cbs.files import whole_file
+from cbs.files import refuse_links, whole_file
 from cbs.store import Store
 from cbs.target import Target
 
@@ -81,6 +81,8 @@ def report(
     results = load(path)
     found = answers(results, config, targets=targets)
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
+    if output is None:
+        refuse_links(Path(path), file)
     figures = drawings(found)
     text = render(results, found, config, figures, title=title, command=command)
     data = text.encode(errors="backslashreplace")

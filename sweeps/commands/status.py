@@ -1,0 +1,30 @@
+"""``cbs status``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeps.commands import AsJson
+
+
+def command(
+    results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)] = Path(
+        "results"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """What the sweeps of a folder hold and what runs there now; also from another terminal or machine.
+
+    Example: cbs status results/quick
+    """
+    from sweeps.ledger import ledgers
+
+    found = ledgers(results)
+    if as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in found], indent=2))
+    else:
+        typer.echo("\n".join(line for entry in found for line in entry.lines()))

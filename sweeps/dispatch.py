@@ -1,0 +1,191 @@
+"""What goes out to Ray Tune and what comes back: trials, results, deaths; and one Ray after the other if need be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from cbs.config import TrialConfig
+from cbs.errors import ResultsError, Unfinished
+from cbs.record import TrialStatus, without_curve
+from cbs.store import Store
+from sweeps.bounds import Bounds
+from sweeps.cell import Cell
+from sweeps.cluster import Resources, connected
+from sweeps.lock import Lock
+from sweeps.progress import Progress
+from sweeps.search import Search
+
+MAX_DEATHS = 2
+"""How often a trial whose process died is started again before it counts as FAILED."""
+MAX_LOSSES = 10
+"""How often a trial is started again whose node or worker went away, which is hardly its own fault."""
+MAX_ENGINES = 3
+"""How often Ray is started again in a row without a trial coming back in between."""
+
+
+class EngineLost(Exception):
+    """Ray itself is gone."""
+
+
+@dataclass
+class Run:
+    """A sweep under way.
+
+    Attributes:
+        silence: seconds without a sign of life after which a trial is stopped.
+        fatal: why the sweep has to end, or ``None``.
+        out: the trials that workers have, by trial id.
+        deaths: how often the process of a trial has died, by trial id.
+        losses: how often its worker was lost with its node.
+        where: the last signs of life of the running trials, by trial id.
+    """
+
+    search: Search
+    store: Store
+    progress: Progress
+    lock: Lock
+    silence: float
+    fatal: str | None = None
+    out: dict[str, TrialConfig] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+
+    where: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.store)
+
+    @property
+    def over(self) -> bool:
+        return self.fatal is not None or self.search.done
+
+    def next(self) -> tuple[TrialConfig, float | None] | None:
+        """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
+        config = self.search.next()
+        if config is None:
+            return None
+        self.out[config.trial_id] = config
+        return config, self.search.best_steps(Cell.of(config))
+
+    def lost(self, config: TrialConfig) -> None:
+        """A trial whose worker is gone, which is hardly its own fault, is planned again."""
+        self._back(config)
+        self.search.give_back(config)
+        self.losses[config.trial_id] += 1
+        if self.losses[config.trial_id] > MAX_LOSSES:
+            self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
+
+    def take_in(self, config: TrialConfig, found: dict[str, Any]) -> None:
+        """What :meth:`sweeps.worker.Worker.run` returned."""
+        self._back(config)
+        for note in found.get("notes", ()):
+            self.progress.note(note)
+        if "fatal" in found:
+            self.fatal = found["fatal"]
+            return
+        try:
+            if "died" in found:
+                self.deaths[config.trial_id] += 1
+                if self.deaths[config.trial_id] <= MAX_DEATHS and not found["hung"]:
+                    self.search.give_back(config)
+                    return
+                status = TrialStatus.OUT_OF_MEMORY if found["memory"] else TrialStatus.FAILED
+                self.store.save(without_curve(config, status, found["died"]))
+                self.store.write_last_lines(config.trial_id, found["lines"])
+            elif not self.store.contains(config):
+                self.fatal = (
+                    f"trial {config.trial_id} was written, but not to {self.store.root}: all nodes must share it"
+                )
+                return
+            finished = self.store.load(config.trial_id, with_steps=False)
+            self._tighten(Cell.of(config), finished.steps_to_target)
+        except ResultsError as problem:
+            self.fatal = str(problem)
+            return
+        self.search.add(finished)
+        self.progress.finished(finished, self.search)
+
+    def look_around(self) -> None:
+        """Show where the running trials are, here and in the lock."""
+        if self.progress.due():
+            measured = {key: place for key, place in self.where.items() if place.get("value") is not None}
+            self.progress.update(self.search, measured)
+        if self.lock.due:
+            counts = [self.search.counts(study) for study in self.search.sweep.studies()]
+            done, planned = (sum(column) for column in zip(*counts, strict=True))
+            try:
+                self.lock.beat({"done": done, "planned": planned, "running": dict(self.where)})
+            except ResultsError as problem:
+                self.fatal = str(problem)
+
+    def all_lost(self) -> None:
+        """Ray is gone: what was out is planned again."""
+        for config in self.out.values():
+            self.search.give_back(config)
+        self.out.clear()
+        self.where.clear()
+
+    def _back(self, config: TrialConfig) -> None:
+        del self.out[config.trial_id]
+        self.where.pop(config.trial_id, None)
+        self.bounds.forget(config.trial_id)
+
+    def _tighten(self, cell: Cell, steps: float | None) -> None:
+        """Tell the running trials of a cell that its best has become better."""
+        best = self.search.best_steps(cell)
+        running = [trial_id for trial_id, config in self.out.items() if Cell.of(config) == cell]
+        if running and steps is not None and (best is None or steps < best):
+            self.bounds.tell(dict.fromkeys(running, steps))
+
+
+def run_search(run: Run, resources: Resources) -> None:
+    """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
+
+    Raises:
+        ConfigError: if Ray cannot be reached or started, or no node can hold a trial.
+        Unfinished: if Ray dies again and again, or one that was not started here.
+    """
+    from sweeps.tuning import tune_search
+
+    lost, finished = 0, 0
+    try:
+        while not run.over:
+            with connected(resources) as ours:
+                try:
+                    tune_search(run, resources)
+                except EngineLost as error:
+                    done = sum(len(found) for found in run.search.results.values())
+                    lost, finished = (lost + 1 if done == finished else 1), done
+                    if not ours or lost > MAX_ENGINES:
+                        raise Unfinished(f"Ray has died ({error})") from error
+                    run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
+                    run.all_lost()
+    finally:
+        run.bounds.close()
+
+
+def check_home(error: Exception | None = None) -> None:
+    """Check that the node this process is connected to is alive.
+
+    Args:
+        error: what Ray raised, if that is why.
+
+    Raises:
+        EngineLost: if it is not.
+    """
+    try:
+        home = ray.get_runtime_context().get_node_id()
+        alive = any(node["Alive"] for node in ray.nodes() if node["NodeID"] == home)
+    except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone
+        raise EngineLost(first_line(unreachable)) from error
+    if not alive:
+        raise EngineLost("its node is dead" if error is None else first_line(error)) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of Ray says first, else its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,60 @@
+"""How long a trial may be silent before it is taken to hang; steps are timed where a hang or a crash can be told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from cbs.errors import ConfigError
+from sweeps.child import Channel, Child, Died, Failed
+from sweeps.estimate import StepCost, measure_cost
+from sweeps.spec import Sweep
+
+LEAST_SECONDS = 300.0
+"""Data are loaded and a model is built before the first step."""
+UNTIMED_SECONDS = 1800.0
+"""Where no step was timed, or the first is compiled."""
+MARGIN = 100.0
+"""A step or an evaluation that takes so many times longer than planned is none."""
+
+
+def patience(sweep: Sweep, cost: StepCost | None) -> float:
+    """Seconds without a step or an evaluation after which a trial of ``sweep`` is stopped, by its plan.
+
+    Args:
+        sweep: what is run.
+        cost: of its steps; ``None`` where they were not timed.
+    """
+    if cost is None:
+        return UNTIMED_SECONDS
+    longest = max(cost.fixed + cost.per_example * max(sweep.batch_sizes), cost.evaluation)
+    return max(UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS, MARGIN * longest)
+
+
+def timed_apart(sweep: Sweep, silence: float | None = None) -> StepCost | None:
+    """:func:`sweeps.estimate.measure_cost` in a process of its own.
+
+    Args:
+        sweep: what is to be run.
+        silence: seconds after which the first steps are taken to hang; ``None`` for what a trial has at least.
+
+    Raises:
+        ConfigError: as there; or if the process dies or hangs, as that of every trial would.
+    """
+    seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
+    with Child() as child:
+        try:
+            return child.call("sweeps.patience:measured", sweep, str(Path.cwd()), silence=seconds)
+        except (Died, Failed) as error:
+            raise ConfigError(
+                f"workload {sweep.workload.name!r} fails while its first steps are timed: {error}"
+            ) from None
+
+
+def measured(channel: Channel, sweep: Sweep, path: str) -> StepCost | None:
+    """In the child: see :func:`timed_apart`."""
+    sys.path.insert(0, path)
+    torch.set_num_threads(1)
+    return measure_cost(sweep)

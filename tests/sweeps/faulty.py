@@ -1,0 +1,82 @@
+"""A workload that does what it is told to at a given step, for the tests that inject faults."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from cbs.config import Choice
+from cbs.workloads import Workload, build_workload
+
+
+def workload(acts: dict[str, str] | None = None, after: int = 12, flag: str = "") -> Workload:
+    """The noisy quadratic, until the training stream has given ``after`` batches.
+
+    Args:
+        acts: batch size -> what happens at its trials.
+        after: steps before it happens.
+        flag: file without which it does not happen, and which is removed when ``once`` it has.
+    """
+    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 100}))
+    losses, stream = base.example_losses, base.training_stream
+    steps = [0]
+
+    def training_stream(generator: torch.Generator):
+        steps[0] = 0
+        return stream(generator)
+
+    def example_losses(model, batch):
+        found = losses(model, batch)
+        steps[0] += 1
+        act = (acts or {}).get(str(len(found)))
+        if act is None or steps[0] <= after or (flag and not Path(flag).exists()):
+            return found
+        if act.startswith("once "):
+            Path(flag).unlink()
+            act = act.removeprefix("once ")
+        return ACTS[act](found)
+
+    base.training_stream, base.example_losses = training_stream, example_losses
+    return base
+
+
+def _exit(found):
+    print("last words of the workload", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def _raise(found):
+    raise ValueError("on purpose")
+
+
+def _memory(found):
+    raise MemoryError
+
+
+def _device_memory(found):
+    raise RuntimeError("CUDA error: out of memory\nmore")
+
+
+ACTS = {
+    "hang": lambda found: time.sleep(10_000),
+    "segfault": lambda found: ctypes.string_at(0),
+    "exit": _exit,
+    "sys.exit": lambda found: sys.exit(4),
+    "raise": _raise,
+    "allocate": lambda found: torch.empty(10**15),
+    "memory": _memory,
+    "device memory": _device_memory,
+    "half": lambda found: found[: len(found) // 2],
+    "two dimensions": lambda found: found[:, None],
+    "scalar": lambda found: found.mean(),
+    "number": lambda found: 1.0,
+    "die": lambda found: os.kill(os.getpid(), signal.SIGKILL),
+    "kill the worker": lambda found: os.kill(os.getppid(), signal.SIGKILL),
+    "slow": lambda found: time.sleep(0.3) or found,
+}

@@ -1,0 +1,191 @@
+"""Whatever becomes of a child, the one who asked is told, at once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import ConfigError, DamagedError
+from sweeps.child import Channel, Child, Died, Failed
+
+HERE = "tests.sweeps.test_child"
+
+
+def answer(channel: Channel, what: object) -> object:
+    channel.say("on it")
+    return what
+
+
+def refuse(channel: Channel) -> None:
+    raise ConfigError("not like this")
+
+
+def find_damage(channel: Channel) -> None:
+    raise DamagedError(Path("x/record.parquet"), ValueError("cut off"))
+
+
+def divide(channel: Channel) -> float:
+    return 1 / 0
+
+
+def segfault(channel: Channel) -> None:
+    ctypes.string_at(0)
+
+
+def leave(channel: Channel) -> None:
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def kill_itself(channel: Channel) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep(channel: Channel, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def hang_in_c(channel: Channel) -> None:
+    """Python cannot interrupt this: the lock of the interpreter is held."""
+    ctypes.PyDLL(None).sleep(100)
+
+
+def stop_itself(channel: Channel) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def start_a_child_that_hangs(channel: Channel) -> int:
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+
+def gone(pid: int) -> bool:
+    for _ in range(500):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_answers_again_and_again_and_what_it_says_is_heard():
+    heard: list[object] = []
+    with Child() as child:
+        assert child.call(f"{HERE}:answer", [1], heard=heard.append) == [1]
+        assert child.call(f"{HERE}:answer", "two", heard=heard.append) == "two"
+    assert heard == ["on it", "on it"]
+
+
+def test_errors_of_a_person_come_back_as_they_are_and_others_with_their_name():
+    with Child() as child:
+        with pytest.raises(ConfigError, match="not like this"):
+            child.call(f"{HERE}:refuse")
+        with pytest.raises(Exception, match="cut off"):
+            child.call(f"{HERE}:find_damage")
+        with pytest.raises(Failed, match="ZeroDivisionError: division by zero"):
+            child.call(f"{HERE}:divide")
+        assert child.call(f"{HERE}:answer", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("segfault", r"was killed by SIGSEGV: in .*, .*:\d+"),
+        ("leave", "exited with code 3: last words"),
+        ("kill_itself", "was killed by SIGKILL"),
+    ],
+)
+def test_a_death_says_how_and_where(function, words):
+    with Child() as child:
+        with pytest.raises(Died, match=words) as death:
+            child.call(f"{HERE}:{function}")
+        assert not death.value.hung
+        assert "\n" not in str(death.value)
+
+
+@pytest.mark.parametrize("function", ["sleep", "hang_in_c", "stop_itself"])
+def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
+    monkeypatch.setattr("sweeps.child._LAST_WORDS", 1.0)
+    arguments = [1000.0] if function == "sleep" else []
+    started = time.monotonic()
+    with Child() as child:
+        child.call(f"{HERE}:answer", "it has started")
+        with pytest.raises(Died, match=r"gave no sign of life for 0\.6 s") as death:
+            child.call(f"{HERE}:{function}", *arguments, silence=0.6)
+        assert death.value.hung
+        assert gone(child.pid)
+    assert time.monotonic() - started < 60
+    if function != "stop_itself":
+        assert f"in {function}, {__file__}" in str(death.value)
+
+
+def test_signs_of_life_keep_it_alive_beyond_the_patience():
+    with Child() as child:
+        child.call(f"{HERE}:answer", "it has started")
+        assert child.call(f"{HERE}:speak_for", 2.0, silence=1.0) == "done"
+
+
+def speak_for(channel: Channel, seconds: float) -> str:
+    for _ in range(20):
+        time.sleep(seconds / 20)
+        channel.say("still here")
+    return "done"
+
+
+def test_closing_ends_it_and_what_it_started():
+    child = Child()
+    started = child.call(f"{HERE}:start_a_child_that_hangs")
+    child.close()
+    assert gone(child.pid)
+    assert gone(started)
+
+
+@pytest.mark.parametrize("function", ["sleep", "hang_in_c"])
+def test_it_does_not_outlive_the_one_who_asked(function):
+    arguments = "1000.0" if function == "sleep" else ""
+    code = (
+        "import threading, time; from sweeps.child import Child; child = Child(); print(child.pid, flush=True);"
+        f"child.call('{HERE}:{function}', {arguments})"
+    )
+    asker = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    pid = int(asker.stdout.readline())
+    time.sleep(0.3)
+    asker.kill()
+    asker.wait()
+    assert gone(pid)
+
+
+def chatter(channel: Channel) -> None:
+    for _ in range(60):
+        print("x" * 100_000, flush=True)
+        channel.say("still here")
+    print("the end", flush=True)
+    os._exit(5)
+
+
+def test_what_it_writes_is_forgotten_but_for_the_end():
+    with Child() as child:
+        with pytest.raises(Died, match="exited with code 5: the end") as death:
+            child.call(f"{HERE}:chatter")
+        assert sum(map(len, death.value.lines)) < 20_000
+        assert os.fstat(child._log.fileno()).st_size < 2**21
+
+
+def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("open('ran', 'w')")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "__init__.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    with Child() as child:
+        assert child.call(f"{HERE}:answer", 1) == 1
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,105 @@
+"""Where trials fit, and what Ray may not do to the process it runs in."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cbs.errors import ConfigError
+from sweeps import cluster
+from sweeps.cluster import Resources, check_placement, output_to_error, rooms, signals_as_interrupt, uninterrupted
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"gpus_per_trial": math.nan}, "number of at least 0, got nan"),
+        ({"gpus_per_trial": math.inf}, "number of at least 0, got inf"),
+        ({"gpus_per_trial": -1.0}, "at least 0"),
+        ({"gpus_per_trial": 1.5}, "whole number above 1"),
+        ({"gpus_per_trial": 1000.0}, r"1000 GPUs does not fit on this machine, which has \d+"),
+        ({"cpus_per_trial": 100_000}, r"100000 cores does not fit on this machine, which has \d+"),
+        ({"trial_timeout": 0.0}, "above 0 seconds"),
+        ({"trial_timeout": math.nan}, "above 0 seconds"),
+    ],
+)
+def test_what_no_machine_can_give_is_refused(asked, words):
+    with pytest.raises(ConfigError, match=words):
+        Resources(**asked)
+
+
+def test_a_gpu_is_refused_only_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    Resources(gpus_per_trial=1.0)
+    with pytest.raises(ConfigError, match="2 GPUs does not fit on this machine, which has 1"):
+        Resources(gpus_per_trial=2.0)
+    Resources(gpus_per_trial=2.0, address="auto")  # the cluster knows
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "gpus", "expected"),
+    [
+        ([{"CPU": 4.0}, {"CPU": 3.0}], {"cpus_per_trial": 2}, 0.0, 3),
+        ([{"CPU": 4.0}, {"CPU": 3.0}], {"cpus_per_trial": 2, "workers": 2}, 0.0, 2),
+        ([{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0}], {}, 1.0, 8),
+        ([{"CPU": 64.0, "GPU": 1.0}], {}, 0.1, 10),
+        ([{"CPU": 2.0, "GPU": 8.0}], {}, 0.5, 2),
+        ([], {}, 0.0, 0),
+        ([{"CPU": 1.0}], {"workers": 5}, 0.0, 5),
+    ],
+)
+def test_trials_side_by_side(nodes, asked, gpus, expected, monkeypatch):
+    monkeypatch.setattr(cluster, "_nodes", lambda: nodes)
+    assert rooms(Resources(address="auto", **asked), gpus) == expected
+
+
+def test_here_workers_never_outnumber_the_room(monkeypatch):
+    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 2.0}])
+    assert rooms(Resources(workers=5), 0.0) == 2
+
+
+def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):
+    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}])
+    check_placement(Resources(address="auto", cpus_per_trial=8), 1.0)
+    with pytest.raises(ConfigError, match="12 cores and 0 GPUs: the nodes have 4 cores and 0 GPUs, 8 cores and 1 GPUs"):
+        check_placement(Resources(address="auto", cpus_per_trial=12), 0.0)
+
+
+def test_nothing_reaches_standard_output(capfd):
+    with output_to_error():
+        print("Ray about itself")
+        os.write(1, b"of C\n")
+        subprocess.run([sys.executable, "-c", "print('of a process')"], check=True)
+    print("the answer")
+    captured = capfd.readouterr()
+    assert captured.out == "the answer\n"
+    assert "Ray about itself" not in captured.err
+    assert "of C" in captured.err
+
+
+def test_a_stop_is_an_interrupt_but_not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), signals_as_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with signals_as_interrupt(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_a_second_interrupt_does_not_cut_the_end_short():
+    before = signal.getsignal(signal.SIGINT)
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before

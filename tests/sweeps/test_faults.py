@@ -1,0 +1,162 @@
+"""Faults injected into trials of real sweeps: each is told as what it is, and the other trials are as ever."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cbs.config import Choice
+from cbs.errors import ConfigError, ResultsError
+from cbs.record import TrialResult, TrialStatus
+from cbs.store import Store
+from cbs.training import run_trial
+from sweeps import dispatch
+from sweeps.cluster import Resources
+from sweeps.launch import resolve, sweep
+from sweeps.ledger import ledger
+from sweeps.progress import Progress
+from sweeps.report import outcome_lines, outcome_report
+from sweeps.spec import Sweep
+from tests.sweeps.test_kill import reached
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def asked(acts: dict[int, str], **options: object) -> Sweep:
+    """One trial at every batch size that is named, and at 16, which is left alone."""
+    workload = Choice(
+        name="tests.sweeps.faulty:workload",
+        options={"acts": {str(size): act for size, act in acts.items()}, **options},
+    )
+    base = Sweep(
+        name="faults",
+        workload=workload,
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=tuple(sorted({*acts, 16})),
+        lrs=(0.1,),
+        max_steps=300,
+        max_examples=2000,
+    )
+    return resolve(base, 0.4)
+
+
+def results(folder: Path) -> dict[int, TrialResult]:
+    return {result.config.batch_size: result for result in Store(folder).results()}
+
+
+@pytest.fixture(autouse=True)
+def _few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every start of a process imports torch."""
+    monkeypatch.setattr(dispatch, "MAX_DEATHS", 1)
+
+
+def run(wanted: Sweep, folder: Path, silence: float = 60.0) -> tuple[dict[int, TrialResult], str]:
+    text = io.StringIO()
+    progress = Progress(Console(file=text, width=300), None, 1)
+    search = sweep(wanted, folder, resources=Resources(workers=1, trial_timeout=silence), progress=progress)
+    return results(folder), text.getvalue() + "\n".join(outcome_lines(outcome_report(search, folder)))
+
+
+def test_a_crash_a_full_memory_and_a_lost_worker_are_told_and_harm_no_other_trial(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    wanted = asked({4: "segfault", 5: "allocate", 6: "once kill the worker"}, flag=str(flag))
+    wanted = wanted.replace(batch_sizes=(6, 16))
+    found, _ = run(wanted, tmp_path / "lost")
+    assert not flag.exists()
+    for size in (6, 16):
+        alone = run_trial(found[size].config)
+        assert found[size].status is TrialStatus.REACHED
+        assert str(found[size].evaluations) == str(alone.evaluations)
+    flag.touch()
+    found, told = run(wanted.replace(batch_sizes=(4, 5, 16)), tmp_path / "crash")
+    assert {size: str(result.status) for size, result in found.items()} == {
+        4: "FAILED", 5: "OUT_OF_MEMORY", 16: "REACHED"
+    }  # fmt: skip
+    assert "killed by SIGSEGV: in " in found[4].message
+    assert "faulty.py:" in found[4].message
+    assert "can't allocate memory" in found[5].message
+    assert "1 of 3 trials failed" in told
+    assert "easier --target" not in told
+    last = (tmp_path / "crash" / "trials" / found[4].trial_id / "last-lines.txt").read_text()
+    assert "Segmentation fault" in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "status", "words"),
+    [
+        ("hang", "FAILED", "no sign of life for 5 s: in <lambda>, "),
+        ("exit", "FAILED", "exited with code 3: last words of the workload"),
+        ("die", "FAILED", "killed by SIGKILL"),
+        ("sys.exit", "FAILED", "SystemExit: 4"),
+        ("raise", "FAILED", "ValueError: on purpose"),
+        ("memory", "OUT_OF_MEMORY", "MemoryError"),
+        ("device memory", "OUT_OF_MEMORY", "CUDA error: out of memory"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 12], ids=["first step", "later"])
+def test_every_other_end_of_a_trial_is_told_and_a_later_sweep_mends_it(tmp_path, act, status, words, after):
+    flag = tmp_path / "flag"
+    flag.touch()
+    wanted = asked({4: act}, flag=str(flag), after=after)
+    found, told = run(wanted, tmp_path / "out", silence=5.0 if act == "hang" else 60.0)
+    assert found[4].status == status
+    assert words in found[4].message
+    assert "\n" not in found[4].message
+    assert found[16].status is TrialStatus.REACHED
+    flag.unlink()
+    if status == "FAILED":
+        found, told = run(wanted, tmp_path / "out")
+        assert found[4].status is TrialStatus.REACHED
+        assert "failed" not in told
+
+
+@pytest.mark.parametrize("act", ["half"])
+def test_losses_that_are_not_one_per_example_end_the_sweep(tmp_path, act):
+    with pytest.raises(ResultsError, match=r"one loss per example, shape \[4\], got shape \[2\]; every finished trial"):
+        run(asked({4: act}, after=0), tmp_path)
+    assert all(result.status is not TrialStatus.FAILED for result in results(tmp_path).values())
+
+
+def test_damaged_files_are_set_aside_told_and_run_again_to_the_same_bytes(tmp_path):
+    folder, wanted = tmp_path / "out", asked({}).replace(batch_sizes=(4, 8, 16, 32))
+    run(wanted, folder)
+    before, store = reached(folder), Store(folder)
+    damages = {
+        "record.parquet": lambda content: content[: len(content) // 2],
+        "steps.parquet": lambda content: content[:-30],
+        "timing.json": lambda content: b"[",
+    }
+    for trial_id, (name, damage) in zip(store.trial_ids(), damages.items(), strict=False):
+        path = store.trials / trial_id / name
+        path.write_bytes(damage(path.read_bytes()))
+    shutil.rmtree(store.trials / store.trial_ids()[3])
+    assert len(ledger(store).problems) == 1  # the table; the others are looked into by a sweep
+    _, told = run(wanted, folder)
+    assert reached(folder) == before
+    assert told.count("the trial runs again") == 3
+    assert len(store.damaged()) == 3
+    assert "\n".join(store.trial_ids()).count("damaged") == 0
+
+
+def test_a_folder_that_has_lost_its_plan_is_refused(tmp_path):
+    wanted = asked({}).replace(batch_sizes=(16,))
+    run(wanted, tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(ResultsError, match=r"holds 1 trials but no sweep\.json"):
+        run(wanted, tmp_path)
+    (tmp_path / "sweep.json").write_text(json.dumps({"schema_version": 1})[:-3])
+    with pytest.raises(ResultsError, match="cannot read"):
+        run(wanted, tmp_path)
+
+
+def test_a_trial_that_no_node_can_hold_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"no node can hold a trial of 1 cores and 1 GPUs: the nodes have 2 cores"):
+        sweep(asked({}), tmp_path, resources=Resources(address="auto", gpus_per_trial=1.0))

@@ -1,0 +1,98 @@
+"""What ``cbs status`` says and ``cbs clean`` removes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cbs.record import TrialStatus
+from cbs.store import Store
+from sweeps.ledger import clean, ledger, ledgers
+from sweeps.lock import LOCK, Lock
+from tests.factories import sweep
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Nine trials: one failed, one damaged, with a checkpoint each and one of a trial that never ended."""
+    found = sweep(tmp_path / "results" / "one", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3))
+    ids = found.trial_ids()
+    failed = found.load(ids[0]).replace(status=TrialStatus.FAILED, steps_to_target=None, message="no\nluck")
+    found.update_record(failed)
+    (found.trials / ids[1] / "record.parquet").write_bytes(b"")
+    (found.trials / "old.damaged").mkdir()
+    (found.trials / ".tmp-half").mkdir()
+    (found.root / "checkpoints").mkdir()
+    for name in (ids[0], ids[1], ids[2], "never-ended"):
+        (found.root / "checkpoints" / f"{name}.pt").touch()
+    content = json.loads((found.root / "sweep.json").read_text())
+    (found.root / "sweep.json").write_text(json.dumps(content | {"runs": [{"command": "cbs sweep --optim x"}]}))
+    return found
+
+
+def content(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_an_idle_folder(store):
+    (found,) = ledgers(store.root.parent)
+    ids = store.trial_ids()
+    assert found.state == "idle"
+    assert sum(found.statuses.values()) == 8
+    assert found.failed == {ids[0]: "no luck"}
+    assert found.checkpoints == sorted([ids[0], ids[1], "never-ended"])
+    assert [ids[1] in problem for problem in found.problems] == [True]
+    assert "  to go on: cbs sweep --optim x" in found.lines()
+    assert json.loads(json.dumps(found.to_json()))["statuses"]["FAILED"] == 1
+
+
+def test_a_running_sweep_says_where_its_trials_are(store):
+    with Lock(store, "cbs sweep") as lock:
+        at = {"step": 12, "value": 2.5, "host": "far", "time": 1.0}
+        lock.beat({"done": 3, "planned": 9, "running": {"a": at, "b": {}}})
+        found = ledger(store)
+        assert (found.state, found.done, found.planned) == ("running", 3, 9)
+        assert found.owner["pid"] == str(os.getpid())
+        text = "\n".join(found.lines())
+        assert "3 of 9 planned trials done" in text
+        assert "a: step 12: 2.5 on far" in text
+        assert "b: starting" in text
+        assert found.left_over == []
+    assert ledger(store).state == "idle"
+
+
+def test_clean_removes_what_nobody_needs_and_nothing_else(store, run):
+    ids, before = store.trial_ids(), content(store.root)
+    code, out, _ = run("clean", store.root.parent, "--dry-run")
+    assert code == 0
+    assert content(store.root) == before
+    run("clean", store.root.parent)
+    gone = {f"checkpoints/{ids[2]}.pt", "trials/old.damaged", "trials/.tmp-half"}
+    assert before - content(store.root) == gone
+    assert set(out.split()) == {str(store.root / name) for name in gone}
+    assert run("clean", store.root)[1] == "nothing to remove\n"
+    run("clean", store.root, "--failed")
+    assert ids[0] not in store.trial_ids()
+
+
+def test_clean_takes_the_lock_of_the_dead_and_leaves_the_living_alone(store, run):
+    with Lock(store, "cbs sweep"):
+        code, _, err = run("clean", store.root)
+        assert (code, "running" in err) == (2, True)
+        said = json.loads((store.root / LOCK).read_text())
+    (store.root / LOCK).write_text(json.dumps(said | {"born": "1"}))
+    assert ledger(store).state == "killed"
+    assert store.root / LOCK in clean(store.root)
+    assert ledger(store).state == "idle"
+
+
+def test_clean_removes_a_link_and_not_what_it_leads_to(store, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file.pt").touch()
+    (store.trials / ".tmp-link").symlink_to(tmp_path / "kept")
+    clean(store.root)
+    assert not os.path.lexists(store.trials / ".tmp-link")
+    assert (tmp_path / "kept" / "file.pt").exists()

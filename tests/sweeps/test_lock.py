@@ -1,0 +1,104 @@
+"""One owner per folder: a living one is named, a dead one gives way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import ResultsError
+from cbs.store import Store
+from sweeps.lock import LOCK, STALE_SECONDS, Lock, owner
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    found = Store(tmp_path / "sweep")
+    found.prepare()
+    return found
+
+
+def there(store: Store, **changes: object) -> None:
+    """A lock with other content."""
+    with Lock(store, "cbs sweep"):
+        content = json.loads((store.root / LOCK).read_text())
+    (store.root / LOCK).write_text(json.dumps(content | changes))
+
+
+def test_a_second_sweep_is_refused_and_the_owner_named(store):
+    with Lock(store, "cbs sweep --optim merit") as lock:
+        with pytest.raises(ResultsError, match=rf"process {os.getpid()} on .*--optim merit.*--output"):
+            Lock(store, "another").__enter__()
+        lock.beat({"done": 1})
+        found = owner(store.root)
+        assert found.alive
+        assert found.content["progress"] == {"done": 1}
+    assert owner(store.root) is None
+    assert not list(store.root.glob(".tmp-*"))
+
+
+def test_a_folder_is_free_again_after_an_error(store):
+    with pytest.raises(KeyError), Lock(store, "cbs"):
+        raise KeyError
+    with Lock(store, "cbs"):
+        assert owner(store.root).alive
+
+
+def test_the_lock_of_a_killed_process_is_taken_at_once(store):
+    code = (
+        "import time; from cbs.store import Store; from sweeps.lock import Lock\n"
+        f"lock = Lock(Store({str(store.root)!r}), 'killed').__enter__(); print('held', flush=True); time.sleep(100)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ResultsError, match=f"process {holder.pid}"):
+        Lock(store, "mine").__enter__()
+    holder.kill()
+    holder.wait()
+    assert not owner(store.root).alive
+    with Lock(store, "mine"):
+        assert owner(store.root).content["command"] == "mine"
+
+
+def test_a_number_that_another_process_has_now_is_not_the_owner(store):
+    there(store, born="1")
+    assert not owner(store.root).alive
+
+
+@pytest.mark.parametrize(("seconds", "alive"), [(0.0, True), (STALE_SECONDS - 5, True), (STALE_SECONDS + 5, False)])
+def test_on_another_machine_only_the_last_touch_counts(store, seconds, alive):
+    there(store, machine="another", host="elsewhere")
+    then = time.time() - seconds
+    os.utime(store.root / LOCK, (then, then))
+    assert owner(store.root).alive is alive
+    if alive:
+        with pytest.raises(ResultsError, match="on elsewhere"):
+            Lock(store, "mine").__enter__()
+    else:
+        with Lock(store, "mine"):
+            pass
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
+def test_a_lock_that_says_nothing_counts_until_it_is_old(store, content):
+    (store.root / LOCK).write_text(content)
+    with pytest.raises(ResultsError, match="unknown"):
+        Lock(store, "mine").__enter__()
+    os.utime(store.root / LOCK, (0, 0))
+    with Lock(store, "mine"):
+        pass
+
+
+def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
+    with pytest.raises(ResultsError, match="taken over"), Lock(store, "slow") as slow:
+        (store.root / LOCK).unlink()
+        there(store)
+        slow.beat({})
+    assert owner(store.root) is not None

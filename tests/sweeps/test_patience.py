@@ -1,0 +1,51 @@
+"""How long a trial may be silent, and what is told of first steps that crash, exit or hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from cbs.config import Choice
+from cbs.errors import ConfigError
+from cbs.target import Target
+from sweeps.estimate import StepCost
+from sweeps.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
+from tests.sweeps.simulation import small_sweep
+
+
+def faulty(act: str):
+    workload = Choice(name="tests.sweeps.faulty:workload", options={"acts": {"4": act}, "after": 0})
+    return small_sweep(workload=workload, batch_sizes=(4,), target=Target(metric="validation_loss", value=0.4))
+
+
+@pytest.mark.parametrize(
+    ("cost", "changes", "seconds"),
+    [
+        (None, {}, UNTIMED_SECONDS),
+        (StepCost(0.001, 0.0, 0.01), {}, LEAST_SECONDS),
+        (StepCost(0.001, 0.0, 0.01), {"compile": True}, UNTIMED_SECONDS),
+        (StepCost(1.0, 0.1, 0.01), {}, 100 * (1.0 + 0.1 * 256)),
+        (StepCost(1.0, 0.1, 60.0), {}, 100 * 60.0),
+    ],
+)
+def test_the_longest_planned_step_or_evaluation_counts(cost, changes, seconds):
+    assert patience(small_sweep(**changes), cost) == seconds
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        ("segfault", r"first steps.*killed by SIGSEGV: in .*faulty\.py:\d+"),
+        pytest.param("exit", "exited with code 3: last words of the workload", marks=pytest.mark.slow),
+        pytest.param("hang", r"no sign of life for 20 s: in .*faulty\.py:\d+", marks=pytest.mark.slow),
+        pytest.param("half", r"one loss per example, shape \[4\], got shape \[2\]", marks=pytest.mark.slow),
+    ],
+)
+def test_first_steps_that_do_not_come_back_are_one_line(act, words):
+    with pytest.raises(ConfigError, match=words) as refusal:
+        timed_apart(faulty(act), silence=20.0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_a_first_step_that_does_not_fit_in_memory_is_left_to_the_sweep():
+    assert timed_apart(faulty("allocate")) is None
