@@ -60,7 +60,9 @@ FORMS.register("kaplan")(
             "batch_size": (2, "B_star and alpha_B"),
             "steps": (3, "E, S_c and alpha_S"),
         },
-        shapes=np.array([[np.log(1e-3), np.log(0.02), np.log(1e-3), 0.0], [np.log(5.0), np.log(20.0), np.log(1e15), 50.0]]),
+        shapes=np.array(
+            [[np.log(1e-3), np.log(0.02), np.log(1e-3), 0.0], [np.log(5.0), np.log(20.0), np.log(1e15), 50.0]]
+        ),
         terms=terms,
         named=named,
         implicit=True,

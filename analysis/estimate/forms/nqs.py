@@ -59,9 +59,10 @@ def terms(shape: Array, runs: Runs, reference: Reference, log_loss: Array) -> Te
             [bias, by_p, bias * by_x, bias * by_x * slowness,
              noise, noise * by_x, noise * by_x * slowness, wider, wider * slowness, -noise * log_n], axis=-1
         )  # fmt: skip
-        # what is left of a coordinate's start after K steps, [R, n, J]
-        left = np.exp(2.0 * runs.steps[here, None] * np.log(np.abs(gap))[:, None])
-        kept = np.moveaxis(left @ parts, -1, 0)
+        counts, which = np.unique(runs.steps[here], return_inverse=True)
+        # what is left of a coordinate's start after K steps, [R, K, J]
+        left = np.exp(2.0 * counts[:, None] * np.log(np.abs(gap))[:, None])
+        kept = np.moveaxis(left @ parts, -1, 0)[..., which]
         whole = np.moveaxis(parts.sum(axis=1), -1, 0)[..., None]
         tail, tail_slope = _tail(float(size), shape[:, 0], excess, middle)
         steps, share = runs.steps[here], reference.batch_size / runs.batch_size[here]
@@ -123,7 +124,12 @@ FORMS.register("nqs")(
             "batch_size": (2, "gamma R and r"),
             "steps": (3, "gamma Q and q"),
         },
-        shapes=np.array([[math.log(5e-3), math.log(1e-6), math.log(0.05), 0.0], [math.log(5.0), math.log(1.999), math.log(5.0), 8.0]]),
+        shapes=np.array(
+            [
+                [math.log(5e-3), math.log(1e-6), math.log(0.05), 0.0],
+                [math.log(5.0), math.log(1.999), math.log(5.0), 8.0],
+            ]
+        ),
         terms=terms,
         named=named,
     )

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import nnls
 
-from analysis.arrays import OPEN, Array, Interval
+from analysis.arrays import OPEN, Array, Interval, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.fitting.least_squares import minimized
 from analysis.estimate.forms import FORMS, Form, Reference, Runs
 
-_SHAPES = 400
+_SHAPES = 1200
 """Shapes drawn over their box, each with the best sizes of the terms; the search starts from the best of them."""
 
-_STARTS = 10
-_STEPS = 200
+_STARTS, _KEPT = 48, 8
+"""Shapes that a few steps are taken from, and those of them that are followed to the end."""
+
+_FIRST_STEPS, _STEPS = 20, 200
 _REFITS = 400
 _BLOCK = 40
 _SMALLEST_GAP = 1e-4
@@ -76,6 +78,14 @@ class LossFit:
         blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
         return np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
 
+    def predicted(self, runs: Runs, config: AnalysisConfig = DEFAULT) -> tuple[Array, Array, Array]:
+        """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know and what
+        runs scatter around the form."""
+        found, rng = self.log_loss(runs), np.random.default_rng(config.seed)
+        noise = self.deviation * widening(self.freedom, config.confidence) * rng.standard_normal(found[1:].shape)
+        low, high = percentiles(found[1:] + noise, config.confidence)
+        return found[0], low, high
+
 
 def refusal(form: Form, runs: Runs) -> str:
     """Why the runs cannot determine a form, naming the parameters; empty where they may."""
@@ -93,11 +103,11 @@ def refusal(form: Form, runs: Runs) -> str:
 def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     r"""Least squares in ``ln L``.
 
-    Shapes are drawn over their box, with the best floor and sizes for each (the form is linear in them, where the
-    losses of its g are those that were measured); damped Gauss-Newton steps go on from the best. A resample adds to
-    the fit the residuals times one normal draw for every group (wild bootstrap, Wu 1986), each residual over
-    :math:`\sqrt{1 - h}` with its leverage h, all widened by Student's t. Refits begin away from the estimate along
-    directions that the runs hardly determine, so that intervals hold these.
+    Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
+    steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
+    bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
+    1985), all widened by Student's t. Refits begin away from the estimate along what the runs hardly determine, so
+    that intervals hold it.
 
     Args:
         name: of a form.
@@ -115,18 +125,20 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     highest, wide = float(runs.loss.min()) * (1.0 - _SMALLEST_GAP), float(np.abs(observed).max()) + 30.0
     box = np.hstack([[[0.0, -wide, -wide], [highest, wide, wide]], form.shapes])
 
-    def fitted(logs: Array, start: Array) -> tuple[Array, Array]:
+    def fitted(logs: Array, start: Array, steps: int = _STEPS) -> tuple[Array, Array]:
         found = []
         for first in range(0, len(start), _BLOCK):
             block = slice(first, first + _BLOCK)
             normal = functools.partial(_normal, form, runs, reference, logs[block])
-            found.append(minimized(normal, start[block], box, steps=_STEPS))
+            found.append(minimized(normal, start[block], box, steps=steps))
         theta, cost = zip(*found, strict=True)
         return np.concatenate(theta), np.concatenate(cost)
 
     with np.errstate(all="ignore"):
         begun = _starts(form, runs, reference, box, rng)
-        tried, cost = fitted(np.tile(observed, (len(begun), 1)), begun)
+        tried, cost = fitted(np.tile(observed, (len(begun), 1)), begun, _FIRST_STEPS)
+        kept = tried[np.argsort(cost)[:_KEPT]]  # a NaN comes last
+        tried, cost = fitted(np.tile(observed, (len(kept), 1)), kept)
         at = tried[np.nanargmin(cost)]
         loss, slopes = form.loss(at[None], runs, reference)
     left = observed - np.log(loss[0])
@@ -135,7 +147,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     freedom = max(1, len(groups) - told.count)
     deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
     draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
-    moved = np.log(loss[0]) + draws[:, group] * left / np.sqrt(1.0 - told.leverage)
+    moved = np.log(loss[0]) + draws[:, group] * left / (1.0 - told.leverage)
     away = deviation * rng.standard_normal((len(draws), len(at))) @ told.root.T
     with np.errstate(all="ignore"):
         refits, _ = fitted(moved, np.clip(at + np.clip(away, -_MOST, _MOST), *box))
@@ -169,15 +181,18 @@ def _normal(
 
 def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
     """The best of many shapes, each with the floor and sizes that fit best, shape ``[_STARTS, p]``."""
-    shapes = rng.uniform(*form.shapes, (_SHAPES, form.shapes.shape[1]))
-    found = form.terms(shapes, runs, reference, np.broadcast_to(np.log(runs.loss), (_SHAPES, len(runs.loss))))
     rows = []
-    for shape, f, g in zip(shapes, found.f, found.g, strict=True):
-        scale = np.array([1.0, f.max(), g.max()])
-        if np.isfinite(scale).all() and (scale > 0).all():
-            sizes, cost = nnls(np.column_stack([np.ones_like(f), f, g]) / scale / runs.loss[:, None], np.ones_like(f))
-            floor, *logs = sizes[0], *np.log(np.maximum(sizes[1:], _SMALLEST_GAP * runs.loss.min()) / scale[1:])
-            rows.append((cost, [floor, *logs, *shape]))
+    for shapes in np.array_split(rng.uniform(*form.shapes, (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK):
+        logs = np.broadcast_to(np.log(runs.loss), (len(shapes), len(runs.loss)))
+        found = form.terms(shapes, runs, reference, logs)
+        for shape, f, g in zip(shapes, found.f, found.g, strict=True):
+            scale = np.array([1.0, f.max(), g.max()])
+            if not (np.isfinite(scale).all() and (scale > 0).all()):
+                continue
+            terms = np.column_stack([np.ones_like(f), f, g]) / scale / runs.loss[:, None]
+            sizes, cost = nnls(terms, np.ones_like(f))
+            logs_of_sizes = np.log(np.maximum(sizes[1:], _SMALLEST_GAP * runs.loss.min()) / scale[1:])
+            rows.append((cost, [sizes[0], *logs_of_sizes, *shape]))
     best = sorted(rows, key=lambda row: row[0])[:_STARTS]
     return np.clip([row for _, row in best], *box)
 
