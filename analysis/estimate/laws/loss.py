@@ -14,6 +14,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.fitting.least_squares import minimized
 from analysis.estimate.forms import FORMS, Form, Reference, Runs
+from analysis.phrases import plural
 
 _SHAPES = 1200
 """Shapes drawn over their box, each with the best sizes of the terms; the search starts from the best of them."""
@@ -33,9 +34,18 @@ _ALIKE = 1e-7
 the one that changes them most is not determined."""
 
 _SHARE = 0.1
-"""A parameter with at least this part in such a direction is tied to others."""
+"""A parameter with at least this part in such a direction, or that differs by more between minima that fit alike, is
+not determined."""
+
+_EXACT = 1e-14
+"""Mean squared residual that is none."""
 
 _MOST_LEVERAGE = 0.99
+
+_LARGEST = 30.0
+"""Logarithms of a loss, beyond those measured, at which a prediction that runs away stands still."""
+
+_NOUNS = {"parameters": "model size", "batch_size": "batch size", "steps": "step count", "data": "amount of data"}
 _MOST = 3.0
 """How far from the estimate a refit begins along what the runs hardly determine, in logarithms."""
 
@@ -76,13 +86,17 @@ class LossFit:
         """``ln L`` at runs, shape ``[1 + R, n]``: of the estimate, then of the refits."""
         form, rows = FORMS[self.form], np.vstack([self.at, self.refits])
         blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
-        return np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
+        with np.errstate(all="ignore"):
+            found = np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
+        middle = math.log(self.reference.loss)
+        return np.clip(np.nan_to_num(found, nan=np.inf, neginf=-np.inf), middle - _LARGEST, middle + _LARGEST)
 
-    def predicted(self, runs: Runs, config: AnalysisConfig = DEFAULT) -> tuple[Array, Array, Array]:
-        """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know and what
-        runs scatter around the form."""
+    def predicted(self, runs: Runs, config: AnalysisConfig = DEFAULT, error: float = 0.0) -> tuple[Array, Array, Array]:
+        """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know, and what
+        runs scatter around the form, at least ``error``."""
         found, rng = self.log_loss(runs), np.random.default_rng(config.seed)
-        noise = self.deviation * widening(self.freedom, config.confidence) * rng.standard_normal(found[1:].shape)
+        scatter = max(error, self.deviation * widening(self.freedom, config.confidence))
+        noise = scatter * rng.standard_normal(found[1:].shape)
         low, high = percentiles(found[1:] + noise, config.confidence)
         return found[0], low, high
 
@@ -92,8 +106,7 @@ def refusal(form: Form, runs: Runs) -> str:
     for name, (least, symbols) in form.distinct.items():
         count = len(np.unique(getattr(runs, name)))
         if count < least:
-            what = {"parameters": "model size", "batch_size": "batch size", "steps": "number of steps"}.get(name, name)
-            return f"{symbols} cannot be told apart with {count} value{'s'[: count != 1]} of {what}; it takes {least}"
+            return f"{symbols} cannot be told apart with {plural(count, _NOUNS[name])}; it takes {least}"
     groups, needed = len(np.unique(runs.group)), len(form.symbols) + 1
     if groups < needed:
         return f"{groups} independent runs for {needed - 1} parameters; it takes {needed}"
@@ -106,8 +119,8 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
     steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
     bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
-    1985), all widened by Student's t. Refits begin away from the estimate along what the runs hardly determine, so
-    that intervals hold it.
+    1985), all widened by Student's t. Refits begin at any of the minima that fit as well as the best, and away from it
+    along what the runs hardly determine, so that intervals hold these.
 
     Args:
         name: of a form.
@@ -139,7 +152,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         tried, cost = fitted(np.tile(observed, (len(begun), 1)), begun, _FIRST_STEPS)
         kept = tried[np.argsort(cost)[:_KEPT]]  # a NaN comes last
         tried, cost = fitted(np.tile(observed, (len(kept), 1)), kept)
-        at = tried[np.nanargmin(cost)]
+        at, alike = tried[np.nanargmin(cost)], tried[cost <= np.nanmin(cost) * (1.0 + _ALIKE) + _EXACT * len(observed)]
         loss, slopes = form.loss(at[None], runs, reference)
     left = observed - np.log(loss[0])
     told = _Told.by(slopes[0] / loss[0][:, None], (at > box[0]) & (at < box[1]))
@@ -148,10 +161,13 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
     draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
     moved = np.log(loss[0]) + draws[:, group] * left / (1.0 - told.leverage)
-    away = deviation * rng.standard_normal((len(draws), len(at))) @ told.root.T
+    away = deviation * rng.standard_normal((len(draws), told.root.shape[1])) @ told.root.T
+    away += _MOST * rng.standard_normal((len(draws), told.idle.shape[1])) @ told.idle.T
     with np.errstate(all="ignore"):
-        refits, _ = fitted(moved, np.clip(at + np.clip(away, -_MOST, _MOST), *box))
-    loose = tuple(symbol for symbol, tied in zip(form.symbols, told.tied, strict=True) if tied)
+        begun = alike[rng.integers(len(alike), size=len(draws))]
+        refits, _ = fitted(moved, np.clip(begun + np.clip(away, -_MOST, _MOST), *box))
+    tied = told.tied | (np.ptp(alike, axis=0) > _SHARE)
+    loose = tuple(symbol for symbol, one in zip(form.symbols, tied, strict=True) if one)
     values, intervals = _named(form, np.vstack([at, refits]), box, reference, confidence)
     return LossFit(
         form=name,
@@ -182,7 +198,9 @@ def _normal(
 def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
     """The best of many shapes, each with the floor and sizes that fit best, shape ``[_STARTS, p]``."""
     rows = []
-    for shapes in np.array_split(rng.uniform(*form.shapes, (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK):
+    for shapes in np.array_split(
+        rng.uniform(form.shapes[0], form.shapes[1], (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK
+    ):
         logs = np.broadcast_to(np.log(runs.loss), (len(shapes), len(runs.loss)))
         found = form.terms(shapes, runs, reference, logs)
         for shape, f, g in zip(shapes, found.f, found.g, strict=True):
@@ -204,13 +222,15 @@ class _Told:
     Attributes:
         count: how many directions.
         leverage: of every run, shape ``[n]``.
-        root: of the covariance for a unit deviation, shape ``[p, p]``.
+        root: of the covariance for a unit deviation, along what is told, shape ``[p, count]``.
+        idle: directions that leave every loss as it is, the largest entry of each 1, shape ``[p, k]``.
         tied: which coordinates change along a direction that leaves every loss as it is, shape ``[p]``.
     """
 
     count: int
     leverage: Array
     root: Array
+    idle: Array
     tied: np.ndarray
 
     @classmethod
@@ -220,12 +240,19 @@ class _Told:
         moves = lengths > 0
         left, singular, right = np.linalg.svd(slopes[:, moves] / lengths[moves], full_matrices=False)
         known = singular > _ALIKE * singular[0]
-        root = np.zeros((len(free), len(free)))
-        root[np.ix_(moves, np.arange(moves.sum()))] = right.T / np.maximum(singular, _ALIKE) / lengths[moves, None]
+        scaled = np.zeros((len(free), len(singular)))
+        scaled[moves] = right.T / lengths[moves, None]
+        idle = scaled[:, ~known]
         tied = free & ~moves
         tied[moves] = (np.abs(right[~known]) > _SHARE).any(axis=0)
         leverage = np.minimum((left[:, known] ** 2).sum(axis=1), _MOST_LEVERAGE)
-        return cls(int(known.sum()), leverage, root, tied)
+        return cls(
+            count=int(known.sum()),
+            leverage=leverage,
+            root=scaled[:, known] / singular[known],
+            idle=idle / np.abs(idle).max(axis=0, initial=1e-300),
+            tied=tied,
+        )
 
 
 def _named(

@@ -118,7 +118,7 @@ def predictions(found: Losses, said: str) -> Table:
         Column("loss", heading="loss", interval="interval", ends=("low", "high")),
         Column("times_beyond", heading="compute over the most measured"),
     )
-    lines = ["intervals hold if the form does; how far to trust it, the runs left out say"]
+    lines = ["intervals are no narrower than the error on the runs left out; farther out they hold if the form does"]
     return Table(columns=columns, rows=found.predictions, title=f"Predicted loss {said}", lines=lines)
 
 

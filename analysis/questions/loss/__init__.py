@@ -132,6 +132,10 @@ def losses(
             notes.append(
                 f"--holdout {axis}: all runs are on one side" + (f" of {start:g}" if start else f", at one {axis}")
             )
+    errors = {
+        name: max((entry.error or 0.0 for one in held for entry in one.entries if entry.form == name), default=0.0)
+        for name in fits
+    }
     largest = float(runs.parameters.max())
     middle = float(np.median(runs.loss[runs.parameters == largest]))
     curves = [
@@ -148,7 +152,9 @@ def losses(
         fits=fits,
         refused=refused,
         holdouts=tuple(held),
-        predictions=tuple(predicted(each, runs, place, config) for place in places for each in fits.values()),
+        predictions=tuple(
+            predicted(each, runs, place, errors[name], config) for place in places for name, each in fits.items()
+        ),
         implied=tuple(curves),
         notes=tuple(notes),
     )

@@ -132,12 +132,12 @@ def _held(name: str, runs: Runs, left_out: np.ndarray, config: AnalysisConfig) -
     predicted, low, high = found.predicted(runs, config)
     measured = np.log(runs.loss)
     ratio, inside = predicted - measured, (low <= measured) & (measured <= high)
-    error, group = ratio[left_out], np.unique(runs.group[left_out], return_inverse=True)[1]
+    off, group = ratio[left_out], np.unique(runs.group[left_out], return_inverse=True)[1]
     return Held(
         form=name,
-        error=float(np.sqrt((error**2).mean())),
-        interval=_of_groups(error, group, config),
-        bias=float(error.mean()),
+        error=float(np.sqrt((off**2).mean())),
+        interval=_of_groups(off, group, config),
+        bias=float(off.mean()),
         inside=int(inside[left_out].sum()),
         log_ratio=ratio,
     )

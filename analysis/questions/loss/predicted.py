@@ -22,7 +22,7 @@ class Predicted:
         form: its name.
         parameters, batch_size, steps: N, B and K of the run.
         loss: predicted.
-        interval: of the loss of such a run, if the form holds.
+        interval: of the loss of such a run; no narrower than the form's error on the runs that were left out.
         times_beyond: its compute over the most that was measured.
     """
 
@@ -53,12 +53,14 @@ def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
     return found
 
 
-def predicted(found: LossFit, runs: Runs, place: tuple[float, float, float], config: AnalysisConfig) -> Predicted:
-    """What ``found``, fitted to ``runs``, says of a run at ``N, B, K``."""
+def predicted(
+    found: LossFit, runs: Runs, place: tuple[float, float, float], error: float, config: AnalysisConfig
+) -> Predicted:
+    """What ``found``, fitted to ``runs``, says of a run at ``N, B, K``; ``error`` is the form's on runs left out."""
     n, b, k = (np.array([each]) for each in place)
     middle = np.exp(np.log(runs.loss).mean(keepdims=True))
     there = Runs(parameters=n, batch_size=b, steps=k, loss=middle, group=np.zeros(1, dtype=int))
-    log_loss, low, high = (float(np.exp(each[0])) for each in found.predicted(there, config))
+    log_loss, low, high = (float(np.exp(each[0])) for each in found.predicted(there, config, error))
     most = float((runs.parameters * runs.data).max())
     return Predicted(
         form=found.form,
