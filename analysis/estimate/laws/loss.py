@@ -22,7 +22,7 @@ _SHAPES = 1200
 _STARTS, _KEPT = 48, 8
 """Shapes that a few steps are taken from, and those of them that are followed to the end."""
 
-_FIRST_STEPS, _STEPS = 20, 200
+_FIRST_STEPS, _STEPS, _REFIT_STEPS = 20, 200, 60
 _REFITS = 400
 _BLOCK = 40
 _SMALLEST_GAP = 1e-4
@@ -165,7 +165,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     away += _MOST * rng.standard_normal((len(draws), told.idle.shape[1])) @ told.idle.T
     with np.errstate(all="ignore"):
         begun = alike[rng.integers(len(alike), size=len(draws))]
-        refits, _ = fitted(moved, np.clip(begun + np.clip(away, -_MOST, _MOST), *box))
+        refits, _ = fitted(moved, np.clip(begun + np.clip(away, -_MOST, _MOST), *box), _REFIT_STEPS)
     tied = told.tied | (np.ptp(alike, axis=0) > _SHARE)
     loose = tuple(symbol for symbol, one in zip(form.symbols, tied, strict=True) if one)
     values, intervals = _named(form, np.vstack([at, refits]), box, reference, confidence)

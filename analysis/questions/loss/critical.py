@@ -63,7 +63,8 @@ def implied(found: LossFit, runs: Runs, size: float, target: float, config: Anal
     batch_sizes = np.geomspace(measured[0] / _BEYOND, measured[1] * _BEYOND, count)
     steps = _first_steps(found, runs, size, target, np.append(batch_sizes, _ENDLESS))
     fewest, steps = steps[:, -1], steps[:, :-1]
-    critical = _doubling(batch_sizes, steps / fewest[:, None])
+    with np.errstate(invalid="ignore"):
+        critical = _doubling(batch_sizes, steps / fewest[:, None])
     inner = (batch_sizes >= measured[0] * 0.999) & (batch_sizes <= measured[1] * 1.001)
     reached = inner & np.isfinite(steps[0])
     fitted = exponent = UNKNOWN
@@ -107,7 +108,8 @@ def _first_steps(found: LossFit, runs: Runs, size: float, target: float, batch_s
     with np.errstate(all="ignore"):
         share = before / (before - after)
     log_steps = np.log(grid)[rows[..., 0] - 1] + share * np.log(grid[1] / grid[0])
-    return np.where(there_yet.any(axis=-1) & (first > 0), np.exp(log_steps), np.inf)
+    known = there_yet.any(axis=-1) & (first > 0)
+    return np.where(known, np.exp(np.where(known, log_steps, 0.0)), np.inf)
 
 
 def _doubling(batch_sizes: Array, ratio: Array) -> Array:

@@ -11,9 +11,13 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.forms import FORMS, Reference
+from analysis.estimate.laws.loss import fit
 from analysis.present import presentation
+from analysis.present.figures import figures_of
 from analysis.questions.loss import Losses, losses
+from analysis.questions.loss.critical import implied
 from analysis.questions.loss.holdout import holdout
+from analysis.questions.loss.predicted import predicted
 from analysis.questions.loss.rows import read
 from cbs.errors import DataError
 from tests.references import loss_forms
@@ -103,11 +107,26 @@ def test_the_critical_batch_size_is_that_of_the_form(found: Losses) -> None:
 
 def test_kaplan_implies_its_own_law() -> None:
     runs = made("kaplan", **SMALL)
-    found = losses(table(runs), QUICK, holdouts=["N"], targets=[2.4])
-    one = next(each for each in found.implied if each.form == "kaplan")
-    law = TRUTH["kaplan"]
+    found = fit("kaplan", runs, QUICK)
+    one, law = implied(found, runs, 6.4e7, 2.4, QUICK), TRUTH["kaplan"]
     assert one.critical.value == pytest.approx(law["B_star"] / 2.4 ** (1 / law["alpha_B"]), rel=0.02)
     assert one.exponent.value == pytest.approx(1.0, abs=0.02)
+    assert one.remark == ""
+    unreachable = implied(found, runs, 6.4e7, 0.9, QUICK)
+    assert unreachable.critical.value is None
+    assert "does not reach this loss" in unreachable.remark
+    next_to_perfect = implied(found, runs, 6.4e7, 1.75, QUICK)
+    assert "B_crit is beyond the batch sizes measured, 16 to 1024" in next_to_perfect.remark
+
+
+def test_a_new_run_is_as_the_twin_has_it() -> None:
+    runs = made("kaplan", **SMALL)
+    one = predicted(fit("kaplan", runs, QUICK), runs, (1e9, 64, 20000), 0.05, QUICK)
+    assert one.loss == pytest.approx(loss_forms.kaplan(1e9, 64, 20000, **TRUTH["kaplan"]), rel=1e-3)
+    low, high = one.interval
+    assert low is not None
+    assert high is not None
+    assert np.log(high / low) == pytest.approx(2 * 1.96 * 0.05, rel=0.4)  # of 100 draws
 
 
 def test_what_cannot_be_fitted_is_said_and_the_rest_answered() -> None:
@@ -125,7 +144,7 @@ def test_what_cannot_be_fitted_is_said_and_the_rest_answered() -> None:
 def test_rows_are_read_as_they_are_meant() -> None:
     frame = table(made("chinchilla", **SMALL)).drop(columns="run")
     worse = frame.assign(loss=frame["loss"] * 1.1, lr=0.1)
-    both = pd.concat([frame.assign(lr=0.2), worse, frame[:1].assign(loss=np.nan, lr=0.2)])
+    both = pd.concat([frame.assign(lr=0.2), worse, frame[:1].assign(loss=np.inf, lr=0.2)])
     _, runs, notes = read(both)
     assert sorted(runs.loss) == pytest.approx(sorted(frame["loss"]))
     assert len(np.unique(runs.group)) == 12
@@ -138,24 +157,35 @@ def test_rows_are_read_as_they_are_meant() -> None:
 
 def test_the_command_prints_and_writes(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "runs.csv"
-    table(made("chinchilla", noise=0.003, **SMALL)).rename(columns={"K": "step"}).to_csv(path, index=False)
+    runs = made("chinchilla", noise=0.003, batch_sizes=(64,))
+    table(runs).rename(columns={"K": "step"}).to_csv(path, index=False)
     given = [path, "--column", "K=step", "--resamples", 100, "--holdout", "N", "--at", "1e9,64,1e4"]
     code, out, err = run("nqs", *given, "-o", tmp_path / "out", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert {one["form"] for one in found["predictions"]} == {"nqs", "kaplan", "chinchilla"}
+    assert [one["form"] for one in found["predictions"]] == ["chinchilla"]
     written = {Path(name).name for name in found["files"]}
     assert {"holdout.csv", "parameters.csv", "predictions.csv", "losses.json", "loss_holdout.png"} <= written
     assert json.loads((tmp_path / "out" / "losses.json").read_text()) == found
-    errors = pd.read_csv(tmp_path / "out" / "holdout.csv")
-    assert errors["error_percent"].tolist() == [100 * one["error"] for one in found["holdouts"][0]["entries"]]
+    (error,) = pd.read_csv(tmp_path / "out" / "holdout.csv")["error_percent"]
+    assert error == pytest.approx(100 * found["holdouts"][0]["entries"][0]["error"])
+
+
+def test_what_is_drawn_is_what_was_found(found: Losses) -> None:
+    pictures = {picture.name: picture for picture in figures_of(found)}
+    assert set(pictures) == {"loss_holdout", "loss_steps"}
+    off = pictures["loss_holdout"].table.query("form == 'nqs' and kind == 'left out'")["percent_off"]
+    (nqs,) = (entry for entry in found.holdouts[0].entries if entry.form == "nqs")
+    assert np.sqrt((np.log1p(off / 100) ** 2).mean()) == pytest.approx(nqs.error)
+    for picture in pictures.values():
+        assert picture.kind.figure(picture.table).axes
 
 
 @pytest.mark.parametrize(
     ("change", "arguments", "words"),
     [
         ({}, ["--holdout", "Q"], "--holdout Q: it is one of N, B, K, D, C"),
-        ({}, ["--holdout", "D:-1"], "--holdout D:-1: it is one of"),
+        ({}, ["--holdout", "D:0"], "--holdout D:0: it is one of"),
         ({}, ["--at", "1e9,512"], "--at 1e9,512: it is N,B,K"),
         ({}, ["--target", "-1"], "--target must be above 0"),
         ({"loss": -1.0}, [], "line 2, column 'loss': '-1.0' is no loss above 0"),
@@ -172,10 +202,3 @@ def test_a_mistake_is_one_line(run, tmp_path: Path, change, arguments, words) ->
     assert (code, out) == (2, "")
     assert words in err.replace("\n", " ")
     assert "Traceback" not in err
-
-
-def test_the_twin_of_kaplan_agrees_where_the_command_predicts() -> None:
-    runs = made("kaplan", **SMALL)
-    found = losses(table(runs), QUICK, holdouts=["N"], at=["1e9,64,20000"])
-    one = next(each for each in found.predictions if each.form == "kaplan")
-    assert one.loss == pytest.approx(loss_forms.kaplan(1e9, 64, 20000, **TRUTH["kaplan"]), rel=1e-3)
