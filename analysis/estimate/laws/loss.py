@@ -37,6 +37,9 @@ _SHARE = 0.1
 """A parameter with at least this part in such a direction, or that differs by more between minima that fit alike, is
 not determined."""
 
+_SAME = 1e-6
+"""Difference of logarithms of losses that is none."""
+
 _EXACT = 1e-14
 """Mean squared residual that is none."""
 
@@ -103,6 +106,8 @@ class LossFit:
 
 def refusal(form: Form, runs: Runs) -> str:
     """Why the runs cannot determine a form, naming the parameters; empty where they may."""
+    if np.ptp(np.log(runs.loss)) < _SAME:
+        return "every run ends at the same loss"
     for name, (least, symbols) in form.distinct.items():
         count = len(np.unique(getattr(runs, name)))
         if count < least:

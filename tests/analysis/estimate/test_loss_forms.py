@@ -107,6 +107,8 @@ def test_coverage(form: str) -> None:
 def test_what_cannot_be_told_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fit("nqs", made(**change), QUICK)  # type: ignore[arg-type]
+    flat = dataclasses.replace(made(), loss=np.full(64, 2.0))
+    assert refusal(FORMS["nqs"], flat) == "every run ends at the same loss"
 
 
 def test_runs_that_err_together_count_once() -> None:
