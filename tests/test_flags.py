@@ -183,8 +183,8 @@ FLAGS = {
             "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
             "--target": (["--target", "0.25"], "target=0.25"),
-            "--momentum": (["--momentum", "0.75"], "momentum=0.75"),
-            "--ema": (["--ema", "0.75"], "ema=0.75"),
+            "--momentum": (["--momentum", "0.75,0.5"], "momenta=(0.75, 0.5)"),
+            "--ema": (["--ema", "0.75"], "decays=(0.75,)"),
             "--dimension": (["--dimension", "77"], "power_law(77"),
             "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
             "--noise": (["--noise", "2.5"], "noise=2.5"),
@@ -269,6 +269,23 @@ FLAGS = {
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
             "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
             "--json": (["--json"], "printed: {}"),
+        },
+    ),
+    "nqs": Flags(
+        {"analysis.questions.loss.losses": answer, **PRESENT},
+        base=["runs.csv"],
+        cases=OUTPUT
+        | JSON
+        | WIDE
+        | {
+            "table": (["more.csv"], "more.csv"),
+            "--column": (["--column", "N=size", "--column", "K=step"], "{'N': 'size', 'K': 'step'}"),
+            "--holdout": (["--holdout", "N", "--holdout", "D:1e9"], "holdouts=['N', 'D:1e9']"),
+            "--at": (["--at", "1e9,512,20000"], "at=['1e9,512,20000']"),
+            "--size": (["--size", "7", "--size", "8"], "sizes=[7.0, 8.0]"),
+            "--target": RESULTS["--target"],
+            "--confidence": CONFIG["--confidence"],
+            "--resamples": CONFIG["--resamples"],
         },
     ),
     "optimizers": Flags(

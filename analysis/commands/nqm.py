@@ -17,8 +17,8 @@ def command(
     optim: Annotated[
         list[str] | None,
         typer.Option(
-            help="sgd, momentum, nesterov, ema (an average of SGD's iterates) or pieces (a piecewise constant learning "
-            "rate); repeat for several. Default: sgd, momentum and ema."
+            help="sgd, momentum, nesterov, ema (an average of SGD's iterates), pieces (a piecewise constant learning "
+            "rate) or growth (a batch size that grows); repeat for several. Default: sgd, momentum and ema."
         ),
     ] = None,
     power: Annotated[
@@ -26,8 +26,12 @@ def command(
     ] = "0",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two.")] = "4..65536",
     target: Annotated[float, typer.Option(help="Expected loss to reach.")] = 0.01,
-    momentum: Annotated[float | None, typer.Option(help="Of momentum and nesterov. Default: tuned.")] = None,
-    ema: Annotated[float | None, typer.Option(help="Decay of the average. Default: tuned.")] = None,
+    momentum: Annotated[
+        str | None, typer.Option(help="Of momentum and nesterov, a curve for each: 0.9,0.99. Default: tuned.")
+    ] = None,
+    ema: Annotated[
+        str | None, typer.Option(help="Decays of the average, a curve for each: 0.9,0.99. Default: tuned.")
+    ] = None,
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
@@ -68,8 +72,8 @@ def command(
             batch_sizes=sizes,
             powers=parse_numbers(power, "--power", float),
             target=target,
-            momentum=momentum,
-            ema=ema,
+            momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
+            decays=parse_numbers(ema, "--ema", float) if ema else (None,),
             model=model,
             reference=reference,
             config=config,

@@ -5,6 +5,7 @@ The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`; they a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,8 +54,8 @@ def quadratic(
     batch_sizes: Sequence[int],
     powers: Sequence[float] = (0.0,),
     target: float = 0.01,
-    momentum: float | None = None,
-    ema: float | None = None,
+    momenta: Sequence[float | None] = (None,),
+    decays: Sequence[float | None] = (None,),
     model: NoisyQuadratic | None = None,
     reference: bool = False,
     config: AnalysisConfig,
@@ -67,8 +68,8 @@ def quadratic(
         batch_sizes: examples per step.
         powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
         target: expected loss to reach.
-        momentum: of momentum and Nesterov; tuned at every batch size if ``None``.
-        ema: decay of the average; tuned at every batch size if ``None``.
+        momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
+        decays: of the average, likewise.
         model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
         reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
         config: how the fits are made.
@@ -81,8 +82,8 @@ def quadratic(
     model = model or NoisyQuadratic.binned(10_000)
     rows = []
     for optimizer in optimizers:
-        given = ema if OPTIMIZERS.get(optimizer) == "averaged" else momentum
-        for power in powers:
+        own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
+        for power, given in itertools.product(powers, own):
             try:
                 for row in curve(
                     model, optimizer, target, batch_sizes, momentum=given, power=power, reference=reference
@@ -111,6 +112,6 @@ def quadratic(
 
 
 def label(row: Row) -> str:
-    """The optimizer and what is fixed of it: ``momentum, p = 0.5``."""
-    fixed = {"momentum": row.momentum, "decay": row.ema, "p": row.power or None}
+    """The optimizer and what is fixed of it: ``momentum, m = 0.9, p = 0.5``."""
+    fixed = {"m": row.momentum, "decay": row.ema, "p": row.power or None}
     return ", ".join([row.optimizer, *(f"{name} = {value:g}" for name, value in fixed.items() if value is not None)])

@@ -29,6 +29,7 @@ def _(found: Quadratic) -> Presentation:
 def steps(found: Quadratic) -> Table:
     """One row per optimizer and batch size."""
     tuned = any(row.best_momentum is not None for row in found.rows)
+    grown = any(row.best_growth is not None for row in found.rows)
     columns = (
         Column("optimizer", label, "optimizer", name=True),
         Column("power"),
@@ -36,6 +37,7 @@ def steps(found: Quadratic) -> Table:
         Column("steps", heading="steps"),
         Column("best_lr", heading="best learning rate"),
         Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
+        Column("best_growth", heading="last over first batch size" if grown else ""),
         Column("lower_bound", lambda row: found.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
     title = f"Steps to an expected loss of {found.target:g}, from {found.initial_loss:.3g}"

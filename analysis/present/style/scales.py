@@ -22,7 +22,7 @@ FONT = "DejaVu Sans"
 CONTRAST = 4.5
 """Least ratio of luminances of text on its ground (WCAG 2.2, success criterion 1.4.3)."""
 
-_BREAKS = re.compile(r"[^\s,_(=/-]*[\s,_(=/-]?")
+_BREAKS = re.compile(r"(?:[^\s,_(=/-]|(?<=\d),(?=\d))*[\s,_(=/-]?")
 
 _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
 """Ticks within a factor of ten, the most first."""

@@ -1,6 +1,7 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
 from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Row, curve
+from cbs.theory.noisy_quadratic.growth import BestGrowth, best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
 from cbs.theory.noisy_quadratic.schedules import BestPieces, Stage, best_pieces, losses_along
@@ -10,11 +11,13 @@ __all__ = [
     "METHODS",
     "OPTIMIZERS",
     "Best",
+    "BestGrowth",
     "BestPieces",
     "Modes",
     "NoisyQuadratic",
     "Row",
     "Stage",
+    "best_growth",
     "best_pieces",
     "best_settings",
     "curve",

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cbs.theory.noisy_quadratic.growth import best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.schedules import best_pieces
 from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
 
-OPTIMIZERS = {"sgd": "sgd", "momentum": "heavy_ball", "nesterov": "nesterov", "ema": "averaged", "pieces": "sgd"}
+OPTIMIZERS = {
+    "sgd": "sgd",
+    "momentum": "heavy_ball",
+    "nesterov": "nesterov",
+    "ema": "averaged",
+    "pieces": "sgd",
+    "growth": "sgd",
+}
 """What can be asked for, and the method it is: momentum and the decay of the average are tuned at every batch size
-unless given; ``pieces`` has a piecewise constant learning rate."""
+unless given; ``pieces`` has a piecewise constant learning rate, ``growth`` a batch size that grows, whose mean over the
+steps is the batch size."""
 
 PIECES = 10
 """Pieces of equal length."""
@@ -43,6 +52,7 @@ class Row:
         steps: to the target; ``None`` where no setting reaches it.
         best_lr: learning rate with the fewest steps; the first of several pieces.
         best_momentum: momentum, or decay of the average, with the fewest steps.
+        best_growth: of ``growth``, the last batch size over the first, with the fewest steps.
     """
 
     optimizer: str
@@ -53,6 +63,7 @@ class Row:
     steps: float | None
     best_lr: float | None
     best_momentum: float | None
+    best_growth: float | None = None
 
 
 def curve(
@@ -91,9 +102,13 @@ def curve(
     for batch_size in batch_sizes:
         if not 0.0 < batch_size < math.inf:
             raise ValueError(f"batch sizes must be finite and above 0, got {batch_size}")
+        grown = None
         if optimizer == "pieces":
             pieces = best_pieces(model, target, batch_size, PIECES, power=power)
             best = Best(steps=pieces.steps, lr=float(pieces.lrs[0]), momentum=0.0) if pieces else None
+        elif optimizer == "growth":
+            grown = best_growth(model, target, batch_size, PIECES, power=power)
+            best = Best(steps=grown.steps, lr=grown.lr, momentum=0.0) if grown else None
         elif reference:
             grid, cushion = (SGD_LRS, CUSHION) if plain else (LRS, 0.0)
             (best,) = best_settings(model, method, target, [batch_size], grid, momenta, power=power, cushion=cushion)
@@ -113,4 +128,5 @@ def curve(
             steps=max(steps - 1, 1 if plain else 0) if reference and steps is not None else steps,
             best_lr=None if best is None else best.lr,
             best_momentum=None if best is None or plain else best.momentum,
+            best_growth=grown.growth if grown else None,
         )

@@ -7,7 +7,7 @@ over its batch size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,24 +121,44 @@ def best_pieces(
     if not np.isfinite(largest):
         return None
     largest /= 1.0 + 10.0 ** (-4.0 * (1.0 - power)) + 1e-4
-    lrs = largest * np.geomspace(0.5, 0.05, pieces)
-    low, high, found = 0, 1, None
+    found = shortest(
+        lambda steps, lrs: _best_lrs(model, steps, lrs, batch_size, power, largest),
+        largest * np.geomspace(0.5, 0.05, pieces),
+        target,
+        limit,
+    )
+    return None if found is None else BestPieces(steps=found[0] * pieces, lrs=found[1])
+
+
+def shortest(
+    best: Callable[[int, np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, target: float, limit: int
+) -> tuple[int, np.ndarray] | None:
+    """Fewest steps of a piece, to one part in 2048, and the settings with which they lead to the target.
+
+    Args:
+        best: steps of a piece and settings to begin with -> the least loss after all pieces, and the settings that lead
+            to it.
+        start: settings.
+        target: loss to reach.
+        limit: steps of a piece after which the search gives up, with ``None``.
+    """
+    settings, low, high, found = start, 0, 1, None
     while found is None:
         if high > limit:
             return None
-        loss, lrs = _best_lrs(model, high, lrs, batch_size, power, largest)
+        loss, settings = best(high, settings)
         if loss <= target:
-            found = lrs
+            found = settings
         else:
             low, high = high, 2 * high
     while high - low > max(1, high // 2048):
         middle = (low + high) // 2
-        loss, tried = _best_lrs(model, middle, found, batch_size, power, largest)
+        loss, tried = best(middle, found)
         if loss <= target:
             high, found = middle, tried
         else:
             low = middle
-    return BestPieces(steps=high * pieces, lrs=found)
+    return high, found
 
 
 def _best_lrs(
@@ -156,9 +176,11 @@ def _best_lrs(
 
 
 def loss_and_gradient(
-    model: NoisyQuadratic, steps: int, lrs: np.ndarray, batch_size: float, power: float = 0.0
+    model: NoisyQuadratic, steps: int, lrs: np.ndarray, batch_size: float | np.ndarray, power: float = 0.0
 ) -> tuple[float, np.ndarray]:
     r"""Loss of SGD after ``steps`` steps at each learning rate in turn, and its derivative in them, shape ``[pieces]``.
+
+    The batch size is one for all pieces, or one for each, shape ``[pieces]``.
 
     In a piece a second moment goes from s to :math:`s_\infty + A (s - s_\infty)` with :math:`A = (1 - x)^{2k}`.
     """
@@ -169,8 +191,9 @@ def loss_and_gradient(
     kept = (1.0 - x) ** (2 * steps)
     slope = -2 * steps * scale * h * (1.0 - x) ** (2 * steps - 1)
     # The stationary moment lr^2 P^2 c / (B x (2 - x)), free of the division by x.
-    rest = lrs[:, None] * scale * c / (batch_size * h * (2.0 - x))
-    rest_slope = 2.0 * scale * c / (batch_size * h * (2.0 - x) ** 2)
+    size = np.broadcast_to(batch_size, lrs.shape)[:, None]
+    rest = lrs[:, None] * scale * c / (size * h * (2.0 - x))
+    rest_slope = 2.0 * scale * c / (size * h * (2.0 - x) ** 2)
     moment, before = model.start[used], []
     for piece in range(len(lrs)):
         before.append(moment)

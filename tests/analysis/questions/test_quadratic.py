@@ -68,7 +68,7 @@ def test_the_lower_bound_is_told_only_where_it_holds(noise: float, known: bool) 
         ({"optimizers": ["adam"]}, "no optimizer 'adam' on the quadratic: there are sgd"),
         ({"target": 0.0}, "the target must be above 0"),
         ({"batch_sizes": [0]}, "batch sizes must be finite and above 0"),
-        ({"optimizers": ["momentum"], "momentum": 1.0}, "momentum must be in"),
+        ({"optimizers": ["momentum"], "momenta": [1.0]}, "momentum must be in"),
     ],
 )
 def test_bad_input(change: dict[str, object], message: str) -> None:

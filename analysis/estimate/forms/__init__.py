@@ -1,0 +1,136 @@
+r"""Forms of the loss of a run with N parameters, K steps and batch size B, one per file.
+
+Every form is a floor and two terms that are linear in their size,
+
+.. math:: L = E + e^a f_s(N, B, K) + e^c g_s(N, B, K)
+
+with a few numbers ``s`` that give f and g their shape. A form whose g holds the loss itself is solved for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.arrays import Array
+from cbs.registry import Registry
+
+_NEWTON = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs and their losses, shape ``[n]`` each.
+
+    Attributes:
+        parameters: N.
+        batch_size: B, examples or tokens per step.
+        steps: K, optimizer updates.
+        loss: at the end, positive.
+        group: one number for all rows whose losses err together, such as those read from one run.
+    """
+
+    parameters: Array
+    batch_size: Array
+    steps: Array
+    loss: Array
+    group: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Runs:
+        """Some of them."""
+        return Runs(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+    @property
+    def data(self) -> Array:
+        """D = B K, in the unit of the batch size."""
+        return self.batch_size * self.steps
+
+
+class Reference(NamedTuple):
+    """Geometric means over the runs of a fit; sizes of terms are those here, so that they say something."""
+
+    parameters: float
+    batch_size: float
+    steps: float
+    loss: float
+
+    @classmethod
+    def of(cls, runs: Runs) -> Reference:
+        """Those of ``runs``."""
+        return cls(*(float(np.exp(np.log(getattr(runs, name)).mean())) for name in cls._fields))
+
+
+class Terms(NamedTuple):
+    """f and g of the shapes ``[R, s]`` at n runs, ``[R, n]``, and their derivatives in the shapes, ``[R, n, s]``."""
+
+    f: Array
+    g: Array
+    f_slopes: Array
+    g_slopes: Array
+    g_log_slope: Array | float = 0.0
+    """Derivative of ln g in ln L, shape ``[R, n]``, where g holds the loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form of the loss.
+
+    Attributes:
+        title: its name in words.
+        formula: as people read it.
+        symbols: names of its parameters as its paper has them.
+        distinct: attribute of :class:`Runs` -> distinct values it takes to tell the parameters in words apart.
+        shapes: lowest and highest value of every shape, shape ``[2, s]``; an estimate at an end is not determined.
+        terms: shapes, runs, reference, ``ln L`` -> :class:`Terms`.
+        named: coordinates ``[R, 3 + s]``, reference -> parameters by symbol, shape ``[R]`` each.
+        implicit: whether g holds the loss.
+    """
+
+    title: str
+    formula: str
+    symbols: tuple[str, ...]
+    distinct: dict[str, tuple[int, str]]
+    shapes: Array
+    terms: Callable[[Array, Runs, Reference, Array], Terms]
+    named: Callable[[Array, Reference], dict[str, Array]]
+    implicit: bool = False
+
+    def loss(self, at: Array, runs: Runs, reference: Reference) -> tuple[Array, Array]:
+        """The loss and its derivatives in the coordinates.
+
+        Args:
+            at: ``E, a, c`` and the shapes, shape ``[R, 3 + s]``.
+            runs: where; their loss is where the solution begins, if the form is implicit.
+            reference: of the fit.
+
+        Returns:
+            Shapes ``[R, n]`` and ``[R, n, 3 + s]``.
+        """
+        floor, log_f, log_g, shape = at[:, :1], at[:, 1:2], at[:, 2:3], at[:, 3:]
+        f_size, g_size = np.exp(log_f), np.exp(log_g)
+        loss = np.broadcast_to(runs.loss, (len(at), len(runs.loss)))
+        for _ in range(_NEWTON if self.implicit else 1):
+            found = self.terms(shape, runs, reference, np.log(loss))
+            least = floor + f_size * found.f
+            value = least + g_size * found.g
+            if not self.implicit:
+                loss = value
+                break
+            # L - value(L) is increasing and concave, so that Newton's steps come from below after the first
+            step = (loss - value) / (1.0 - g_size * found.g * found.g_log_slope / loss)
+            loss = np.maximum(loss - step, np.maximum(least, 1e-3 * loss))
+            if np.all(np.abs(step) <= 1e-12 * loss):
+                break
+        ones = np.ones((*loss.shape, 1))
+        slopes = [ones, (f_size * found.f)[..., None], (g_size * found.g)[..., None]]
+        slopes.append(f_size[..., None] * found.f_slopes + g_size[..., None] * found.g_slopes)
+        whole = np.concatenate(slopes, axis=-1)
+        if self.implicit:
+            whole = whole / (1.0 - g_size * found.g * found.g_log_slope / loss)[..., None]
+        return loss, whole
+
+
+FORMS: Registry[Form] = Registry("form of the loss", "analysis.estimate.forms")

@@ -1,0 +1,277 @@
+"""Fit of a form of the loss to runs, with its bootstrap, and what it predicts for others."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import nnls
+
+from analysis.arrays import OPEN, Array, Interval, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.fitting import interval, widening
+from analysis.estimate.fitting.least_squares import minimized
+from analysis.estimate.forms import FORMS, Form, Reference, Runs
+from analysis.phrases import plural
+
+_SHAPES = 1200
+"""Shapes drawn over their box, each with the best sizes of the terms; the search starts from the best of them."""
+
+_STARTS, _KEPT = 48, 8
+"""Shapes that a few steps are taken from, and those of them that are followed to the end."""
+
+_FIRST_STEPS, _STEPS, _REFIT_STEPS = 20, 200, 60
+_REFITS = 400
+_BLOCK = 40
+_SMALLEST_GAP = 1e-4
+"""Share of the lowest loss that a floor leaves."""
+
+_AT_END = 1e-3
+_ALIKE = 1e-7
+"""A direction of the parameters, each in units of its own effect, that changes the losses by less than this part of
+the one that changes them most is not determined."""
+
+_SHARE = 0.1
+"""A parameter with at least this part in such a direction, or that differs by more between minima that fit alike, is
+not determined."""
+
+_SAME = 1e-6
+"""Difference of logarithms of losses that is none."""
+
+_EXACT = 1e-14
+"""Mean squared residual that is none."""
+
+_MOST_LEVERAGE = 0.99
+
+_LARGEST = 30.0
+"""Logarithms of a loss, beyond those measured, at which a prediction that runs away stands still."""
+
+_NOUNS = {"parameters": "model size", "batch_size": "batch size", "steps": "step count", "data": "amount of data"}
+_MOST = 3.0
+"""How far from the estimate a refit begins along what the runs hardly determine, in logarithms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFit:
+    """A fitted form.
+
+    Attributes:
+        form: its name.
+        values: parameters by symbol; ``None`` where the runs do not determine it.
+        intervals: of the values; an open end is ``None``.
+        loose: symbols of the parameters that the runs do not tell apart.
+        residual_rms: of ``ln L``.
+        runs: number of rows.
+        groups: number of groups whose losses err independently.
+        deviation: standard deviation of ``ln L`` of a row around the form.
+        freedom: degrees of freedom of ``deviation``.
+        reference: what sizes of terms refer to.
+        at: coordinates of the estimate, shape ``[p]``.
+        refits: of the resamples, shape ``[R, p]``.
+    """
+
+    form: str
+    values: dict[str, float | None]
+    intervals: dict[str, Interval]
+    loose: tuple[str, ...]
+    residual_rms: float
+    runs: int
+    groups: int
+    deviation: float
+    freedom: int
+    reference: Reference = field(repr=False)
+    at: Array = field(repr=False)
+    refits: Array = field(repr=False)
+
+    def log_loss(self, runs: Runs) -> Array:
+        """``ln L`` at runs, shape ``[1 + R, n]``: of the estimate, then of the refits."""
+        form, rows = FORMS[self.form], np.vstack([self.at, self.refits])
+        blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
+        with np.errstate(all="ignore"):
+            found = np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
+        middle = math.log(self.reference.loss)
+        return np.clip(np.nan_to_num(found, nan=np.inf, neginf=-np.inf), middle - _LARGEST, middle + _LARGEST)
+
+    def predicted(self, runs: Runs, config: AnalysisConfig = DEFAULT, error: float = 0.0) -> tuple[Array, Array, Array]:
+        """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know, and what
+        runs scatter around the form, at least ``error``."""
+        found, rng = self.log_loss(runs), np.random.default_rng(config.seed)
+        scatter = max(error, self.deviation * widening(self.freedom, config.confidence))
+        noise = scatter * rng.standard_normal(found[1:].shape)
+        low, high = percentiles(found[1:] + noise, config.confidence)
+        return found[0], low, high
+
+
+def refusal(form: Form, runs: Runs) -> str:
+    """Why the runs cannot determine a form, naming the parameters; empty where they may."""
+    if np.ptp(np.log(runs.loss)) < _SAME:
+        return "every run ends at the same loss"
+    for name, (least, symbols) in form.distinct.items():
+        count = len(np.unique(getattr(runs, name)))
+        if count < least:
+            return f"{symbols} cannot be told apart with {plural(count, _NOUNS[name])}; it takes {least}"
+    groups, needed = len(np.unique(runs.group)), len(form.symbols) + 1
+    if groups < needed:
+        return f"{groups} independent runs for {needed - 1} parameters; it takes {needed}"
+    return ""
+
+
+def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
+    r"""Least squares in ``ln L``.
+
+    Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
+    steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
+    bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
+    1985), all widened by Student's t. Refits begin at any of the minima that fit as well as the best, and away from it
+    along what the runs hardly determine, so that intervals hold these.
+
+    Args:
+        name: of a form.
+        runs: what it is fitted to.
+        config: how the intervals are made; at most 400 resamples.
+
+    Raises:
+        ValueError: in words, naming the parameters that these runs cannot determine.
+    """
+    form = FORMS[name]
+    if refused := refusal(form, runs):
+        raise ValueError(refused)
+    reference, observed = Reference.of(runs), np.log(runs.loss)
+    rng, confidence = np.random.default_rng(config.seed), config.confidence
+    highest, wide = float(runs.loss.min()) * (1.0 - _SMALLEST_GAP), float(np.abs(observed).max()) + 30.0
+    box = np.hstack([[[0.0, -wide, -wide], [highest, wide, wide]], form.shapes])
+
+    def fitted(logs: Array, start: Array, steps: int = _STEPS) -> tuple[Array, Array]:
+        found = []
+        for first in range(0, len(start), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            normal = functools.partial(_normal, form, runs, reference, logs[block])
+            found.append(minimized(normal, start[block], box, steps=steps))
+        theta, cost = zip(*found, strict=True)
+        return np.concatenate(theta), np.concatenate(cost)
+
+    with np.errstate(all="ignore"):
+        begun = _starts(form, runs, reference, box, rng)
+        tried, cost = fitted(np.tile(observed, (len(begun), 1)), begun, _FIRST_STEPS)
+        kept = tried[np.argsort(cost)[:_KEPT]]  # a NaN comes last
+        tried, cost = fitted(np.tile(observed, (len(kept), 1)), kept)
+        at, alike = tried[np.nanargmin(cost)], tried[cost <= np.nanmin(cost) * (1.0 + _ALIKE) + _EXACT * len(observed)]
+        loss, slopes = form.loss(at[None], runs, reference)
+    left = observed - np.log(loss[0])
+    told = _Told.by(slopes[0] / loss[0][:, None], (at > box[0]) & (at < box[1]))
+    groups, group = np.unique(runs.group, return_inverse=True)
+    freedom = max(1, len(groups) - told.count)
+    deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
+    draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
+    moved = np.log(loss[0]) + draws[:, group] * left / (1.0 - told.leverage)
+    away = deviation * rng.standard_normal((len(draws), told.root.shape[1])) @ told.root.T
+    away += _MOST * rng.standard_normal((len(draws), told.idle.shape[1])) @ told.idle.T
+    with np.errstate(all="ignore"):
+        begun = alike[rng.integers(len(alike), size=len(draws))]
+        refits, _ = fitted(moved, np.clip(begun + np.clip(away, -_MOST, _MOST), *box), _REFIT_STEPS)
+    tied = told.tied | (np.ptp(alike, axis=0) > _SHARE)
+    loose = tuple(symbol for symbol, one in zip(form.symbols, tied, strict=True) if one)
+    values, intervals = _named(form, np.vstack([at, refits]), box, reference, confidence)
+    return LossFit(
+        form=name,
+        values={symbol: None if symbol in loose else value for symbol, value in values.items()},
+        intervals={symbol: OPEN if symbol in loose else ends for symbol, ends in intervals.items()},
+        loose=loose,
+        residual_rms=float(np.sqrt((left**2).mean())),
+        runs=len(left),
+        groups=len(groups),
+        deviation=deviation,
+        freedom=freedom,
+        reference=reference,
+        at=at,
+        refits=refits,
+    )
+
+
+def _normal(
+    form: Form, runs: Runs, reference: Reference, logs: Array, at: Array, rows: np.ndarray
+) -> tuple[Array, Array, Array]:
+    """What :func:`minimized` asks for."""
+    loss, slopes = form.loss(at, runs, reference)
+    left, slopes = logs[rows] - np.log(loss), slopes / loss[..., None]
+    across = slopes.swapaxes(1, 2)
+    return (left**2).sum(axis=1), -(across @ left[..., None])[..., 0], across @ slopes
+
+
+def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
+    """The best of many shapes, each with the floor and sizes that fit best, shape ``[_STARTS, p]``."""
+    rows = []
+    for shapes in np.array_split(
+        rng.uniform(form.shapes[0], form.shapes[1], (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK
+    ):
+        logs = np.broadcast_to(np.log(runs.loss), (len(shapes), len(runs.loss)))
+        found = form.terms(shapes, runs, reference, logs)
+        for shape, f, g in zip(shapes, found.f, found.g, strict=True):
+            scale = np.array([1.0, f.max(), g.max()])
+            if not (np.isfinite(scale).all() and (scale > 0).all()):
+                continue
+            terms = np.column_stack([np.ones_like(f), f, g]) / scale / runs.loss[:, None]
+            sizes, cost = nnls(terms, np.ones_like(f))
+            logs_of_sizes = np.log(np.maximum(sizes[1:], _SMALLEST_GAP * runs.loss.min()) / scale[1:])
+            rows.append((cost, [sizes[0], *logs_of_sizes, *shape]))
+    best = sorted(rows, key=lambda row: row[0])[:_STARTS]
+    return np.clip([row for _, row in best], *box)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What runs tell of the coordinates, to first order.
+
+    Attributes:
+        count: how many directions.
+        leverage: of every run, shape ``[n]``.
+        root: of the covariance for a unit deviation, along what is told, shape ``[p, count]``.
+        idle: directions that leave every loss as it is, the largest entry of each 1, shape ``[p, k]``.
+        tied: which coordinates change along a direction that leaves every loss as it is, shape ``[p]``.
+    """
+
+    count: int
+    leverage: Array
+    root: Array
+    idle: Array
+    tied: np.ndarray
+
+    @classmethod
+    def by(cls, slopes: Array, free: np.ndarray) -> _Told:
+        """Of the derivatives of ``ln L`` ``[n, p]`` in the coordinates, some of which are at an end of their box."""
+        lengths = np.where(free, np.sqrt((slopes**2).sum(axis=0)), 0.0)
+        moves = lengths > 0
+        left, singular, right = np.linalg.svd(slopes[:, moves] / lengths[moves], full_matrices=False)
+        known = singular > _ALIKE * singular[0]
+        scaled = np.zeros((len(free), len(singular)))
+        scaled[moves] = right.T / lengths[moves, None]
+        idle = scaled[:, ~known]
+        tied = free & ~moves
+        tied[moves] = (np.abs(right[~known]) > _SHARE).any(axis=0)
+        leverage = np.minimum((left[:, known] ** 2).sum(axis=1), _MOST_LEVERAGE)
+        return cls(
+            count=int(known.sum()),
+            leverage=leverage,
+            root=scaled[:, known] / singular[known],
+            idle=idle / np.abs(idle).max(axis=0, initial=1e-300),
+            tied=tied,
+        )
+
+
+def _named(
+    form: Form, rows: Array, box: Array, reference: Reference, confidence: float
+) -> tuple[dict[str, float | None], dict[str, Interval]]:
+    """Parameters of the first row and their intervals over the others; open where a coordinate is at its box."""
+    near = _AT_END * (box[1] - box[0])
+    low, high = rows <= box[0] + near, rows >= box[1] - near
+    with np.errstate(all="ignore"):
+        found = form.named(rows, reference)
+    values: dict[str, float | None] = {}
+    intervals: dict[str, Interval] = {}
+    for index, symbol in enumerate(form.symbols):
+        spread = np.where(high[:, index], np.inf, np.where(low[:, index], 0.0, found[symbol]))
+        values[symbol] = float(spread[0]) if np.isfinite(spread[0]) and (spread[0] > 0 or symbol == "E") else None
+        intervals[symbol] = interval(spread[1:], confidence)
+    return values, intervals

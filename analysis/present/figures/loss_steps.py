@@ -1,0 +1,78 @@
+"""Steps to a loss over batch sizes, as the forms of the loss have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.phrases import number, with_interval
+from analysis.present import style
+from analysis.present.figures import figure, tidy
+from analysis.questions.loss import Losses
+
+_COLUMNS = ["form", "batch_size", "steps", "low", "high"]
+_TALLEST = 100.0
+"""A band is drawn up to this factor above the lines."""
+
+
+def compute(found: Losses) -> pd.DataFrame:
+    """One row per form, model size, target and batch size; without those at which the loss is not reached."""
+    rows: list[dict[str, Any]] = []
+    measured = found.runs.batch_size
+    for one in found.implied:
+        about = {
+            "form": one.form,
+            "critical_batch_size": one.critical.value,
+            "label": with_interval(one.critical.value, one.critical.interval),
+            "panel": f"N = {number(one.parameters)}, loss {number(one.target)}",
+            "lowest": measured.min(),
+            "highest": measured.max(),
+            "confidence": found.config.confidence,
+        }
+        for values in zip(one.batch_sizes, one.steps, one.low, one.high, strict=True):
+            row = dict(zip(_COLUMNS[1:], values, strict=True))
+            rows += [about | row] if np.isfinite(row["steps"]) else []
+    return tidy(rows, _COLUMNS)
+
+
+@figure(
+    "loss_steps",
+    of=Losses,
+    compute=compute,
+    panel="panel",
+    columns=2,
+    title="Steps to a loss against batch size",
+    caption="Steps to a loss against the batch size, as the forms fitted to all runs have them, with the {percent} "
+    "interval; both axes are logarithmic. Thin lines and no band are beyond the batch sizes measured. A dotted line "
+    "marks the critical batch size, which takes twice the steps of an endless batch.",
+)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """A line for every form, thick within the batch sizes measured."""
+    style.log_axes(axes, table["batch_size"], _within(table), "batch size B", "steps K to the loss", most=5)
+    handles = []
+    for name, look in style.looks(table["form"]).items():
+        own = table[table["form"] == name]
+        about = own.iloc[0]
+        inner = own[own["batch_size"].between(about["lowest"] * 0.999, about["highest"] * 1.001)]
+        axes.plot(own["batch_size"], own["steps"], color=look.colour, linestyle=look.dashes, linewidth=0.6, zorder=2)
+        band = inner.assign(high=inner["high"].clip(upper=_TALLEST * inner["steps"]))
+        style.curve(axes, band, "batch_size", "steps", look)
+        critical = about["critical_batch_size"]
+        if pd.notna(critical) and axes.get_xlim()[0] < critical < axes.get_xlim()[1]:
+            at = np.exp(np.interp(np.log(critical), np.log(own["batch_size"]), np.log(own["steps"])))
+            axes.plot([critical] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
+        handles.append(style.handle(f"{name}  {about['label']}", look._replace(marker="")))
+    title = f"$B_{{crit}}$ [{100 * table['confidence'].iloc[0]:g} % interval]"
+    style.key(axes, handles, table["batch_size"], table["steps"], title=title)
+
+
+def _within(table: pd.DataFrame) -> np.ndarray:
+    """Everything to show; of a band no more than a factor 3 beyond the lines."""
+    lines = table["steps"]
+    ends: Iterable[float] = table[["low", "high"]].to_numpy(dtype=float).ravel()
+    kept = [end for end in ends if lines.min() / 3 < end < lines.max() * 3]
+    return np.concatenate([lines, kept])

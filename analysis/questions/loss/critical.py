@@ -1,0 +1,148 @@
+"""The critical batch size that a form of the loss implies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.fitting import interval
+from analysis.estimate.fitting.least_squares import fit_curves
+from analysis.estimate.forms import Runs
+from analysis.estimate.laws.loss import LossFit
+
+_ENDLESS = 1e30
+_BEYOND = 4.0
+"""Batch sizes are looked at this factor beyond the measured ones on either side."""
+
+_STEPS_BEYOND = 100.0
+_STEPS = 120
+_FEWEST = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implied:
+    """Steps to a loss over batch sizes, and the critical batch size, as a form has them.
+
+    Attributes:
+        form: its name.
+        parameters: N of the model.
+        target: the loss to reach.
+        batch_sizes: where the curve is known, shape ``[b]``.
+        steps: of the estimate, infinite where the loss does not get there; shape ``[b]``.
+        low, high: interval of ``steps``, likewise.
+        critical: batch size that takes twice the fewest steps, those of an endless batch.
+        min_steps: those.
+        fitted: critical batch size of the curve that is fitted to the steps at the measured batch sizes.
+        exponent: of that curve.
+        times_beyond: N over the largest that was measured, at least 1.
+        remark: what is not known, and why.
+    """
+
+    form: str
+    parameters: float
+    target: float
+    batch_sizes: Array = field(repr=False)
+    steps: Array = field(repr=False)
+    low: Array = field(repr=False)
+    high: Array = field(repr=False)
+    critical: Quantity
+    min_steps: Quantity
+    fitted: Quantity
+    exponent: Quantity
+    times_beyond: float
+    remark: str
+
+
+def implied(found: LossFit, runs: Runs, size: float, target: float, config: AnalysisConfig) -> Implied:
+    """What ``found``, fitted to ``runs``, says of a model of ``size`` parameters at the loss ``target``."""
+    measured = np.array([runs.batch_size.min(), runs.batch_size.max()])
+    count = max(_FEWEST + 3, int(np.ceil(2 * np.log2(measured[1] / measured[0] * _BEYOND**2))))
+    batch_sizes = np.geomspace(measured[0] / _BEYOND, measured[1] * _BEYOND, count)
+    steps = _first_steps(found, runs, size, target, np.append(batch_sizes, _ENDLESS))
+    fewest, steps = steps[:, -1], steps[:, :-1]
+    with np.errstate(invalid="ignore"):
+        critical = _doubling(batch_sizes, steps / fewest[:, None])
+    inner = (batch_sizes >= measured[0] * 0.999) & (batch_sizes <= measured[1] * 1.001)
+    reached = inner & np.isfinite(steps[0])
+    fitted = exponent = UNKNOWN
+    if reached.sum() >= _FEWEST and np.isfinite(fewest[0]):
+        every = np.isfinite(steps[:, reached]).all(axis=1)
+        curve = fit_curves(batch_sizes[reached], np.log(steps[every][:, reached]))
+        fitted, exponent = _quantity(curve.critical, config), _quantity(curve.exponent, config)
+    whole = np.where(np.isfinite(steps[1:]), steps[1:], np.inf)
+    low, high = np.quantile(whole, [0.5 - config.confidence / 2, 0.5 + config.confidence / 2], axis=0, method="nearest")
+    return Implied(
+        form=found.form,
+        parameters=size,
+        target=target,
+        batch_sizes=batch_sizes,
+        steps=steps[0],
+        low=low,
+        high=high,
+        critical=_quantity(critical, config),
+        min_steps=_quantity(fewest, config),
+        fitted=fitted,
+        exponent=exponent,
+        times_beyond=max(1.0, size / float(runs.parameters.max())),
+        remark=_remark(found.form, fewest[0], critical[0], steps[0][inner], batch_sizes[inner], measured),
+    )
+
+
+def _first_steps(found: LossFit, runs: Runs, size: float, target: float, batch_sizes: Array) -> Array:
+    """Steps at which the loss first is at the target, shape ``[1 + R, b]``; infinite beyond those looked at."""
+    least = max(1.0, runs.steps.min() / _STEPS_BEYOND)
+    grid = np.geomspace(least, runs.steps.max() * _STEPS_BEYOND, _STEPS)
+    b, k = (each.ravel() for each in np.meshgrid(batch_sizes, grid, indexing="ij"))
+    there = Runs(
+        parameters=np.full(len(b), size), batch_size=b, steps=k, loss=np.full(len(b), target),
+        group=np.zeros(len(b), dtype=int),
+    )  # fmt: skip
+    above = found.log_loss(there).reshape(-1, len(batch_sizes), _STEPS) - np.log(target)
+    there_yet = above <= 0.0
+    first = np.argmax(there_yet, axis=-1)
+    rows = np.clip(first, 1, None)[..., None]
+    before, after = (np.take_along_axis(above, rows - back, axis=-1)[..., 0] for back in (1, 0))
+    with np.errstate(all="ignore"):
+        share = before / (before - after)
+    log_steps = np.log(grid)[rows[..., 0] - 1] + share * np.log(grid[1] / grid[0])
+    known = there_yet.any(axis=-1) & (first > 0)
+    return np.where(known, np.exp(np.where(known, log_steps, 0.0)), np.inf)
+
+
+def _doubling(batch_sizes: Array, ratio: Array) -> Array:
+    """Where the steps are twice the fewest, shape ``[R]``: 0 below and infinite beyond the batch sizes; NaN where the
+    fewest are not known."""
+    found = np.full(len(ratio), np.nan)
+    for row, values in enumerate(ratio):
+        known = np.isfinite(values) & (values > 1.0 + 1e-9)
+        if not np.isfinite(values).any():
+            continue
+        x, y = np.log(batch_sizes[known]), np.log(values[known] - 1.0)
+        if not len(y) or y[0] < 0.0:
+            found[row] = 0.0 if len(y) == len(values) or not len(y) else np.exp(x[0])
+        elif y[-1] > 0.0:
+            found[row] = np.inf
+        else:
+            found[row] = np.exp(np.interp(0.0, y[::-1], x[::-1]))
+    return found
+
+
+def _quantity(rows: Array, config: AnalysisConfig) -> Quantity:
+    """The first row with the interval over the others."""
+    value = float(rows[0])
+    others = np.where(np.isfinite(rows[1:]), rows[1:], np.inf)
+    return Quantity(value if np.isfinite(value) and value > 0 else None, interval(others, config.confidence))
+
+
+def _remark(form: str, fewest: float, critical: float, steps: Array, batch_sizes: Array, measured: Array) -> str:
+    if not np.isfinite(fewest):
+        return f"{form} does not reach this loss at any batch size within {_STEPS_BEYOND:g} times the steps measured"
+    said = []
+    if np.isinf(steps).any():
+        said.append(f"the loss is not reached at batch sizes up to {batch_sizes[np.isinf(steps)].max():.4g}")
+    if not measured[0] <= critical <= measured[1]:
+        said.append(f"B_crit is beyond the batch sizes measured, {measured[0]:g} to {measured[1]:g}")
+    return "; ".join(said)
