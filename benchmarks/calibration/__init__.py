@@ -1,1 +1,1 @@
-"""The whole chain (sweep, training, crossing, learning rate, fit, interval) on the noisy quadratic, against the truth."""
+"""The whole chain, from a sweep to the interval of its answer, on the noisy quadratic, against the truth."""

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.calibration.cases import CASES
+from benchmarks.calibration.cases import CASES, Case
 from benchmarks.calibration.figures import draw
 from benchmarks.calibration.gradients import gradients
-from benchmarks.calibration.page import fill, read, tables
+from benchmarks.calibration.page import fill, read, tables, write_csv
 from benchmarks.calibration.replicates import GRIDS, replicate, shared_workload
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.simulated import simulated
@@ -51,27 +51,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     options.output.mkdir(parents=True, exist_ok=True)
-    names = options.case or list(CASES)
-    truths = {
-        name: Truth.from_json(kept(options.output / f"truth-{name}.json", lambda: truth_of(CASES[name]).to_json()))
-        for name in names
-    }
-    for name in names:
-        case, truth, folder = CASES[name], truths[name], options.output
-        lrs = lattice(case.sweep((0,)), str(case.optimizer))
-        kept(folder / f"lattice-{name}.json", lambda: asdict(on_lattice(case, truth, lrs)))
-        kept(folder / f"simulated-{name}.json", lambda: [simulated(case, truth, i) for i in range(options.simulated)])
-        kept(folder / f"gradients-{name}.json", lambda: gradients(case, truth, options.gradients))
-    todo = tasks(names, options.replicates, options.default_replicates)
-    for task in watched(options.output, todo):
-        kept(file_of(options.output, task), functools.partial(run, task, truths[task[1]]))
+    names, folder = options.case or list(CASES), options.output
+    truths = {name: prepared(CASES[name], folder, options.simulated, options.gradients) for name in names}
+    for task in watched(folder, tasks(names, options.replicates, options.default_replicates)):
+        kept(file_of(folder, task), functools.partial(run, task, truths[task[1]]))
     found = read(options.output)
     parts = tables(found)
+    write_csv(found, options.output / "calibration.csv")
     if options.page is None:
         print("\n".join(f"{name}\n\n{text}" for name, text in parts.items()))
         return
     options.page.write_text(fill(options.page.read_text(), parts))
     draw(found, options.page.parent / "figures")
+
+
+def prepared(case: Case, folder: Path, sweeps: int, runs: int) -> Truth:
+    """The truth of a case, and what is made without replicates: the default lattice, simulated sweeps, gradients."""
+
+    def part(name: str, make: Callable[[], Any]) -> Any:
+        return kept(folder / f"{name}-{case.name}.json", make)
+
+    truth = Truth.from_json(part("truth", lambda: truth_of(case).to_json()))
+    part("lattice", lambda: asdict(on_lattice(case, truth, lattice(case.sweep((0,)), str(case.optimizer)))))
+    part("simulated", lambda: [simulated(case, truth, index) for index in range(sweeps)])
+    part("gradients", lambda: gradients(case, truth, runs))
+    return truth
 
 
 def run(task: Task, truth: Truth) -> dict[str, Any]:

@@ -15,6 +15,7 @@ PLAN = EvaluationPlan()
 SEEDS = 3
 """Of every replicate, its own."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One optimizer.

@@ -44,12 +44,14 @@ def curves(axes: Axes, of: Found, *, first: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if low < tick < high]
+    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("batch size (examples)")
     if first:
         axes.set_ylabel("steps to loss < 0.1")
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower left")
 
 
 def intervals(axes: Axes, of: Found, *, first: bool) -> None:

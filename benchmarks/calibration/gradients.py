@@ -175,7 +175,7 @@ def _record(setting: Setting, source: str, geometry: str, both: np.ndarray, held
                 }
             )
     about = {"source": source, "geometry": geometry, "runs": len(both)}
-    return about | {"moments": found, "held": sum(held), "intervals": len(held)}
+    return about | {"moments": found, "held": int(sum(held)), "intervals": len(held)}
 
 
 def ratio(differences: np.ndarray, size: float) -> tuple[float, float]:
@@ -214,9 +214,7 @@ def gradients(case: Case, truth: Truth, runs: int) -> dict[str, Any]:
     setting = Setting(case, at_nearest(truth, critical))
     records = [record for source in SOURCES for record in measured(setting, source, runs)]
     geometries = ["l2", "hessian", "l1", *(["preconditioned"] if case.power else [])]
-    scales = {
-        geometry: [Setting(case, best).true_scale(geometry) for best in truth.swept] for geometry in geometries
-    }
+    scales = {geometry: [Setting(case, best).true_scale(geometry) for best in truth.swept] for geometry in geometries}
     return {
         "batch_size": setting.best.batch_size,
         "records": [*records, at_checkpoints(setting, 10 * runs)],

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from benchmarks.calibration.cases import CASES
 from benchmarks.calibration.summary import BIAS, COVERAGE, against, estimands, points, silent
 from benchmarks.calibration.truth import QUANTITIES, Estimands, Truth
@@ -93,6 +95,19 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             [_prediction(name, of) for name, of in found.items() if of.gradients]
         ),
     }  # fmt: skip
+
+
+def write_csv(found: dict[str, Found], path: Path) -> None:
+    """Every estimand of every grid in one row of numbers."""
+    rows = [
+        {"optimizer": name, "sweeps": sweeps} | {key: value for key, value in row.items() if key != "coverage_interval"}
+        | dict(zip(("coverage_low", "coverage_high"), row["coverage_interval"], strict=True))
+        for name, of in found.items()
+        for sweeps in ("fine", "default", "simulated")
+        if (records := getattr(of, sweeps))
+        for row in estimands(records, of.truth)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(path, index=False)
 
 
 def fill(page: str, parts: dict[str, str]) -> str:
@@ -197,8 +212,9 @@ def _prediction(name: str, of: Found) -> list[str]:
     return [name, _number(critical), _number(of.gradients["batch_size"]), *cells]
 
 
-def _share(value: float | None, error: float | None) -> str:
-    return "–" if value is None or error is None else f"{100 * value:+.1f} ± {100 * error:.1f} %"
+def _share(value: Any, error: Any) -> str:
+    known = value is not None and error is not None and math.isfinite(value + error)
+    return f"{100 * value:+.1f} ± {100 * error:.1f} %" if known else "–"
 
 
 def _number(value: float) -> str:

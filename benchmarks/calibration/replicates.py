@@ -1,4 +1,4 @@
-"""One replicate: a sweep of its own seeds, its trials trained and stored, and what ``cbs analyze`` says of the folder."""
+"""One replicate: a sweep of its own seeds, trained and stored, and what ``cbs analyze`` says of the folder."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from analysis.arrays import UNKNOWN
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import Answer
+from analysis.estimate.result import Answer, Hyperbola
 from analysis.questions.analyze import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.shared_stream import SharedStream
@@ -105,18 +106,17 @@ def shared_workload(case: Case) -> SharedStream:
 
 def record(answer: Answer) -> dict[str, Any]:
     """Values and intervals of ``B_crit``, ``S_min`` and ``E_min``, which the hyperbola alone has, and the points."""
-    hyperbola = answer.hyperbola
+    hyperbola = answer.hyperbola or Hyperbola(critical_batch_size=UNKNOWN, min_steps=UNKNOWN, min_examples=UNKNOWN)
     found = {
         "critical": answer.critical,
         "min_steps": answer.min_steps,
-        "min_examples": None if hyperbola is None else hyperbola.min_examples,
-        "hyperbola_critical": None if hyperbola is None else hyperbola.critical_batch_size,
+        "min_examples": hyperbola.min_examples,
+        "hyperbola_critical": hyperbola.critical_batch_size,
         "exponent": answer.exponent,
     }
     return {
         "estimates": {
-            name: {"value": quantity and quantity.value, "interval": list(quantity.interval) if quantity else [None] * 2}
-            for name, quantity in found.items()
+            name: {"value": quantity.value, "interval": list(quantity.interval)} for name, quantity in found.items()
         },
         "verdict": str(answer.verdict),
         "advice": answer.advice,

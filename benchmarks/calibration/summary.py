@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from benchmarks.calibration.cases import SEEDS
 from benchmarks.calibration.truth import QUANTITIES, Truth
 
 BIAS, COVERAGE = 0.05, (0.92, 0.98)
@@ -68,7 +69,8 @@ def points(records: Sequence[Record], truth: Truth) -> list[dict[str, Any]]:
     """By batch size: steps at the best learning rate of all, over the truth; and at the chosen one, over those.
 
     ``trained`` compares the training loop and its crossings with the exact simulation, at one and the same learning
-    rate; ``chosen`` is what choosing the fastest of the grid does. Each with the standard error over replicates.
+    rate, with the standard error that the known deviation of a seed gives; ``chosen`` is what choosing the fastest of
+    the grid does, with the standard error over replicates.
     """
     rows = []
     for place, best in enumerate(truth.swept):
@@ -89,7 +91,10 @@ def points(records: Sequence[Record], truth: Truth) -> list[dict[str, Any]]:
                 "truth_error": best.error,
                 "expected_loss": best.expected_steps,
                 "replicates": len(at_best),
-                "trained": mean(at_best - math.log(best.steps)),
+                "trained": (
+                    float(at_best.mean() - math.log(best.steps)) if len(at_best) else math.nan,
+                    math.hypot(best.deviation / math.sqrt(max(SEEDS * len(at_best), 1)), best.error),
+                ),
                 "chosen": mean(chosen),
                 "at_edge": sum(bool(entry["at_grid_edge"]) for entry in found) / len(found),
             }

@@ -134,8 +134,9 @@ def best_of(case: Case, batch_size: float, runs: tuple[int, int] = RUNS) -> Best
     def logs(lr: float, count: int, seed: int) -> np.ndarray:
         walk = Walk(case.theory, lr, batch_size, case.momentum, case.power)
         rng = np.random.default_rng([seed, int(batch_size)])
-        most, parts = int(4 * expected.steps) + 10, [min(500, count - done) for done in range(0, count, 500)]
-        return np.log(np.concatenate([first_passages(walk, TARGET.value, PLAN, part, rng, most=most) for part in parts]))
+        parts = [min(500, count - done) for done in range(0, count, 500)]
+        drawn = functools.partial(first_passages, walk, TARGET.value, PLAN, rng=rng, most=int(4 * expected.steps) + 10)
+        return np.log(np.concatenate([drawn(part) for part in parts]))
 
     @functools.cache
     def mean(place: int) -> float:
@@ -178,7 +179,7 @@ def on_lattice(case: Case, truth: Truth, lrs: Sequence[float], runs: int = RUNS[
 
 
 def _vertex(left: float, middle: float, right: float) -> float:
-    """Of the parabola through three points at -1, 0 and 1 of which the middle one is lowest; 0 where one is infinite."""
+    """Of the parabola through points at -1, 0 and 1 of which the middle one is lowest; 0 where one is infinite."""
     bend = left - 2.0 * middle + right
     return 0.5 * (left - right) / bend if math.isfinite(bend) and bend > 0 else 0.0
 
@@ -187,9 +188,7 @@ def exact(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
     """Between the batch sizes the curve is a spline of ``ln S / S_min`` over ``ln B``."""
     excess = CubicSpline(np.log(sizes[1:-1]), np.log(steps[1:-1] / (2.0 * steps[-1])))
     middle = brentq(lambda at: float(excess(at)), math.log(sizes[1]), math.log(sizes[-2]))
-    return Estimands(
-        critical=math.exp(middle), min_steps=float(steps[-1]), min_examples=float(sizes[0] * steps[0])
-    )
+    return Estimands(critical=math.exp(middle), min_steps=float(steps[-1]), min_examples=float(sizes[0] * steps[0]))
 
 
 def fitted(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
@@ -203,9 +202,7 @@ def fitted(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
     start = [targets[-1], float(logs.mean())]
     free = least_squares(residuals, [*start, 1.0], xtol=1e-12).x
     held = least_squares(residuals, start, xtol=1e-12).x
-    return Estimands(
-        critical=math.exp(free[1]), min_steps=math.exp(free[0]), min_examples=math.exp(held[0] + held[1])
-    )
+    return Estimands(critical=math.exp(free[1]), min_steps=math.exp(free[0]), min_examples=math.exp(held[0] + held[1]))
 
 
 def at_nearest(truth: Truth, batch_size: float) -> Best:
