@@ -217,6 +217,7 @@ def test_a_replicate_is_a_folder_of_trials_and_what_analyze_says_of_it(tmp_path:
     assert all(result.config.schedule.warmup_examples == 0 for result in results)
     for point, best in zip(found["points"], truth.swept, strict=True):
         assert tuple(point["lrs"]) == fine_grid(best)
+        assert point["lrs"] == pytest.approx([best.lr * 2**-0.25, best.lr, best.lr * 2**0.25], rel=1e-4)
         assert point["best_lr"] in point["lrs"]
         assert len(point["table"]) == 3
     json.dumps(found, allow_nan=False)
@@ -308,6 +309,7 @@ def test_records_are_judged_against_the_truth() -> None:
     assert silent(records, 100.0) == (0.5, 0.25)
     assert holds((None, None), 1.0)
     assert not holds((None, 0.5), 1.0)
+    assert not holds((1.1, None), 1.0)
 
 
 def test_the_command_goes_on_where_it_stopped_and_fills_the_page(

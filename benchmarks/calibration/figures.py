@@ -40,9 +40,12 @@ def curves(axes: Axes, of: Found, *, first: bool) -> None:
     trained = [row["truth"] * math.exp(row["trained"][0]) for row in rows]
     axes.plot(sizes, trained, "o", color=ORANGE, label="trials, trained")
     critical = of.truth.estimands("trials", "exact").critical
-    axes.axvline(critical, color=BLUE, linestyle=":", linewidth=0.9)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    steps = np.exp(np.interp(math.log(critical), np.log(sizes), [math.log(best.steps) for best in of.truth.swept]))
+    bottom = axes.get_ylim()[0]
+    axes.plot([critical] * 2, [bottom, steps], ":", color=BLUE, linewidth=0.9)
+    axes.set_ylim(bottom=bottom)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     low, high = axes.get_ylim()
     ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if low < tick < high]
@@ -51,7 +54,7 @@ def curves(axes: Axes, of: Found, *, first: bool) -> None:
     axes.set_xlabel("batch size (examples)")
     if first:
         axes.set_ylabel("steps to loss < 0.1")
-        axes.legend(loc="lower left")
+        axes.legend(loc="upper right")
 
 
 def intervals(axes: Axes, of: Found, *, first: bool) -> None:
