@@ -352,8 +352,8 @@ def test_replicates_take_turns() -> None:
 
 @pytest.mark.slow
 def test_a_replicate_through_ray_has_the_same_records(tmp_path: Path) -> None:
-    """Training in this process with shared examples stands for ``cbs sweep``: the same trials, each with the same status
-    and steps, and bitwise the same losses as far as both were trained before they were pruned."""
+    """Training in this process with shared examples stands for ``cbs sweep``: the same trials, each with the same
+    status and steps, and bitwise the same losses as far as both were trained before they were pruned."""
     from sweeps import launch
     from sweeps.cluster import Resources
 
