@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test test-all lint bench clean help
+.PHONY: demo test test-all lint bench calibrate clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -37,6 +37,9 @@ test-all: lint  ## lint, then every test, the slow ones too
 
 bench: $(STAMP)  ## ratios measured side by side
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+calibrate: $(STAMP)  ## the whole chain against the noisy quadratic; hours, goes on where it stopped
+	$(BIN)/python -m benchmarks.calibration --output .calibration --page docs/calibration.md
 
 clean:  ## remove the virtual environment and the caches, not the results
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

@@ -1,0 +1,225 @@
+"""The tables of ``docs/calibration.md``, made of what a folder of calibration holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.calibration.cases import CASES
+from benchmarks.calibration.summary import BIAS, COVERAGE, against, estimands, points, silent
+from benchmarks.calibration.truth import QUANTITIES, Estimands, Truth
+
+NAMES = {"critical": "B_crit", "min_steps": "S_min", "min_examples": "E_min"}
+PREDICTORS = {"l2": "B_simple", "hessian": "B_noise", "preconditioned": "B_pre", "l1": "B_l1"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds of one case.
+
+    Attributes:
+        truth: of the best learning rate of all.
+        on_lattice: fitted to the best of the learning rates of the default search.
+        fine, default: records of trained replicates by grid.
+        simulated: likewise without training; none where that was not run.
+        gradients: see :func:`benchmarks.calibration.gradients.gradients`; ``None`` where it was not run.
+    """
+
+    truth: Truth
+    on_lattice: Estimands
+    fine: list[dict[str, Any]]
+    default: list[dict[str, Any]]
+    simulated: list[dict[str, Any]]
+    gradients: dict[str, Any] | None
+
+
+def read(folder: Path) -> dict[str, Found]:
+    """By case, those that have a truth."""
+    found = {}
+    for name in CASES:
+        if not (path := folder / f"truth-{name}.json").exists():
+            continue
+        grids = [
+            [json.loads(file.read_text()) for file in sorted((folder / grid).glob(f"{name}-*.json"))]
+            for grid in ("fine", "default")
+        ]
+        lattice = json.loads((folder / f"lattice-{name}.json").read_text())
+        more = [folder / f"{what}-{name}.json" for what in ("simulated", "gradients")]
+        simulated, gradients = [json.loads(file.read_text()) if file.exists() else None for file in more]
+        found[name] = Found(
+            Truth.from_json(json.loads(path.read_text())),
+            Estimands(**lattice),
+            *grids,
+            simulated or [],
+            gradients,
+        )
+    return found
+
+
+def tables(found: dict[str, Found]) -> dict[str, str]:
+    """Markdown by the name of the place it belongs to."""
+    return {
+        "truth": _table("optimizer", "quantity", "exact", "fitted", "expected loss, exact", "expected loss, fitted")(
+            [_truth(name, quantity, of.truth) for name, of in found.items() for quantity in QUANTITIES]
+        ),
+        "coverage": _table(
+            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width", "no value", "open"
+        )([_estimand(name, row) for name, of in found.items() if of.fine for row in estimands(of.fine, of.truth)]),
+        "simulated": _table(
+            "optimizer", "quantity", "truth", "", "sweeps", "bias", "covered", "half width", "no value", "open"
+        )([
+            _estimand(name, row)
+            for name, of in found.items() if of.simulated for row in estimands(of.simulated, of.truth)
+        ]),
+        "silent": _table("optimizer", "`ok`", "silent, exact", "silent, fitted", "commonest other verdict")(
+            [_silent(name, of) for name, of in found.items() if of.fine]
+        ),
+        "points": _table(
+            "optimizer", "batch size", "expected loss", "trials", "seed, s.d.", "trained / trials", "chosen / trained"
+        )([_point(name, of, row) for name, of in found.items() if of.fine for row in points(of.fine, of.truth)]),
+        "default": _table("optimizer", "quantity", "on its lattice", "replicates", "bias", "bias beyond the lattice's")(
+            [_default(name, of, quantity) for name, of in found.items() if of.default for quantity in QUANTITIES]
+        ),
+        "gradients": _table(
+            "optimizer", "source", "geometry", "signal, first half", "signal, second", "noise, first", "noise, second",
+            "intervals that hold",
+        )([_moments(name, row) for name, of in found.items() if of.gradients for row in of.gradients["records"]]),
+        "prediction": _table("optimizer", "B_crit", "measured at", *PREDICTORS.values())(
+            [_prediction(name, of) for name, of in found.items() if of.gradients]
+        ),
+    }  # fmt: skip
+
+
+def write_csv(found: dict[str, Found], path: Path) -> None:
+    """Every estimand of every grid in one row of numbers."""
+    rows = [
+        {"optimizer": name, "sweeps": sweeps} | {key: value for key, value in row.items() if key != "coverage_interval"}
+        | dict(zip(("coverage_low", "coverage_high"), row["coverage_interval"], strict=True))
+        for name, of in found.items()
+        for sweeps in ("fine", "default", "simulated")
+        if (records := getattr(of, sweeps))
+        for row in estimands(records, of.truth)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(path, index=False)
+
+
+def fill(page: str, parts: dict[str, str]) -> str:
+    """The page with everything between ``<!-- name -->`` and ``<!-- end -->`` replaced.
+
+    Raises:
+        ValueError: if it has no place of that name.
+    """
+    for name, text in parts.items():
+        page, count = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda place, text=text: place[1] + text + place[2], page,
+            flags=re.DOTALL,
+        )  # fmt: skip
+        if count != 1:
+            raise ValueError(f"the page has {count} places for {name}, not one")
+    return page
+
+
+def _table(*headings: str) -> Any:
+    def rows(cells: Sequence[Sequence[str]]) -> str:
+        lines = [headings, ["---"] * len(headings), *cells]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines) if cells else "not run\n"
+
+    return rows
+
+
+def _truth(name: str, quantity: str, truth: Truth) -> list[str]:
+    cells = [name, NAMES[quantity]]
+    for of in ("trials", "expected loss"):
+        for kind in ("exact", "fitted"):
+            cells.append(_number(getattr(truth.estimands(of, kind), quantity)))
+            if of == "trials":
+                cells[-1] += f" ± {100 * getattr(truth.error(kind), quantity):.1f} %"
+    return cells
+
+
+def _estimand(name: str, row: dict[str, Any]) -> list[str]:
+    missed = row["quantity"] == "critical" and row["bias"] is not None and abs(row["bias"]) >= BIAS
+    low, high = row["coverage_interval"]
+    covered = f"{100 * row['coverage']:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    return [
+        name,
+        NAMES[row["quantity"]],
+        _number(row["truth"]),
+        row["kind"],
+        str(row["replicates"]),
+        _bold(_share(row["bias"], row["bias_error"]), missed),
+        _bold(covered, not COVERAGE[0] <= row["coverage"] <= COVERAGE[1]),
+        "–" if row["half_width"] is None else f"{row['half_width']:.2f}",
+        str(row["without_value"]),
+        str(row["open"]),
+    ]
+
+
+def _silent(name: str, of: Found) -> list[str]:
+    shares = [silent(of.fine, of.truth.estimands("trials", kind).critical) for kind in ("exact", "fitted")]
+    others = [record["verdict"] for record in of.fine if record["verdict"] != "ok"]
+    commonest = max(set(others), key=others.count) if others else ""
+    said = f"{commonest} ({100 * others.count(commonest) / len(of.fine):.0f} %)" if others else "–"
+    return [name, f"{100 * shares[0][0]:.0f} %", *(f"{100 * wrong:.0f} %" for _, wrong in shares), said]
+
+
+def _point(name: str, of: Found, row: dict[str, Any]) -> list[str]:
+    best = next(best for best in of.truth.swept if best.batch_size == row["batch_size"])
+    trials = f"{row['truth']:.1f} ± {100 * row['truth_error']:.1f} %"
+    ratios = [_share(math.expm1(value), error) for value, error in (row["trained"], row["chosen"])]
+    return [name, f"{row['batch_size']:g}", f"{row['expected_loss']:.1f}", trials, f"{best.deviation:.3f}", *ratios]
+
+
+def _default(name: str, of: Found, quantity: str) -> list[str]:
+    truth, lattice = getattr(of.truth.estimands("trials", "fitted"), quantity), getattr(of.on_lattice, quantity)
+    found = against(of.default, quantity, truth)
+    beyond = against(of.default, quantity, lattice)
+    return [
+        name,
+        NAMES[quantity],
+        f"{100 * (lattice / truth - 1):+.0f} %",
+        str(found["replicates"]),
+        _share(found["bias"], found["bias_error"]),
+        _share(beyond["bias"], beyond["bias_error"]),
+    ]
+
+
+def _moments(name: str, row: dict[str, Any]) -> list[str]:
+    cells = []
+    for moment in ("signal", "noise"):
+        for half in ("first", "second"):
+            entry = next((e for e in row["moments"] if (e["moment"], e["half"]) == (moment, half)), None)
+            cells.append("–" if entry is None else _share(*entry["bias"]))
+    held = f"{row['held']} of {row['intervals']}" if row.get("intervals") else "–"
+    return [name, row["source"], row["geometry"], *cells, held]
+
+
+def _prediction(name: str, of: Found) -> list[str]:
+    assert of.gradients is not None
+    critical = of.truth.estimands("trials", "exact").critical
+    at = of.gradients["batch_sizes"].index(of.gradients["batch_size"])
+    cells = []
+    for geometry in PREDICTORS:
+        scales = of.gradients["scales"].get(geometry)
+        cells.append("–" if scales is None else f"{_number(scales[at])} ({scales[at] / critical:.2f})")
+    return [name, _number(critical), _number(of.gradients["batch_size"]), *cells]
+
+
+def _share(value: Any, error: Any) -> str:
+    known = value is not None and error is not None and math.isfinite(value + error)
+    return f"{100 * value:+.1f} ± {100 * error:.1f} %" if known else "–"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bold(text: str, missed: bool) -> str:
+    return f"**{text}**" if missed else text

@@ -1,0 +1,135 @@
+"""One replicate: a sweep of its own seeds, trained and stored, and what ``cbs analyze`` says of the folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from analysis.arrays import UNKNOWN
+from analysis.config import AnalysisConfig
+from analysis.estimate.result import Answer, Hyperbola
+from analysis.questions.analyze import analyze
+from benchmarks.calibration.cases import SEEDS, Case
+from benchmarks.calibration.shared_stream import SharedStream
+from benchmarks.calibration.truth import Truth, fine_grid
+from cbs.store import Store
+from cbs.training import run_trial
+from cbs.workloads import Workload
+from cbs.workloads.noisy_quadratic import NoisyQuadratic
+from sweeps.cell import Cell
+from sweeps.launch import resolve
+from sweeps.manifest import merged_manifest
+from sweeps.pruning import beyond
+from sweeps.search import Search
+from sweeps.spec import Sweep
+from sweeps.workload import built
+
+GRIDS = ("fine", "default")
+"""Five learning rates a factor 2^(1/4) apart around the best of all, or the search of ``cbs sweep`` as it is."""
+
+
+def seeds_of(replicate: int) -> tuple[int, ...]:
+    """No two replicates share one."""
+    return tuple(range(SEEDS * replicate, SEEDS * (replicate + 1)))
+
+
+def sweeps_of(case: Case, grid: str, truth: Truth, replicate: int) -> list[Sweep]:
+    """What is run into one folder: one sweep, or with a fine grid one for each batch size."""
+    seeds = seeds_of(replicate)
+    if grid == "default":
+        return [case.sweep(seeds)]
+    return [case.sweep(seeds, batch_sizes=(int(at.batch_size),), lrs=fine_grid(at)) for at in truth.swept]
+
+
+def train(sweep: Sweep, store: Store, workload: Workload) -> int:
+    """Run a sweep in this process, as ``cbs sweep`` does on Ray's; returns the number of its trials.
+
+    The search says which trial is next, and finished ones are bounds of the others; only their order in time differs.
+    """
+    search = Search(sweep)
+    trials = 0
+    while (config := search.next()) is not None:
+        best = search.best_steps(Cell.of(config))
+        result = run_trial(
+            config,
+            workload=workload,
+            monitor=lambda latest, best=best: beyond(latest.step, best, sweep.prune_factor),  # type: ignore[misc]
+        )
+        store.save(result)
+        search.add(result)
+        trials += 1
+    for cell in search.cells():
+        for changed in search.settled(cell):
+            store.update_record(changed)
+    return trials
+
+
+def replicate(
+    case: Case, grid: str, truth: Truth, index: int, folder: Path, workload: SharedStream | None = None
+) -> dict[str, Any]:
+    """What the chain finds, as plain JSON values.
+
+    Args:
+        case: the optimizer.
+        grid: one of :data:`GRIDS`.
+        truth: whose learning rates a fine grid lies around.
+        index: number of the replicate.
+        folder: for the trials.
+        workload: to share examples with other replicates of the same seeds.
+    """
+    start, count, store = time.process_time(), 0, Store(folder)
+    workload = workload or shared_workload(case)
+    sweeps = [resolve(sweep) for sweep in sweeps_of(case, grid, truth, index)]
+    store.prepare()
+    for sweep in sweeps:
+        store.write_manifest(merged_manifest(store, sweep, "python -m benchmarks.calibration"))
+        count += train(sweep, store, workload)
+    trained = time.process_time()
+    (answer,) = analyze(folder, AnalysisConfig(seed=index)).answers
+    return {
+        "case": case.name,
+        "grid": grid,
+        "replicate": index,
+        "trials": count,
+        "seconds": {"training": trained - start, "analysis": time.process_time() - trained},
+        **record(answer),
+    }
+
+
+def shared_workload(case: Case) -> SharedStream:
+    """Of a case's sweep."""
+    workload = built(case.sweep((0,)).workload)
+    assert isinstance(workload, NoisyQuadratic)
+    return SharedStream(workload)
+
+
+def record(answer: Answer) -> dict[str, Any]:
+    """Values and intervals of ``B_crit``, ``S_min`` and ``E_min``, which the hyperbola alone has, and the points."""
+    hyperbola = answer.hyperbola or Hyperbola(critical_batch_size=UNKNOWN, min_steps=UNKNOWN, min_examples=UNKNOWN)
+    found = {
+        "critical": answer.critical,
+        "min_steps": answer.min_steps,
+        "min_examples": hyperbola.min_examples,
+        "hyperbola_critical": hyperbola.critical_batch_size,
+        "exponent": answer.exponent,
+    }
+    return {
+        "estimates": {
+            name: {"value": quantity.value, "interval": list(quantity.interval)} for name, quantity in found.items()
+        },
+        "verdict": str(answer.verdict),
+        "advice": answer.advice,
+        "deviation": None if answer.fit is None else answer.fit.deviation,
+        "points": [
+            {
+                "batch_size": point.batch_size,
+                "steps": list(point.steps_per_seed),
+                "best_lr": point.best_lr,
+                "at_grid_edge": point.at_grid_edge,
+                "lrs": study.lrs.tolist(),
+                "table": [[None if value != value else value for value in row] for row in study.steps.tolist()],
+            }
+            for point, study in zip(answer.points, answer.studies, strict=True)
+        ],
+    }
