@@ -35,6 +35,8 @@ _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "di
 """How a trial is run, not what it trains; may differ within a group."""
 
 
+_MOST = 2**53
+"""Whole numbers beyond it cannot be computed with."""
 _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
 
@@ -204,7 +206,7 @@ def _check_numbers(config: dict[str, Any]) -> None:
     whole = {key: config[key] for key in ("batch_size", "seed", "max_steps")}
     whole |= {key: value for key in ("warmup_examples", "decay_examples") if (value := schedule.get(key)) is not None}
     for key, value in whole.items():
-        if not isinstance(value, int | float) or value != value // 1 or value < (key == "batch_size"):
+        if not isinstance(value, int | float) or value != value // 1 or not (key == "batch_size") <= value <= _MOST:
             raise ValueError(f"{key} is {value!r}")
     lr = config["lr"]
     if lr is not None and not (isinstance(lr, int | float) and 0 < lr < math.inf):

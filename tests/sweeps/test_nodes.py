@@ -1,4 +1,4 @@
-"""Nodes of a cluster come and go while a sweep runs. A cluster of several nodes on this machine, in a process of its own."""
+"""Nodes of a cluster come and go while a sweep runs; all of them on this machine, in a process of their own."""
 
 from __future__ import annotations
 
