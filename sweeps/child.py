@@ -8,6 +8,7 @@ to a file, whose last lines belong to the message when it dies.
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import importlib
 import os
 import queue
@@ -69,7 +70,8 @@ class Child:
     def __init__(self) -> None:
         try:
             self._connection, other = Pipe()
-            self._log = tempfile.TemporaryFile("ab+")  # noqa: SIM115 - closed with the child
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+            fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # or what is forgotten would stay as a hole
             start = _START.format(path=sys.path, fd=other.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],

@@ -496,7 +496,7 @@ def test_any_locale_no_home_and_a_name_that_is_no_text(tmp_path, locale):
     folder = os.fsencode(tmp_path) + "/größe-☃-".encode() + b"\xe9"
     os.rename(tmp_path / "here", folder)
     where = {"LC_ALL": locale, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for words in (["analyze", folder, "--resamples", "20", "--no-figures"], ["status", folder]):
+    for words in (["analyze", folder, "--resamples", "100", "--no-figures"], ["status", folder]):
         answer = subprocess.run(
             [sys.executable, str(ROOT / "cli.py"), *words], capture_output=True, env=where, cwd=tmp_path, check=False
         )

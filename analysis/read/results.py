@@ -39,6 +39,8 @@ _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "di
 _UNSHOWN = ("config", "choice", "batch_schedule", "workload_info")
 """Columns of what was read that are told by the groups."""
 
+_MOST = 2**53
+"""Whole numbers beyond it cannot be computed with."""
 _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
 
@@ -155,9 +157,9 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         if any(store.root.samefile(other.root) for other in stores):
             raise ConfigError(f"{store.root.resolve()} is in two of the given folders; give every sweep once")
         stores.append(store)
-    names = [str(store.manifest().get("name") or store.root.resolve().name) for store in stores]
+    names = [str(store.manifest().get("name") or _text(store.root.resolve().name)) for store in stores]
     if len(set(names)) < len(names):
-        names = [store.root.name for store in stores]
+        names = [_text(store.root.name) for store in stores]
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
@@ -219,6 +221,11 @@ def _scheduled(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) ->
     return found
 
 
+def _text(path: Path | str) -> str:
+    """A path as text; what is none, stands as its escape."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
 def _protocol(store: Store) -> dict[str, Any]:
     """What the sweep did to its trials: where it pruned them, and whether it stopped them at the target."""
     protocol = store.manifest().get("protocol") or {}
@@ -242,7 +249,7 @@ def _read(path: Path) -> dict[str, Any]:
             "final_step": int(steps[-1]) if len(steps) else 0,
             "max_steps": config["max_steps"],
             "message": summary["message"],
-            "folder": str(path.parent),
+            "folder": path.parent,
             "config": config,
             "choice": Choice(**config["optimizer"]),
             "batch_schedule": str(Choice(**config["batch_schedule"])) if config.get("batch_schedule") else None,
@@ -264,7 +271,7 @@ def _check_numbers(config: dict[str, Any]) -> None:
     whole = {key: config[key] for key in ("batch_size", "seed", "max_steps")}
     whole |= {key: value for key in ("warmup_examples", "decay_examples") if (value := schedule.get(key)) is not None}
     for key, value in whole.items():
-        if not isinstance(value, int | float) or value != value // 1 or value < (key == "batch_size"):
+        if not isinstance(value, int | float) or value != value // 1 or not (key == "batch_size") <= value <= _MOST:
             raise ValueError(f"{key} is {value!r}")
     lr = config["lr"]
     if lr is not None and not (isinstance(lr, int | float) and 0 < lr < math.inf):
@@ -294,7 +301,7 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     # no options at all, which none of the columns of options says as well
     empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
     settings = settings.drop(columns=empty, errors="ignore")
-    sweep = trials["root"].map(str)
+    sweep = trials["root"].map(_text)
     workload = sweep + "\n" + settings["workload.name"]
     # a trial that failed before the hash of its data was known takes that of its sweep's workload
     hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
@@ -325,7 +332,7 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
 
 def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
-    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(str), list(first["choice"])
+    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(_text), list(first["choice"])
     of_workload, of_optimizer, others = ([_told(row, of) for row in rows] for of in ("workload.", "optimizer.", ""))
     kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
     told = differences(of_workload, kinds)

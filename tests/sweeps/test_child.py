@@ -169,7 +169,8 @@ def chatter(channel: Channel) -> None:
     for _ in range(60):
         print("x" * 100_000, flush=True)
         channel.say("still here")
-    print("the end", flush=True)
+    time.sleep(1.0)  # until it was heard
+    print("\nthe end", flush=True)
     os._exit(5)
 
 

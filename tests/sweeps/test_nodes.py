@@ -1,4 +1,4 @@
-"""Nodes of a cluster come and go while a sweep runs; a cluster of several nodes on this machine, in its own process."""
+"""Nodes of a cluster come and go while a sweep runs; all of them on this machine, in a process of their own."""
 
 from __future__ import annotations
 
