@@ -74,7 +74,7 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
             statuses[str(changed.get(result.trial_id, result.status))] += 1
     studies = []
     for study in search.sweep.studies():
-        best, lrs = search.best(study), search.planned[study]
+        best, lrs = search.best(study), search.lrs(study)
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],

@@ -26,6 +26,8 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from sweeps.cell import Cell, Study
 
+SEARCHES = ("bracket", "grid")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRule:
@@ -68,8 +70,11 @@ class Sweep:
         workload: the workload.
         optimizers: optimizers with their options; of one name there may be several with unlike options.
         batch_sizes: batch sizes in examples, increasing.
-        lrs: learning rates to try, all of them and no others; ``None`` searches each optimizer's own grid from its
-            middle outwards until the best one has a worse one on either side.
+        lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
+        search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best one
+            has a worse one on either side (:mod:`sweeps.search`); ``"grid"`` tries all of them on every seed, as it
+            always is with ``lrs``.
+        lr_resolution: smallest ratio between two learning rates of a search.
         seeds: seeds; every cell of the grid runs once per seed.
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
@@ -94,6 +99,8 @@ class Sweep:
     optimizers: tuple[Choice, ...]
     batch_sizes: tuple[int, ...]
     lrs: tuple[float, ...] | None = None
+    search: str = "bracket"
+    lr_resolution: float = 1.04
     seeds: tuple[int, ...] = (0,)
     target: Target | None = None
     max_steps: int = 2_000
@@ -130,6 +137,10 @@ class Sweep:
         for lr in self.lrs or ():
             if not (math.isfinite(lr) and lr > 0):
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
+        if self.search not in SEARCHES:
+            raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
+        if not 1.01 < self.lr_resolution <= 2.0:
+            raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
@@ -161,6 +172,11 @@ class Sweep:
     def labels(self) -> dict[str, str]:
         """By the same: what a person sees, the name with what tells the variants of it apart."""
         return dict(zip(self.choices, labels(self.optimizers), strict=True))
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every learning rate of the grid is tried on every seed."""
+        return self.search == "grid" or self.lrs is not None
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own.
@@ -225,7 +241,7 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
-        for axis in ("optimizers", "batch_sizes", "lrs", "seeds", "expected", "name"):
+        for axis in ("optimizers", "batch_sizes", "lrs", "search", "lr_resolution", "seeds", "expected", "name"):
             del data[axis]
         return data
 
