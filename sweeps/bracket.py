@@ -30,8 +30,14 @@ _CURVATURE = 0.25
 MUCH = 0.05
 """Log steps that are worth a finer learning rate before other seeds have run."""
 
-NOTICED = 0.7
+NOTICED = 1.0
 """Of the deviation of one trial: what less would be gained is not seen in one."""
+
+ALIKE = 3
+"""Digits of the share of the distance to the target by which trials that missed it are told apart."""
+
+MISSED = 1.0
+"""Expected loss that is let pass, in standard errors of the mean over all seeds."""
 
 _LONGEST_STRIDE = 16
 
@@ -42,7 +48,7 @@ class Outcome:
 
     Attributes:
         steps: to target; NaN where it was not reached.
-        distance: to the target at the end; infinite where training left it for good.
+        distance: to the target at the end, as a share of that at the start; infinite where it diverged.
         tells: whether it ended as training went, not as a machine did.
     """
 
@@ -117,10 +123,15 @@ class Table:
         return None if row < 0 else row
 
     def leader(self) -> int:
-        """The winner; where nothing reached the target the one that ended nearest to it, and where nothing ended
-        anywhere the lowest."""
+        """The winner; where nothing reached the target the one that ended nearest to it, of equally near ones the highest,
+        since the lower a learning rate the less it moves; where everything diverged the lowest."""
         best = self.best
-        return int(np.argmin(self.distance)) if best is None else best
+        if best is not None:
+            return best
+        if not np.isfinite(self.distance).any():
+            return 0
+        near = np.round(self.distance, ALIKE)
+        return int(np.flatnonzero(near == near.min())[-1])
 
     def rises(self, row: int) -> np.ndarray:
         """Log steps over those of a row, shape ``[L]``; infinite where a larger share missed the target."""
@@ -186,12 +197,14 @@ def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) 
 
 
 def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> tuple[float, float] | None:
-    """Ln of the best learning rate, between those that were tried, and its variance; ``None`` where nothing reached the
-    target."""
+    """Ln of the best learning rate, between those that were tried, and its variance; where nothing reached the target of
+    the one that came nearest. ``None`` where no trial tells anything."""
+    if not any(math.isfinite(end.steps) or math.isfinite(end.distance) for end in seen.values()):
+        return None
     table = Table(seen, seeds, lattice, rules.prune_factor)
     best = table.best
     if best is None:
-        return None
+        return math.log(table.lrs[table.leader()]), 1.0
     at = math.log(table.lrs[best])
     if best in (0, len(table.lrs) - 1):
         return at, 1.0
@@ -325,7 +338,9 @@ def _contenders(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rul
         if row == best or not len(apart):
             continue
         loss = expected_loss(float(apart.mean()), deviation * math.sqrt(2 / len(apart)))
-        if loss > max(rules.loss, NOTICED * deviation / math.sqrt(len(seeds))):
+        spread = math.sqrt(1 / np.isfinite(logs[row]).sum() + 1 / np.isfinite(logs[best]).sum())
+        loss = max(loss, expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread))
+        if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
             why = f"{100 * math.expm1(apart.mean()):+.1f} % steps of the best on {len(apart)} seeds: it can still be best"
             asks += [Ask(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]

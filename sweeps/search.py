@@ -325,12 +325,13 @@ class Search:
 
 def outcome(result: TrialResult) -> Outcome:
     """What the search knows of a trial."""
-    last = result.evaluations[-1].value if result.evaluations else math.nan
-    distance = result.config.target.distance(last)
+    values = [row.value for row in result.evaluations] or [math.nan]
+    first, last = (result.config.target.distance(value) for value in (values[0], values[-1]))
+    share = last / first if first > 0 else math.inf
     gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
     return Outcome(
         steps=math.nan if result.steps_to_target is None else result.steps_to_target,
-        distance=distance if math.isfinite(distance) and not gone else math.inf,
+        distance=share if math.isfinite(share) and not gone else math.inf,
         tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
     )
 
