@@ -72,7 +72,7 @@ def play(
     end_of: Callable[[TrialConfig], End],
     *,
     workers: int = 1,
-    seconds_per_step: Callable[[int], float] = lambda batch_size: float(batch_size),
+    seconds_per_step: Callable[[TrialConfig], float] = lambda config: float(config.batch_size),
     overhead: float = 0.0,
     most: int | None = None,
 ) -> Played:
@@ -82,7 +82,7 @@ def play(
         search: is changed.
         end_of: how every trial would end; asked once for each.
         workers: trials at a time.
-        seconds_per_step: of a trial at a batch size.
+        seconds_per_step: of a trial.
         overhead: seconds between two trials of a worker.
         most: stop after so many trials.
     """
@@ -101,7 +101,7 @@ def play(
     while True:
         while len(running) < max(workers, 1) and (config := search.next()) is not None:
             end = end_of(config)
-            pace = seconds_per_step(config.batch_size)
+            pace = seconds_per_step(config)
             running[config.trial_id] = _Running(config, end, now, pace, overhead, end.steps)
             bounded(running[config.trial_id])
         if not running or (most is not None and sum(played.trials.values()) >= most):

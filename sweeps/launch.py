@@ -22,6 +22,7 @@ from sweeps.cell import Cell
 from sweeps.cluster import Resources, connected
 from sweeps.manifest import merged_manifest
 from sweeps.progress import Progress
+from sweeps.report import write_plan
 from sweeps.search import Search
 from sweeps.spec import Sweep
 from sweeps.workload import built
@@ -123,7 +124,10 @@ def sweep(
             from sweeps.tuning import Run, tune_search
 
             run = Run(search, store, progress, resources.workers)
-            tune_search(run, resources, namespace)
+            try:
+                tune_search(run, resources, namespace)
+            finally:
+                write_plan(search, output)
         if run.fatal is not None:
             raise ResultsError(run.fatal)
         if not search.done:

@@ -97,7 +97,7 @@ class Search:
         guess = math.log(self._guess(cell.study))
         lr = min(self._waiting[cell], key=lambda lr: abs(math.log(lr) - guess))
         self._take(cell, lr)
-        config = self._config(cell, lr)
+        config = self.config(cell, lr)
         self.running[config.trial_id] = (cell, lr)
         return config
 
@@ -132,7 +132,7 @@ class Search:
         """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
         if study not in self._best:
             lrs, table = self.lrs(study), self.table(study)
-            row = best_lr(table, self._ran(study, lrs))
+            row = best_lr(table, self._ran(study, lrs)) if lrs else None
             reached = np.array([]) if row is None else table[row][np.isfinite(table[row])]
             self._best[study] = None if row is None else (lrs[row], float(np.exp(np.log(reached).mean())))
         return self._best[study]
@@ -163,7 +163,7 @@ class Search:
 
     def waiting(self) -> list[TrialConfig]:
         """Planned trials that have neither finished nor started."""
-        return [self._config(cell, lr) for _, cell in self._queue for lr in self._waiting[cell]]
+        return [self.config(cell, lr) for _, cell in self._queue for lr in self._waiting[cell]]
 
     def settled(self, cell: Cell) -> list[TrialResult]:
         """Results of a cell whose status the pruning rule changes now that the cell is complete."""
@@ -178,7 +178,8 @@ class Search:
     def _cells_of(self, study: Study) -> list[Cell]:
         return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
 
-    def _config(self, cell: Cell, lr: float) -> TrialConfig:
+    def config(self, cell: Cell, lr: float) -> TrialConfig:
+        """The trial at one place."""
         if (cell, lr) not in self._trials:
             self._trials[cell, lr] = self.sweep.trial(cell, lr)
         return self._trials[cell, lr]
@@ -191,7 +192,7 @@ class Search:
         cell = Cell.of(result.config)
         if cell not in self.results or (self.sweep.exhaustive and result.config.lr not in self._grid(cell.study)):
             return
-        if self._config(cell, result.config.lr).trial_id == result.trial_id:
+        if self.config(cell, result.config.lr).trial_id == result.trial_id:
             self._note(cell, result)
 
     def _note(self, cell: Cell, result: TrialResult) -> None:
