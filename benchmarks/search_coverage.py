@@ -1,8 +1,10 @@
-"""Whether the interval of the critical batch size holds the truth after a search: search, then analysis, on simulated laws.
+"""Whether the interval of the critical batch size holds the truth after a search: search, then analysis, on simulated
+laws.
 
-Learning rates and seeds are chosen together, on few trials, and the winner's are the steps that are fitted. The worlds are those of
-:mod:`benchmarks.search_worlds`, whose best steps are a hyperbola. Beside it stands a grid that tries every learning rate within a factor
-of 4 of the best on every seed: what is lost against it is the search's. ``python -m benchmarks.search_coverage [--replicates 200]``.
+Learning rates and seeds are chosen together, on few trials, and the winner's are the steps that are fitted. The worlds
+are those of :mod:`benchmarks.search_worlds`, whose best steps are a hyperbola. Beside it stands a grid that tries every
+learning rate within a factor of 4 of the best on every seed: what is lost against it is the search's. ``python -m
+benchmarks.search_coverage [--replicates 200]``.
 """
 
 from __future__ import annotations
@@ -51,7 +53,12 @@ def answer(results: Iterable[TrialResult], resamples: int) -> dict[str, Any]:
     low, high = found.interval
     covered = (low is None or low <= TRUTH) and (high is None or high >= TRUTH)
     width = math.log(high / low) / 2 if low and high else math.inf
-    return {"covered": covered, "width": width, "estimate": found.critical_batch_size or math.nan, "verdict": str(found.verdict)}
+    return {
+        "covered": covered,
+        "width": width,
+        "estimate": found.critical_batch_size or math.nan,
+        "verdict": str(found.verdict),
+    }
 
 
 def replicate(world: World, resamples: int) -> dict[str, dict[str, Any]]:
@@ -70,7 +77,19 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--resamples", type=int, default=300)
     asked = parser.parse_args()
-    headings = ("distance", "slope", "noise", "search: coverage %", "half-width", "estimate / truth", "ok and wrong %", "grid: coverage %", "half-width", "estimate / truth", "ok and wrong %")
+    headings = (
+        "distance",
+        "slope",
+        "noise",
+        "search: coverage %",
+        "half-width",
+        "estimate / truth",
+        "ok and wrong %",
+        "grid: coverage %",
+        "half-width",
+        "estimate / truth",
+        "ok and wrong %",
+    )
     print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
     for distance, slope, noise in product((1.0, 30.0), (0.0, 0.5), (0.03, 0.10)):
         rows = [replicate(World(distance, slope, noise, number), asked.resamples) for number in range(asked.replicates)]

@@ -1,12 +1,12 @@
 """What a search spends and finds on simulated laws, against grids: no training, no Ray.
 
-Steps to the target are a hyperbola in the batch size times ``exp(curvature gap^2)``, ``gap`` the distance in ln lr from the
-best learning rate, which follows ``B^slope`` and lies a given factor from the default. Noise is normal in ln S, for every trial
-its own. Learning rates ten times too large diverge early, too small ones use up their budget.
+Steps to the target are a hyperbola in the batch size times ``exp(curvature gap^2)``, ``gap`` the distance in ln lr from
+the best learning rate, which follows ``B^slope`` and lies a given factor from the default. Noise is normal in ln S, for
+every trial its own. Learning rates ten times too large diverge early, too small ones use up their budget.
 
 plain: every learning rate of the default grid (7, a factor of 2 apart) at every batch size and seed, nothing stopped.
-pruned: the same grid with the pruning rule of ``cbs sweep``. spent: by the search. wide: S of a grid with a factor of 2 around the
-optimum, all seeds, which is what an exhaustive search would find if it knew where to look.
+pruned: the same grid with the pruning rule of ``cbs sweep``. spent: by the search. wide: S of a grid with a factor of 2
+around the optimum, all seeds, which is what an exhaustive search would find if it knew where to look.
 ``python -m benchmarks.search_worlds [--worlds 40] [--workers 2]``.
 """
 
@@ -89,8 +89,8 @@ def sweep(world: World) -> Sweep:
 
 
 def found(search: Search, world: World) -> tuple[int, int, list[float], list[float]]:
-    """Studies with an interior optimum, studies with none at all, and per study ln S over that at the best learning rate:
-    without noise at the one found, and as measured."""
+    """Studies with an interior optimum, studies with none at all, and per study ln S over that at the best learning
+    rate: without noise at the one found, and as measured."""
     inside, nothing, true, measured = 0, 0, [], []
     for study in search.sweep.studies():
         best = search.best(study)
@@ -141,17 +141,38 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--curvature", type=float, default=0.25)
     asked = parser.parse_args()
-    print("plain/spent, pruned/spent: median (least); edges: studies without an interior optimum; S: mean +- deviation of ln S")
-    print("over that of the best learning rate: true (found learning rate, no noise), as measured, and of the wide grid.\n")
-    headings = ("distance", "slope", "noise", "plain/spent", "pruned/spent", "trials", "edges", "S true", "S measured", "S wide", "idle", "CPU ms")
+    print("plain/spent, pruned/spent: median (least); edges: without an interior optimum; S: mean +- deviation of ln S")
+    print("over that of the best learning rate: true (found, without noise), as measured, and of the wide grid.\n")
+    headings = (
+        "distance",
+        "slope",
+        "noise",
+        "plain/spent",
+        "pruned/spent",
+        "trials",
+        "edges",
+        "S true",
+        "S measured",
+        "S wide",
+        "idle",
+        "CPU ms",
+    )
     print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
     for distance, slope, noise in product(DISTANCES, SLOPES, NOISES):
-        rows = [measure(World(distance, slope, noise, number, asked.curvature), asked.workers) for number in range(asked.worlds)]
+        rows = [
+            measure(World(distance, slope, noise, number, asked.curvature), asked.workers)
+            for number in range(asked.worlds)
+        ]
         total = len(rows) * len(SIZES)
         spread = {key: [value for row in rows for value in row[key]] for key in ("true", "measured", "wide")}
         cells = [
-            f"{distance:.3g}", f"{slope:g}", f"{noise:g}",
-            *(f"{statistics.median(row[key] for row in rows):.2f} ({min(row[key] for row in rows):.2f})" for key in ("plain", "pruned")),
+            f"{distance:.3g}",
+            f"{slope:g}",
+            f"{noise:g}",
+            *(
+                f"{statistics.median(row[key] for row in rows):.2f} ({min(row[key] for row in rows):.2f})"
+                for key in ("plain", "pruned")
+            ),
             f"{statistics.mean(row['trials'] for row in rows):.0f}",
             f"{total - sum(row['inside'] for row in rows)} of {total}",
             *(f"{statistics.mean(spread[key]):+.3f} +- {statistics.stdev(spread[key]):.3f}" for key in spread),

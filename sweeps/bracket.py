@@ -4,8 +4,8 @@ On the first seed the best learning rate gets a worse one on either side, howeve
 bracket is closed to a factor of 2, and halved for as long as a finer learning rate could still gain :attr:`Rules.gain`.
 The other seeds run at the winner, and at whatever else can still be best: where
 :math:`E[\max(0, -D)]`, the loss expected from passing it by, exceeds :attr:`Rules.loss`. :math:`D` is the log of
-its steps over those of the winner, normal around the mean difference over the seeds both have run, in which the data order
-cancels (the knowledge gradient of Frazier et al. 2008, SIAM J. Control Optim. 47, equation 3.4, for two alternatives).
+its steps over those of the winner, normal around the mean difference over the seeds both have run, in which the data
+order cancels, or around that of their means, whichever leaves more to lose.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Table:
         return None if row < 0 else row
 
     def leader(self) -> int:
-        """The winner; where nothing reached the target the one that ended nearest to it, of equally near ones the highest,
-        since the lower a learning rate the less it moves; where everything diverged the lowest."""
+        """The winner; where nothing reached the target the one that ended nearest to it, of equally near ones the
+        highest, since the lower a learning rate the less it moves; where everything diverged the lowest."""
         best = self.best
         if best is not None:
             return best
@@ -191,14 +191,12 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
 def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> bool:
     """Whether there is a winner with a worse learning rate within a factor of 2 on either side."""
     table = Table(seen, seeds, lattice, rules.prune_factor)
-    return table.best is not None and not any(
-        stage(table, seeds, lattice, rules) for stage in (_outwards, _closer)
-    )
+    return table.best is not None and not any(stage(table, seeds, lattice, rules) for stage in (_outwards, _closer))
 
 
 def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> tuple[float, float] | None:
-    """Ln of the best learning rate, between those that were tried, and its variance; where nothing reached the target of
-    the one that came nearest. ``None`` where no trial tells anything."""
+    """Ln of the best learning rate, between those that were tried, and its variance; where nothing reached the target
+    of the one that came nearest. ``None`` where no trial tells anything."""
     if not any(math.isfinite(end.steps) or math.isfinite(end.distance) for end in seen.values()):
         return None
     table = Table(seen, seeds, lattice, rules.prune_factor)
@@ -210,7 +208,9 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
         return at, 1.0
     below, above = (math.log(table.lrs[best + side] / table.lrs[best]) for side in (-1, 1))
     rises = table.rises(best)
-    known = [rise if math.isfinite(rise) else 2 * math.log(rules.prune_factor or 2.0) for rise in rises[[best - 1, best + 1]]]
+    known = [
+        rise if math.isfinite(rise) else 2 * math.log(rules.prune_factor or 2.0) for rise in rises[[best - 1, best + 1]]
+    ]
     vertex, _ = _vertex(known[0], known[1], -below, above)
     return at + vertex, (0.15 * (above - below)) ** 2
 
@@ -228,7 +228,9 @@ def _outwards(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules
         position = max(-FARTHEST, min(FARTHEST, position))
         if side * (position - here) >= 1:
             word = "lowest" if side < 0 else "highest"
-            asks.append(Ask(lattice.lr(position), seeds[0], f"the best so far, {table.lrs[leader]:.4g}, is the {word} tried"))
+            asks.append(
+                Ask(lattice.lr(position), seeds[0], f"the best so far, {table.lrs[leader]:.4g}, is the {word} tried")
+            )
     return asks
 
 
@@ -253,7 +255,9 @@ def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) 
         if abs(gap) > OCTAVE + 1:
             step = max(1, round(abs(gap) / OCTAVE / 2)) * OCTAVE
             position = round(table.at[leader] + math.copysign(step, gap))
-            asks.append(Ask(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: more than a factor of 2"))
+            asks.append(
+                Ask(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: more than a factor of 2")
+            )
     return asks
 
 
@@ -273,7 +277,8 @@ def _middle(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules, 
     if best is None or best in (0, len(table.lrs) - 1):
         return []
     gaps = [abs(table.at[best + side] - table.at[best]) for side in (-1, 1)]
-    gains = possible_gains(*table.rises(best)[[best - 1, best + 1]], *gaps, rules.prune_factor)
+    rises = table.rises(best)
+    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), gaps[0], gaps[1], rules.prune_factor)
     for place in sorted((0, 1), key=lambda place: -gains[place]):
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:
@@ -283,11 +288,13 @@ def _middle(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules, 
     return []
 
 
-def possible_gains(left: float, right: float, below: float, above: float, prune_factor: float | None) -> tuple[float, float]:
+def possible_gains(
+    left: float, right: float, below: float, above: float, prune_factor: float | None
+) -> tuple[float, float]:
     """Log steps that a learning rate half way to the lower and to the upper neighbour of the best one could gain.
 
-    By the parabola through the three; beside a neighbour that missed the target (its rise is infinite) by the slope that
-    leads up to the winner, and where both did by the least curvature that this takes.
+    By the parabola through the three; beside a neighbour that missed the target (its rise is infinite) by the slope
+    that leads up to the winner, and where both did by the least curvature that this takes.
 
     Args:
         left, right: log steps of the neighbours over those of the winner.
@@ -297,8 +304,9 @@ def possible_gains(left: float, right: float, below: float, above: float, prune_
     least = math.log(prune_factor or 2.0)
     if math.isinf(left) and math.isinf(right):
         return least / 4, least / 4
-    bound = [value if math.isfinite(value) else max(least, other) for value, other in ((left, right), (right, left))]
-    vertex, gain = _vertex(*bound, below, above)
+    first = left if math.isfinite(left) else max(least, right)
+    second = right if math.isfinite(right) else max(least, left)
+    vertex, gain = _vertex(first, second, below, above)
     lower, upper = (gain, 0.0) if vertex < 0 else (0.0, gain)
     if math.isinf(left):
         lower = max(lower, right / above * below / 2)
@@ -342,7 +350,9 @@ def _contenders(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rul
         loss = max(loss, expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread))
         if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
-            why = f"{100 * math.expm1(apart.mean()):+.1f} % steps of the best on {len(apart)} seeds: it can still be best"
+            why = (
+                f"{100 * math.expm1(apart.mean()):+.1f} % steps of the best on {len(apart)} seeds: it can still be best"
+            )
             asks += [Ask(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]
     return asks
 

@@ -26,7 +26,7 @@ MOST_SECONDS = 12.0
 STEPS, ENOUGH_SECONDS = 5, 0.3
 """Steps that are timed at a batch size, fewer where they take this long."""
 
-LONG_STEP = 2.0
+LONG_STEP = 5.0
 """Seconds of a first step from which on it counts itself."""
 
 _FAR_SHARE = 1 / 3
@@ -109,6 +109,8 @@ class _Timing:
     deadline: float
     told: list[str] = field(default_factory=list)
     evaluation: float | None = None
+    built: float = 0.0
+    """Seconds that a model and its optimizer took to build."""
 
     def of(self, optimizer: str, share: float) -> StepCost:
         """The cost of one optimizer, in about ``share`` seconds."""
@@ -116,13 +118,9 @@ class _Timing:
         wanted = self._sizes()
         timed: dict[int, float] = {}
         for batch_size in wanted:
-            started = self.clock()
-            if timed:
-                last = max(timed)
-                if started + (took + STEPS * timed[last]) * batch_size / last > until:
-                    break
-            timed[batch_size] = self._step(optimizer, batch_size, first=not timed)
-            took = self.clock() - started
+            if timed and self.clock() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
+                break
+            timed[batch_size] = self._step(optimizer, batch_size)
         largest = self.sweep.batch_sizes[-1]
         if max(timed) < largest:
             self.told.append(f"steps beyond batch size {max(timed)} are taken to grow like those up to it")
@@ -137,13 +135,15 @@ class _Timing:
         between = [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size < largest]
         return sorted({*between, smallest, largest})
 
-    def _step(self, optimizer: str, batch_size: int, *, first: bool) -> float:
-        """Seconds of a step, the quickest of a few; the very first is left out unless it is slow itself."""
+    def _step(self, optimizer: str, batch_size: int) -> float:
+        """Seconds of a step, the quickest of a few; a very slow one is not repeated."""
         grid = self.sweep.lr_grid(optimizer)
         config = dataclasses.replace(self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0]), seed=0)
+        started = self.clock()
         loop = TrainingLoop(config, self.workload, pick_device(config))
+        self.built = self.clock() - started
         with seeding.seeded(0, "training"):
-            if first and self.evaluation is None:
+            if self.evaluation is None:
                 self.evaluation = self._validation(loop, config)
             seconds: list[float] = []
             for step in range(1, STEPS + 2):
@@ -169,8 +169,8 @@ class _Timing:
         examples = getattr(self.workload, "validation_examples", None)
         if examples is None:
             self.told.append(
-                f"a validation pass takes longer than {limit:.1f} s; counted as {limit:.1f} s, since the workload has no "
-                "attribute validation_examples"
+                f"a validation pass takes longer than {limit:.1f} s; counted as {limit:.1f} s, since the workload has "
+                "no attribute validation_examples"
             )
             return limit
         batch = loop.to_device(loop.stream.next(1))

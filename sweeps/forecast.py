@@ -1,7 +1,7 @@
 """A sweep played through without training: the real search, on trials whose end is known beforehand.
 
-Trials start, stop each other beyond the bound of their cell, and end, on a clock of their own; a plan and its cost before a
-sweep, the time left while it runs, and the benchmarks of the search all come from here.
+Trials start, stop each other beyond the bound of their cell, and end, on a clock of their own; a plan and its cost
+before a sweep, the time left while it runs, and the benchmarks of the search all come from here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class End:
     Attributes:
         steps: updates after which it does.
         reached: whether that is at the target.
-        distance: to the target at the end, relative to that at the start; infinite where it diverged. Where it reached the
+        distance: to the target at the end, relative to that at the start; infinite where it diverged. Where it reached
+        the
             target it does not matter.
     """
 
@@ -135,7 +136,9 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     elif math.isinf(end.distance):
         status = TrialStatus.DIVERGED
     rows = [
-        Measurement(step=step, examples=step * config.batch_size, value=target.value + sign * gap, train_loss=gap, lr=config.lr)
+        Measurement(
+            step=step, examples=step * config.batch_size, value=target.value + sign * gap, train_loss=gap, lr=config.lr
+        )
         for step, gap in ((0, 1.0), (math.ceil(stop), distance))
     ]
     return TrialResult(

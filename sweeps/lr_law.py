@@ -1,8 +1,8 @@
 r"""Where the best learning rate of the next batch size should lie, by those of the batch sizes before it.
 
-A straight line of ln lr over ln B, seen from the batch size asked for: a point counts less the farther away it is, because the
-line bends (it saturates at the noise scale: McCandlish et al. 2018, arXiv 1812.06162, equation 2.6), and the slope is held
-near the rules of practice, 1/2 (square root) give or take as much as to 0 (none) or 1 (linear).
+A straight line of ln lr over ln B, seen from the batch size asked for: a point counts less the farther away it is,
+because the line bends (it saturates at the noise scale: McCandlish et al. 2018, arXiv 1812.06162, equation 2.6), and
+the slope is held near the rules of practice, 1/2 (square root) give or take as much as to 0 (none) or 1 (linear).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""How many trials, examples and seconds a sweep still takes: the search played through on what is expected of its trials.
+"""How many trials, examples and seconds a sweep still takes: the search played through on what is expected of its
+trials.
 
-Steps follow what has finished, else the recipe's expectation, else the budget; the best learning rate what has been found at
-the nearest batch size, else the optimizer's default; steps rise by ``exp(0.25 gap^2)`` beside it. A default that is far off costs trials
-that nobody can foresee; they are those of the first batch size.
+Steps follow what has finished, else the recipe's expectation, else the budget; the best learning rate what has been
+found at the nearest batch size, else the optimizer's default; steps rise by ``exp(0.25 gap^2)`` beside it. A default
+that is far off costs trials that nobody can foresee; they are those of the first batch size.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
 
 
 def reasons(search: Search) -> list[dict[str, Any]]:
-    """Every trial that a search asked for, study by study in the order it did, with the reason; ``status`` is null while it
-    has not finished."""
+    """Every trial that a search asked for, study by study in the order it did, with the reason; ``status`` is null
+    while it has not finished."""
     rows = []
     for study in search.sweep.studies():
         for (lr, seed), why in search.why(study).items():

@@ -1,9 +1,10 @@
 """Which trial next: the learning-rate search of every study, and the order in which trials run.
 
-Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default, every other one
-around what the law of those before it expects (:mod:`sweeps.lr_law`); what a study needs follows from its trials alone
-(:mod:`sweeps.bracket`). It is asked again once all it asked for has finished, so the trials of a sweep depend neither on
-the order in which they end nor on where a sweep was killed: what is stored is gone through again in the same order.
+Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default, every other
+one around what the law of those before it expects (:mod:`sweeps.lr_law`); what a study needs follows from its trials
+alone (:mod:`sweeps.bracket`). It is asked again once all it asked for has finished, so the trials of a sweep depend
+neither on the order in which they end nor on where a sweep was killed: what is stored is gone through again in the same
+order.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class Search:
     def next(self) -> TrialConfig | None:
         """The trial to start now, counted as running from here on; ``None`` when there is none to start at the moment.
 
-        Trials that find a bracket come first, since other batch sizes wait for it, then large batches before small ones,
-        so that the last trials to run are short. One trial finds the bound of its cell while others wait for it, unless
-        nothing else is left.
+        Trials that find a bracket come first, since other batch sizes wait for it, then large batches before small
+        ones, so that the last trials to run are short. One trial finds the bound of its cell while others wait for it,
+        unless nothing else is left.
         """
         cell = next((cell for _, cell in self._queue if not self._unbounded(cell)), None)
         if cell is None:
@@ -143,7 +144,8 @@ class Search:
         return tuple(sorted(there | {lr for lr, _ in self._courses[study].why}))
 
     def table(self, study: Study) -> np.ndarray:
-        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached or not run."""
+        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached or not
+        run."""
         results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.lrs(study)]
         steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
         return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
@@ -230,7 +232,9 @@ class Search:
     def _asks(self, course: Course) -> list[Ask]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
-            asks = [] if course.started else [Ask(lr, seed, "on the grid") for lr in self._grid(study) for seed in seeds]
+            asks = (
+                [] if course.started else [Ask(lr, seed, "on the grid") for lr in self._grid(study) for seed in seeds]
+            )
             course.started = True
             return asks
         if not course.started:
@@ -288,9 +292,7 @@ class Search:
                 self._advance(other)
 
     def _stored(self, study: Study) -> dict[tuple[float, int], TrialResult]:
-        return {
-            (lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()
-        }
+        return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
 
     def _put(self, cell: Cell, lr: float) -> None:
         if cell not in self._waiting:
@@ -341,6 +343,4 @@ def _nearer(study: Study, batch_sizes: tuple[int, ...]) -> list[Study]:
     """Studies of the same optimizer that are nearer to the middle of the batch sizes."""
     centre = (len(batch_sizes) - 1) // 2
     mine = abs(batch_sizes.index(study.batch_size) - centre)
-    return [
-        Study(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine
-    ]
+    return [Study(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]

@@ -33,8 +33,8 @@ class Workload(Protocol):
         tokens_per_example: tokens in an example, or ``None``.
         data_hash: 16 hexadecimal digits that identify the data, or ``None`` for synthetic data.
 
-    An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run`` extrapolate a
-    validation pass that takes long.
+    An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run``
+    extrapolate a validation pass that takes long.
     """
 
     metric: str

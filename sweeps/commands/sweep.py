@@ -34,13 +34,15 @@ def command(
     search: Annotated[
         str | None,
         typer.Option(
-            help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either side, "
-            "with few trials; grid: all of the optimizer's learning rates on every seed."
+            help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either "
+            "side, with few trials; grid: all of the optimizer's learning rates on every seed."
         ),
     ] = None,
     lr_resolution: Annotated[
         float | None,
-        typer.Option(help="Smallest ratio of two learning rates of a search, which are a factor of 2 apart at first: 1.04."),
+        typer.Option(
+            help="Smallest ratio of two learning rates of a search, which are a factor of 2 apart at first: 1.04."
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,

@@ -15,7 +15,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.cluster import Resources
-from sweeps.estimate import StepCost
+from sweeps.estimate import Cost
 from sweeps.launch import output_folder, resolve, sweep
 from sweeps.progress import Progress
 from sweeps.spec import Sweep
@@ -69,7 +69,7 @@ def copied(reference: Path, tmp_path: Path) -> Path:
 
 def test_another_run_leaves_the_same_bytes_whatever_the_number_of_workers(reference, tmp_path):
     text = io.StringIO()
-    progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
+    progress = Progress(Console(file=text, width=200), Cost({}), 1)
     sweep(tiny(), tmp_path, resources=ONE, progress=progress)
     assert files(tmp_path) == files(reference) != {}
     assert "trials done" in text.getvalue()
@@ -91,7 +91,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
         shutil.rmtree(store.trials / trial_id)
     (store.trials / ".tmp-half-written").mkdir()
     console = Console(file=text, width=100, height=40, force_terminal=True)
-    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, StepCost(0.001, 0.0, 0.001), 1))
+    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, Cost({}), 1))
     assert files(folder) == files(reference)
     assert not list(store.trials.glob(".tmp-*"))
     for study in search.sweep.studies():

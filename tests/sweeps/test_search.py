@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_cliff_next_to_the_optimum_is_approached_to_the_resolution():
         lr, _ = search.best(Study("adamw", 16))
         assert 5.9e-3 / resolution / 1.02 < lr <= 5.9e-3
         lrs = sorted(search.lrs(Study("adamw", 16)))
-        assert min(b / a for a, b in zip(lrs, lrs[1:], strict=False)) >= resolution * 0.999
+        assert min(b / a for a, b in pairwise(lrs)) >= resolution * 0.999
 
 
 def test_far_optima_cost_few_trials_more():
