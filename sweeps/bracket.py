@@ -24,14 +24,14 @@ SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
 """Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, as it is
 believed beforehand, and the degrees of freedom this counts for."""
 
-_CURVATURE = 0.25
-"""Of ln S over ln lr, where only two learning rates tell how far the best one is."""
-
 MUCH = 0.05
 """Log steps that are worth a finer learning rate before other seeds have run."""
 
 NOTICED = 1.0
 """Of the deviation of one trial: what less would be gained is not seen in one."""
+
+NEAR = math.log(1.3)
+"""Log steps that the last stride brought where the best learning rate is near."""
 
 ALIKE = 3
 """Digits of the share of the distance to the target by which trials that missed it are told apart."""
@@ -235,14 +235,10 @@ def _outwards(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules
 
 
 def _stride(table: Table, leader: int, inside: int) -> int:
-    """Octaves to go beyond the leader, by what the last ones brought."""
+    """Octaves to go beyond the leader: twice the last stride while that brings much."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
-    rise = table.rises(leader)[inside] if table.best is not None else math.inf
-    if math.isfinite(rise):
-        width = gap * math.log(2.0)
-        ahead = (rise / (2 * _CURVATURE * width) - width / 2) / math.log(2.0)
-        return max(1, min(_LONGEST_STRIDE, round(ahead)))
-    return max(1, min(_LONGEST_STRIDE, round(2 * gap)))
+    near = table.best is not None and table.rises(leader)[inside] < NEAR
+    return 1 if near else max(1, min(_LONGEST_STRIDE, round(2 * gap)))
 
 
 def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
