@@ -20,6 +20,7 @@ _HOMES = {
     "Store": "cbs.store",
     "CbsError": "cbs.errors",
     "run_trial": "cbs.training",
+    "report": "cbs.reporting",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -23,6 +23,7 @@ from cbs.averaging.weights import averaged_weights
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
+from cbs.ending import Ending, Monitor, ended, ended_at_start
 from cbs.errors import ConfigError
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO
@@ -33,9 +34,6 @@ from cbs.schedules import build_schedule
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload, build_workload
 from cbs.workloads.base import Batch, PredictiveWorkload
-
-Monitor = Callable[[Measurement], bool]
-"""Called after every evaluation that did not reach the target; returns True to prune the trial."""
 
 
 def run_trial(
@@ -53,7 +51,7 @@ def run_trial(
     Args:
         config: the trial.
         workload: the built workload of ``config.workload``, to save loading its data again.
-        monitor: see :data:`Monitor`.
+        monitor: see :data:`cbs.ending.Monitor`.
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
             bitwise that of an undisturbed trial. Remove it once the result is stored.
 
@@ -129,50 +127,39 @@ class TrainingLoop:
         """Steps and values of the evaluations so far."""
         return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
 
-    def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> tuple[TrialStatus, str]:
-        """Train to the end; returns the status and a line about it."""
-        config, target = self.config, self.config.target
+    def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> Ending:
+        """Train to the end."""
+        config = self.config
         saved = checkpoint.load() if checkpoint is not None else None
         if saved is not None:
             self.load_state(saved)
         else:
             self.evaluate(step=0, lr=0.0, losses=np.empty(0))
         start = self.evaluations[0]
-        if not math.isfinite(start.value):
-            return TrialStatus.DIVERGED, "the metric is not finite before the first step"
-        if target.reached(start.value):
-            return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
-        reach = target.distance(start.value)
-        step = self.evaluations[-1].step
-        while step < config.max_steps:
-            near = target.distance(self.evaluations[-1].value) <= config.evaluation.near_fraction * reach
-            next_evaluation = min(config.evaluation.next_step(step, near=near), config.max_steps)
-            started = time.perf_counter()
-            while step < next_evaluation:
-                step += 1
-                lr = self.train_step(step)
-            losses = self.columns.flush()[:, 0]
-            self.training_seconds += time.perf_counter() - started
-            if not np.isfinite(losses).all():
-                first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
-                return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
-            latest = self.evaluate(step, lr, losses)
-            if target.reached(latest.value):
-                return TrialStatus.REACHED, ""
-            if monitor is not None and monitor(latest):
-                return TrialStatus.PRUNED, f"stopped at step {step}: another learning rate needs fewer steps"
-            distance = target.distance(latest.value)
-            if not distance <= config.divergence_factor * reach:
-                return (
-                    TrialStatus.DIVERGED,
-                    f"{target.metric} is {latest.value:.4g} at step {step}, {start.value:.4g} at the start",
-                )
-            if checkpoint is not None and checkpoint.due():
+        ending = ended_at_start(config, start)
+        while ending is None:
+            ending = self.to_next_evaluation(start, monitor)
+            if ending is None and checkpoint is not None and checkpoint.due():
                 checkpoint.save(self.state())
-        return (
-            TrialStatus.BUDGET_EXHAUSTED,
-            f"{target} not reached in {config.max_steps} steps; last value {self.evaluations[-1].value:.4g}",
-        )
+        return ending
+
+    def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
+        """Train up to the next evaluation and take it; returns how the trial ended there, if it did."""
+        config, target = self.config, self.config.target
+        before = self.evaluations[-1]
+        near = target.distance(before.value) <= config.evaluation.near_fraction * target.distance(start.value)
+        step = before.step
+        next_evaluation = min(config.evaluation.next_step(step, near=near), config.max_steps)
+        started = time.perf_counter()
+        while step < next_evaluation:
+            step += 1
+            lr = self.train_step(step)
+        losses = self.columns.flush()[:, 0]
+        self.training_seconds += time.perf_counter() - started
+        if not np.isfinite(losses).all():
+            first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
+            return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
+        return ended(config, start, self.evaluate(step, lr, losses), monitor)
 
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on from the latest evaluation."""

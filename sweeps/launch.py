@@ -25,7 +25,7 @@ from sweeps.progress import Progress
 from sweeps.report import write_plan
 from sweeps.search import Search
 from sweeps.spec import Sweep
-from sweeps.workload import built
+from sweeps.workload import COMMAND, built
 
 
 class Interrupted(CbsError):
@@ -43,6 +43,8 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
     """
+    if sweep.workload.name == COMMAND:
+        return sweep
     workload = built(sweep.workload)
     if target is not None or sweep.target is None:
         value = workload.default_target if target is None else target
@@ -80,6 +82,8 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     The same command always gives the same folder, and other optimizers or batch sizes of the same protocol join it.
     """
     workload = sweep.workload.name.rpartition(":")[2]
+    if workload == COMMAND:
+        return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
     names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
     older = results / "-".join([*names, sweep.older_fingerprint[:6]])
     if older.exists():

@@ -17,7 +17,7 @@ from cbs.choices import Choice
 from cbs.errors import ResultsError
 from cbs.store import MANIFEST, Store
 from sweeps.spec import Sweep
-from sweeps.workload import built
+from sweeps.workload import COMMAND, built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 
@@ -30,7 +30,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     Raises:
         ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
     """
-    data_hash = built(sweep.workload).data_hash
+    data_hash = None if sweep.workload.name == COMMAND else built(sweep.workload).data_hash
     manifest: dict[str, Any] = {
         "name": sweep.name,
         "protocol": sweep.protocol(),

@@ -14,7 +14,7 @@ from sweeps.estimate import Cost
 from sweeps.outlook import START, outlook
 from sweeps.progress import duration
 from sweeps.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec import ENDLESS, Sweep
 
 PLAN = "plan.jsonl"
 """File in the folder of a sweep: one line for every trial that it asked for, with the reason."""
@@ -28,6 +28,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
     expected, played = outlook(sweep, finished, cost, workers)
     first = {config.trial_id for config in search.waiting()}
     left = [result.config for result in played.results]
+    endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
     return {
         "output": str(folder),
         "target": str(sweep.target),
@@ -41,7 +42,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
         "first": [row for row in reasons(search) if row["trial"] in first],
         "expected": [row for row in reasons(expected) if row["trial"] not in first and row["status"] is None],
         "may_grow": not sweep.exhaustive,
-        "examples": round(played.examples),
+        "examples": None if endless else round(played.examples),
         "workers": max(workers, 1),
         "seconds": None if cost is None else played.seconds + (START if left else 0.0),
         "extrapolated": [] if cost is None else list(cost.told),
@@ -69,9 +70,10 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     about = "about " if report["may_grow"] and report["trials"] else ""
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
     lines += [f"first         {_told(row)}" for row in report["first"][:1]]
-    lines.append(f"examples      {report['examples']:,} ({basis})")
+    if report["examples"] is not None:
+        lines.append(f"examples      {report['examples']:,} ({basis})")
     if report["seconds"] is None:
-        lines.append("time          unknown: steps are timed on this machine only, not on a cluster")
+        lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
     lines += [f"extrapolated  {told}" for told in report["extrapolated"]]

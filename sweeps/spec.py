@@ -28,6 +28,9 @@ from sweeps.cell import Cell, Study
 
 SEARCHES = ("bracket", "grid")
 
+ENDLESS = 10**9
+"""Budget in steps where the program that trains knows itself when to stop."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRule:

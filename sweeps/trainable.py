@@ -20,7 +20,7 @@ from cbs.training import run_trial
 from sweeps.cell import Cell
 from sweeps.memory import keep_freed_memory
 from sweeps.pruning import beyond
-from sweeps.workload import built
+from sweeps.workload import COMMAND, built
 
 REPORT_SECONDS = 0.5
 """Least time between two calls of one trial to the scoreboard."""
@@ -48,7 +48,7 @@ class Trainable(tune.Trainable):
         store = Store(self.config["store"])
         try:
             checkpoint = Checkpoint(store.checkpoint_path(trial))
-            result = self._run(trial, cell, checkpoint)
+            result = self._run(trial, cell, store, checkpoint)
             store.save(result)
             if result.status.final:
                 checkpoint.remove()
@@ -63,9 +63,14 @@ class Trainable(tune.Trainable):
     def load_checkpoint(self, checkpoint: Any) -> None:
         """See :meth:`save_checkpoint`."""
 
-    def _run(self, trial: TrialConfig, cell: Cell, checkpoint: Checkpoint) -> TrialResult:
+    def _run(self, trial: TrialConfig, cell: Cell, store: Store, checkpoint: Checkpoint) -> TrialResult:
         monitor = Bound(self._scoreboard, cell, trial.trial_id, self.config["prune_factor"])
         try:
+            if trial.workload.name == COMMAND:
+                from sweeps.external.run import run_command
+
+                folder = store.root / "runs" / trial.trial_id
+                return run_command(trial, folder, path=self.config["path"], monitor=monitor)
             return run_trial(trial, workload=built(trial.workload), monitor=monitor, checkpoint=checkpoint)
         except CbsError:
             raise

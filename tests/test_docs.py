@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -20,9 +20,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("page", "number", "source"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
 def test_a_block_runs_alone_and_prints_what_its_page_says(page: str, number: int, source: str, tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120
-    )
+    answer = fresh.python(source, tmp_path)
     assert answer.returncode == 0, answer.stderr
     for line in answer.stdout.splitlines():
         assert re.search(

@@ -72,9 +72,17 @@ JSON = {"--json": (["--json"], "to_json(")}
 WIDE = {"--wide": (["--wide"], "wide=True")}
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 VENUE = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
+PROGRAM = [
+    "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
+    "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
+    "--optim", "adamw", "--batch-sizes", "4",
+]  # fmt: skip
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
+]  # fmt: skip
+CONSTANTS = [
+    "--optim", "muon", "--epsilon", "0.5", "--lr", "0.125", "--smoothness", "1", "--noise", "5", "--gap", "3",
 ]  # fmt: skip
 
 FLAGS = {
@@ -90,6 +98,39 @@ FLAGS = {
         | {
             "--definitions": (["--definitions"], "definitions=True"),
             "--suggest": (["--suggest"], "suggestions=True"),
+        },
+    ),
+    "bounds": Flags(
+        {
+            "analysis.questions.bounds.given.given_bounds": answer,
+            "analysis.questions.bounds.measured.measured_bounds": answer,
+            **PRESENT,
+        },
+        base=CONSTANTS,
+        cases=OUTPUT
+        | JSON
+        | {
+            "--optim": (["--optim", "sgd", "--optim", "momentum"], "['muon', 'sgd', 'momentum']"),
+            "--beta": (["--beta", "0.8,0.9"], "betas=(0.8, 0.9)"),
+            "--weight-decay": (["--weight-decay", "0,0.1"], "weight_decays=(0.0, 0.1)"),
+            "--nesterov": (["--no-nesterov"], "nesterov=False"),
+            "--epsilon": (["--epsilon", "0.75"], "epsilon=0.75"),
+            "--lr": (["--lr", "0.25"], "lr=0.25"),
+            "--smoothness": (["--smoothness", "1.5"], "smoothness=1.5"),
+            "--noise": (["--noise", "4.5"], "noise=4.5"),
+            "--gap": (["--gap", "2.5"], "gap=2.5"),
+            "--initial-gradient": (["--initial-gradient", "0.5"], "initial_gradient=0.5"),
+            "--norm-constant": (["--norm-constant", "1.25"], "norm_constant=1.25"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
+        },
+        instead={
+            name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES | VENUE).items()
+        }
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
+            "--form": (["elsewhere", "--form", "linear"], "form='linear'"),
+            "--at-lr": (["elsewhere", "--at-lr", "0.5"], "lr=0.5"),
         },
     ),
     "compare": Flags(
@@ -285,6 +326,7 @@ FLAGS = {
             "sweeps.launch.sweep": answer,
             "sweeps.estimate.measure_cost": None,
             "sweeps.cluster.check_listening": None,
+            "sweeps.external.call.taken": None,
             "sweeps.across_widths.telescope": dict,
             "sweeps.across_widths.report_lines": list,
             "sweeps.report.dry_run_report": dict,
@@ -307,6 +349,19 @@ FLAGS = {
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
+            "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'train {batch_size} {lr} {seed} {folder}'"),
+            "--function": (["--function", "math:pow", *PROGRAM[2:]], "'function': 'math:pow'"),
+            "--reads": (PROGRAM, "'reads': 'csv'"),
+            "--metric": (PROGRAM, "Target(metric='loss'"),
+            "--direction": (PROGRAM, "direction='above'"),
+            "--metric-unit": (PROGRAM, "'metric_unit': 'nats'"),
+            "--example-unit": (PROGRAM, "'example_unit': 'tree'"),
+            "--tokens-per-example": ([*PROGRAM, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+            "--column": ([*PROGRAM, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+            "--resume": (
+                ["--command", "train {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
+                "'resume': '--go'",
+            ),
             "--output": (["-o", "there"], "there"),
             "--workers": (["--workers", "3"], "workers=3"),
             "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -16,23 +16,19 @@ PYTHON = [text for language, text in BLOCKS if language == "python"]
 SHELL = "\n".join(text for language, text in BLOCKS if not language)
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, cwd=folder, check=False)
-
-
 def test_your_own_model_sweeps(tmp_path):
     (source,) = [block for block in PYTHON if "my_model.py" in block]
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (tmp_path / "my_model.py").write_text(source)
     (command,) = [line for line in SHELL.splitlines() if "my_model:" in line]
-    answer = run([sys.executable, str(ROOT / "cli.py"), *command.split()[1:], "--dry-run"], tmp_path)
+    answer = fresh.python("import cli; cli.main()", tmp_path, *command.split()[1:], "--dry-run")
     assert answer.returncode == 0, answer.stderr
     assert "to run" in answer.stdout
 
 
 def test_the_python_example_reaches_its_target(tmp_path):
     (source,) = [block for block in PYTHON if "run_trial" in block]
-    answer = run([sys.executable, "-c", source], tmp_path)
+    answer = fresh.python(source, tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("REACHED")
 

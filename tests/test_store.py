@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import multiprocessing
 import os
-import subprocess
-import sys
-import textwrap
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,26 +165,28 @@ def test_a_failed_first_save_leaves_nothing(store: Store, monkeypatch: pytest.Mo
     assert hidden(store) == []
 
 
+def save_and_die(store: Store, function: str, call: int) -> None:
+    """Save a result; the process is killed at the ``call``-th call of ``os.fsync`` or ``Path.rename``."""
+    owner = {"fsync": os, "rename": Path}[function]
+    real, calls = getattr(owner, function), []
+
+    def killed(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments)
+
+    setattr(owner, function, killed)
+    store.save(result_of())
+
+
 @pytest.mark.parametrize(("function", "call"), [("fsync", 1), ("fsync", 3), ("rename", 1), ("rename", 2)])
 def test_a_kill_leaves_the_old_result_or_nothing(store: Store, function: str, call: int) -> None:
     store.save(result_of(TrialStatus.FAILED))
-    script = f"""
-        import os, signal, sys
-        from pathlib import Path
-        from tests.test_store import Store, result_of
-        owner = os if "{function}" == "fsync" else Path
-        real, calls = owner.{function}, []
-        def killed(*arguments):
-            calls.append(arguments)
-            if len(calls) == {call}:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments)
-        owner.{function} = killed
-        Store(sys.argv[1]).save(result_of())
-    """
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-c", textwrap.dedent(script), str(store.root)]
-    assert subprocess.run(command, cwd=root, check=False).returncode == -9
+    child = multiprocessing.get_context("fork").Process(target=save_and_die, args=(store, function, call))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
     assert hidden(store)
     found = list(store.results(with_steps=True))
     if (function, call) == ("rename", 2):

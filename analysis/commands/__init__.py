@@ -149,12 +149,15 @@ def answer_with(
     ] = "default",
     as_json: AsJson = False,
 ) -> Callable[..., None]:
-    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it."""
+    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
+    nothing is written."""
 
-    def answer(result: Result, folder: Path, **shown: bool) -> None:
+    def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present
 
-        tell(result, present.write(result, output or folder, figures=figures, venue=venue), as_json=as_json, **shown)
+        place = output or folder
+        files = present.write(result, place, figures=figures, venue=venue) if place else ()
+        tell(result, files, as_json=as_json, **shown)
 
     return answer
 

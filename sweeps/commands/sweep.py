@@ -73,6 +73,33 @@ def command(
             "16..128 or 256,512,1024.",
         ),
     ] = None,
+    command_line: Annotated[
+        str | None,
+        typer.Option(
+            "--command",
+            help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
+            "{folder}'. Also {optimizer}, its options, {steps}, {resume}.",
+        ),
+    ] = None,
+    function: Annotated[
+        str | None, typer.Option(help="Let this function train, package.module:name; it calls cbs.report.")
+    ] = None,
+    reads: Annotated[
+        str,
+        typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
+    ] = "report",
+    metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
+    metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
+    example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
+    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
@@ -93,6 +120,10 @@ def command(
     Results are stored trial by trial; the same command again runs only what is missing.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
+
+    A program of yours: cbs sweep --command 'python train.py --batch {batch_size} --lr {lr} --seed {seed} --out
+    {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
+    sequence --optim adamw --batch-sizes 64..1024
     """
     with errors.status("starting"):
         import torch
@@ -103,6 +134,8 @@ def command(
         from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
         from sweeps.estimate import measure_cost
+        from sweeps.external.asked import program_of
+        from sweeps.external.trainer import trained_by
         from sweeps.overrides import override
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
@@ -128,7 +161,26 @@ def command(
         asked = asked.on(workload)
     if diagnostic:
         asked = asked.replace(diagnostics=tuple(dict.fromkeys(diagnostic)))
-    asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
+    program = program_of(
+        command=command_line,
+        function=function,
+        reads=reads,
+        metric=metric,
+        direction=direction,
+        metric_unit=metric_unit,
+        example_unit=example_unit,
+        tokens_per_example=tokens_per_example,
+        columns=column,
+        resume=resume,
+        target=target,
+        optimizers=optim,
+        batch_sizes=batch_sizes,
+        refused={"--workload": workload, "--probe": probe, "--diagnostic": diagnostic, "--telescope": telescope},
+    )
+    if program is None:
+        asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
+    else:
+        asked = trained_by(program, asked, target, settings or ())
     resources = Resources(
         workers=workers, cpus_per_trial=cpus_per_trial, gpus_per_trial=gpus_per_trial, address=address
     )
@@ -137,7 +189,8 @@ def command(
     with errors.status("loading the data and timing a few steps"):
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
-        cost = measure_cost(planned) if address is None and telescope is None else None
+        timed = address is None and telescope is None and program is None
+        cost = measure_cost(planned) if timed else None
     told = shlex.join(["cbs", *sys.argv[1:]])
     if telescope is not None:
         widths = parse_batch_sizes(telescope, "--telescope")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -18,10 +17,8 @@ import analysis
 import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
-from cbs.training import run_trial
-from sweeps import launch, tuning
-from sweeps.cluster import Resources
-from sweeps.tuning import Run
+from sweeps.cluster import remove_stale_folders
+from tests.sweeps.alone import without_ray
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
@@ -84,26 +81,19 @@ def fits(folder: Path) -> list[dict]:
     return analysis.analyze(folder).to_json()["fits"]
 
 
-def one_after_the_other(run: Run, resources: Resources, namespace: str) -> None:
-    """What Ray Tune does for a sweep, in this process and without pruning on the way."""
-    while (config := run.search.next()) is not None:
-        result = run_trial(config)
-        run.store.save(result)
-        run.search.add(result)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
+def in_this_process(folder: Path) -> Path:
     """The same command without Ray."""
-    folder = tmp_path_factory.mktemp("kill") / "undisturbed"
-    with pytest.MonkeyPatch.context() as patch:
+    with without_ray(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(folder)])
-        patch.setattr(launch, "connected", lambda resources: contextlib.nullcontext(""))
-        patch.setattr(tuning, "tune_search", one_after_the_other)
         with pytest.raises(SystemExit) as stop:
             cli.main()
     assert stop.value.code == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    return in_this_process(tmp_path_factory.mktemp("kill") / "undisturbed")
 
 
 def kill_driver(folder: Path, after: int) -> int:
@@ -119,9 +109,10 @@ def kill_driver(folder: Path, after: int) -> int:
 
 def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_path):
     pid = kill_driver(tmp_path / "killed", after=3)
-    finish(tmp_path / "killed")
+    in_this_process(tmp_path / "killed")
     assert reached(tmp_path / "killed") == reached(undisturbed)
     assert fits(tmp_path / "killed") == fits(undisturbed)
+    remove_stale_folders()
     assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{pid}-*"))
 
 
@@ -139,7 +130,10 @@ def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed,
 
 
 def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
-    process = start(tmp_path / "interrupted")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    stale = Path(tempfile.mkdtemp(prefix=f"cbs-ray-{dead.pid}-"))  # of a sweep that was killed
+    process = start(tmp_path / "interrupted", workers=1)
     wait_for(lambda: stored(tmp_path / "interrupted") >= 2, "no trial finished")
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=DEADLINE)
@@ -147,6 +141,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path):
     assert "the same command continues" in err
     assert "Traceback" not in err
     assert stored(tmp_path / "interrupted") >= 2
+    assert not stale.exists()
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,11 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.cluster import Resources
 from sweeps.estimate import Cost
+from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launch import output_folder, resolve, sweep
 from sweeps.progress import Progress
 from sweeps.spec import Sweep
+from tests.sweeps.alone import without_ray
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 # Every worker of every sweep imports torch and Ray anew, which takes seconds.
@@ -67,13 +71,10 @@ def copied(reference: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_another_run_leaves_the_same_bytes_whatever_the_number_of_workers(reference, tmp_path):
-    text = io.StringIO()
-    progress = Progress(Console(file=text, width=200), Cost({}), 1)
-    sweep(tiny(), tmp_path, resources=ONE, progress=progress)
+def test_one_trial_after_the_other_leaves_the_same_bytes(reference, tmp_path):
+    with without_ray():
+        sweep(tiny(), tmp_path)
     assert files(tmp_path) == files(reference) != {}
-    assert "trials done" in text.getvalue()
-    assert "left" in text.getvalue()
 
 
 def test_a_finished_sweep_runs_nothing(reference, tmp_path):
@@ -101,7 +102,8 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
 
 def test_pruning_changes_no_best_steps(reference, tmp_path):
     pruned = sweep(tiny(), copied(reference, tmp_path))
-    full = sweep(tiny(prune_factor=None), tmp_path / "full", resources=ONE)
+    with without_ray():
+        full = sweep(tiny(prune_factor=None), tmp_path / "full")
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
@@ -112,14 +114,22 @@ def test_pruning_changes_no_best_steps(reference, tmp_path):
         pytest.param(OPTIMIZERS.names(), id="every entry", marks=pytest.mark.slow),
     ],
 )
-def test_optimizers_sweep_without_another_flag(names, tmp_path):
-    optimizers = tuple(Choice(name=name) for name in names)
-    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), seeds=(0,), max_steps=60, lrs=(0.01,))
-    search = sweep(wanted, tmp_path, resources=ONE)
-    assert {study.optimizer for study in search.sweep.studies()} == set(names)
-    results = list(Store(tmp_path).results())
-    assert {result.config.optimizer.name for result in results} == set(names)
+def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, reference, tmp_path):
+    folder, text = copied(reference, tmp_path), io.StringIO()
+    optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
+    progress = Progress(Console(file=text, width=200), Cost({}), 1)
+    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,))
+    search = sweep(wanted, folder, resources=ONE, progress=progress)
+    assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
+    results = list(Store(folder).results())
+    assert {result.config.optimizer.name for result in results} == {*names, "adamw", "sgd"}
     assert not [r for r in results if r.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)]
+    manifest = Store(folder).manifest()
+    assert manifest["axes"]["optimizers"] == ["sgd", *names, "adamw(eps=1e-06)"]
+    assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
+    assert len(manifest["runs"]) == 2
+    assert "trials done" in text.getvalue()
+    assert "left" in text.getvalue()
 
 
 def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatch):
@@ -140,7 +150,8 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     assert "\n" not in result.message
     assert "on purpose [/red]" in text.getvalue()
     flag.unlink()
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE)
+    with without_ray():
+        sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
     (result,) = Store(tmp_path / "out").results()
     assert result.status is not TrialStatus.FAILED
 
@@ -162,21 +173,34 @@ def broken(flag, folder):
 """
 
 
+def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys\nbatch, lr, seed, out = sys.argv[1:]\n"
+        "rate = min(float(lr), 0.6 - float(lr)) / (1 + 8 / int(batch))\n"
+        "log = open(out + '/log.jsonl', 'w')\n"
+        "for step in range(300): log.write(json.dumps({'step': step, 'loss': 4 * (1 - rate) ** step}) + '\\n')\n"
+    )
+    units = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree", "reads": "jsonl"}
+    command = f"{sys.executable} -S {program} {{batch_size}} {{lr}} {{seed}} {{folder}}"
+    asked = trained_by(Trainer(command=command, **units), tiny(lrs=(0.15, 0.3, 0.45), probe=None), 0.2, ())
+    search = sweep(resolve(asked), tmp_path / "own", resources=ONE)
+    assert search.done
+    for study in asked.studies():
+        lr, steps = search.best(study)
+        # where 4 (1 - rate)^s passes 0.2; the crossing is interpolated between whole steps
+        assert (lr, steps) == (
+            0.3,
+            pytest.approx(math.log(20) / -math.log1p(-0.3 / (1 + 8 / study.batch_size)), rel=0.01),
+        )
+    assert len(list((tmp_path / "own" / "runs").iterdir())) == len(Store(tmp_path / "own").trial_ids()) == 12
+
+
 def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):
     folder = copied(reference, tmp_path)
     with pytest.raises(ResultsError, match="max_steps = 300, not 17"):
         sweep(tiny(max_steps=17), folder)
     assert files(folder) == files(reference)
-
-
-def test_another_optimizer_joins_the_same_folder(reference, tmp_path):
-    folder = copied(reference, tmp_path)
-    adamw = Choice(name="adamw", options={"eps": 1e-6})
-    sweep(tiny(lrs=(0.1,), batch_sizes=(8,), optimizers=(adamw,)), folder, resources=ONE)
-    manifest = Store(folder).manifest()
-    assert manifest["axes"]["optimizers"] == ["sgd", "adamw(eps=1e-06)"]
-    assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
-    assert len(manifest["runs"]) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.special import fdtrc
 
 from analysis.arrays import Array
-from analysis.estimate.curves import Curve
 from analysis.estimate.fitting import Fit
 from analysis.estimate.fitting.data import LEAST_DEVIATION, Data, Trials, winners
 
 FEWEST = 4
 """Batch sizes below which a curve through all but one of them is exactly determined or not at all."""
+
+
+class Fitted(Protocol):
+    """A curve of any form."""
+
+    def log_steps(self, batch_sizes: Array) -> Array:
+        """``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]``."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,19 @@ def misfit(fit: Fit, tables: Sequence[Trials]) -> Misfit | None:
         fit: the curve.
         tables: as they were fitted.
     """
-    return _misfit(fit, fit.data, fit.estimate, fit.freedom - fit.seed_freedom, grid_variance(tables))
+    return misfit_of(fit.estimate, fit, fit.data, fit.freedom - fit.seed_freedom, grid_variance(tables))
 
 
-def _misfit(fit: Fit, data: Data, curve: Curve, freedom: float, grid: float) -> Misfit | None:
-    """The test on some of the batch sizes of ``fit``; ``curve`` is the fit to them."""
+def misfit_of(curve: Fitted, fit: Fit, data: Data, freedom: float, grid: float) -> Misfit | None:
+    """The test of another curve, or on some of the batch sizes, with the noise that ``fit`` found.
+
+    Args:
+        curve: fitted to ``data``.
+        fit: knows the variance of a seed.
+        data: steps to target.
+        freedom: degrees of freedom that ``curve`` leaves.
+        grid: :func:`grid_variance` of the trials.
+    """
     if not fit.seed_freedom or freedom < 0.5:
         return None
     fitted = curve.log_steps(data.batch_sizes)
@@ -122,6 +137,6 @@ def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
         rest = fit.data.without(int(place))
         refit = rest.fit(fit.exponent, max(fit.deviation, LEAST_DEVIATION), start=fit.estimate).row(0)
         critical.append(float(refit.critical))
-        found = _misfit(fit, rest, refit, fit.freedom - fit.seed_freedom - 1, grid)
+        found = misfit_of(refit, fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
         probability.append(np.nan if found is None else found.probability)
     return LeaveOneOut(fit.batch_sizes, np.array(critical), np.array(probability))

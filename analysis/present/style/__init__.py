@@ -65,9 +65,11 @@ def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
 
 
 def save_as(figure: Figure, path: Path) -> None:
-    """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes."""
+    """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes. The first file lays it
+    out: in every further one all stands in the same places."""
     with style():
         figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
+        figure.set_layout_engine("none")
 
 
 class Look(NamedTuple):

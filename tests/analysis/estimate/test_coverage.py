@@ -10,6 +10,7 @@ The exponent is given, or drawn as it is believed to lie.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 
@@ -127,6 +128,12 @@ def case(
     return draw(seeds, index, censored=censored, mixed=mixed, exponent=exponent).fit(resamples, index)
 
 
+@functools.cache
+def hyperbolas(seeds: int) -> list[Case]:
+    """100 sweeps on which coverage and false alarms are counted alike."""
+    return [case(seeds, index, resamples=300) for index in range(100)]
+
+
 def stopped(steps: np.ndarray, budget: float) -> Trials:
     """Steps to target with a budget and pruning, and the bounds of what was stopped."""
     reached = np.where(steps > budget, np.inf, steps)
@@ -152,7 +159,7 @@ def rejected(found: Case) -> bool:
 )
 def test_coverage(seeds: int) -> None:
     """100 hyperbolas: were the coverage only 92 %, fewer than 86 hits would have probability 0.01; at 80 %, 0.92."""
-    assert sum(case(seeds, index, resamples=300).holds() for index in range(100)) >= 86
+    assert sum(entry.holds() for entry in hyperbolas(seeds)) >= 86
 
 
 @pytest.mark.parametrize("exponent", [0.85, 1.2])
@@ -185,13 +192,11 @@ def test_the_interval_is_as_wide_as_it_has_to_be_and_no_wider() -> None:
     assert measured / 0.6**2 > BAND[1]
 
 
-def together(index: int, exponents: tuple[float, ...]) -> list[tuple[Case, Case]]:
-    """Curves of one sweep at one target: each with what the others say of its exponent, and alone."""
+def together(index: int, exponents: tuple[float, ...]) -> list[Case]:
+    """Curves of one sweep at one target, each with what the others say of its exponent."""
     drawn = [draw(3, 60_000 + 10 * index + place, exponent=each) for place, each in enumerate(exponents)]
     free = [free_exponent(each.sizes, each.tables) for each in drawn]
-    return [
-        (each.fit(300, index, belief), each.fit(300, index)) for each, belief in zip(drawn, pooled(free), strict=True)
-    ]
+    return [each.fit(300, index, belief) for each, belief in zip(drawn, pooled(free), strict=True)]
 
 
 def narrowing(pairs: list[tuple[Case, Case]]) -> float:
@@ -209,7 +214,7 @@ def narrowing(pairs: list[tuple[Case, Case]]) -> float:
 def test_curves_of_one_sweep_help_each_other_and_still_hold_the_truth() -> None:
     """Three curves with the exponent 0.95: intervals are narrower by at least 10 %. 60 of them; 48 or fewer hits would
     have probability 3e-5 at 95 %, and 0.9 at 75 %."""
-    pairs = [pair for index in range(20) for pair in together(index, (0.95,) * 3)]
+    pairs = [(each, each.drawn.fit(300, index)) for index in range(20) for each in together(index, (0.95,) * 3)]
     assert narrowing(pairs) < 0.9
     assert sum(shared.holds() for shared, _ in pairs) >= 50
 
@@ -217,8 +222,7 @@ def test_curves_of_one_sweep_help_each_other_and_still_hold_the_truth() -> None:
 def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None:
     """0.8, 1 and 1.2 beside each other, 25 sweeps: at 95 % fewer than 20 of 25 have probability 0.001 for each; fewer
     than 65 of 75, 0.001."""
-    pairs = [together(index, (0.8, 1.0, 1.2)) for index in range(25)]
-    hits = np.array([[shared.holds() for shared, _ in sweep] for sweep in pairs])
+    hits = np.array([[each.holds() for each in together(index, (0.8, 1.0, 1.2))] for index in range(25)])
     assert hits.sum(axis=0).min() >= 20
     assert hits.sum() >= 65
 
@@ -283,9 +287,8 @@ def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.Captu
 @pytest.mark.parametrize("seeds", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_healthy_sweeps_raise_no_doubt(seeds: int) -> None:
     """100 sweeps: at the nominal 1 % more than 4 rejections have probability 0.003, and at 10 % fewer than 5, 0.02."""
-    cases = [case(seeds, 30_000 + index, resamples=300) for index in range(100)]
-    assert sum(rejected(entry) for entry in cases) <= 4
-    assert sum(suspected(entry) for entry in cases) <= 4
+    assert sum(rejected(entry) for entry in hyperbolas(seeds)) <= 4
+    assert sum(suspected(entry) for entry in hyperbolas(seeds)) <= 4
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -73,32 +75,48 @@ SITUATIONS = {
 }
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Situation:
+    """Answers, with their figures drawn once for all tests."""
+
+    answers: Sequence[Answer]
+
+    @functools.cache  # noqa: B019 - as long as the module's fixture lives
+    def table(self, name: str) -> pd.DataFrame:
+        return FIGURES[name].compute(self.answers)
+
+    @functools.cache  # noqa: B019
+    def drawn(self, name: str) -> Figure:
+        table = self.table(name)
+        before = table.copy()
+        figure = FIGURES[name].figure(table)
+        pd.testing.assert_frame_equal(table, before)
+        figure.canvas.draw()
+        return figure
+
+
 @pytest.fixture(scope="module", params=SITUATIONS)
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Answer]:
+def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Situation:
     root = tmp_path_factory.mktemp("sweep")
     arguments = {"batch_sizes": SIZES, "lrs": (1e-3, 2e-3, 4e-3), "growth": 1.5, "moments": True} | SITUATIONS[
         request.param
     ]
     sweep(root, **arguments)
-    return analyze(root, QUICK).answers
+    return Situation(analyze(root, QUICK).answers)
 
 
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 
 
 @pytest.mark.parametrize("name", OF_ANSWERS)
-def test_computes_a_table_then_draws_it(name: str, answers: Sequence[Answer]) -> None:
-    kind = FIGURES[name]
-    table = kind.compute(answers)
+def test_computes_a_table_then_draws_it(name: str, situation: Situation) -> None:
+    table = situation.table(name)
     assert isinstance(table, pd.DataFrame)
     if table.empty:
-        assert name not in [picture.name for picture in pictures(Analysis, answers)]
+        assert name not in [picture.name for picture in pictures(Analysis, situation.answers)]
         return
-    before = table.copy()
-    figure = kind.figure(table)
-    pd.testing.assert_frame_equal(table, before)
+    figure = situation.drawn(name)
     assert figure.axes
-    figure.canvas.draw()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert box.x0 >= -0.01
     assert box.y0 >= -0.01
@@ -184,7 +202,7 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) ->
     assert {path: path.read_bytes() for path in present.write(analyze(tmp_path, QUICK), tmp_path / "analysis")} == first
 
 
-def test_files_of_several_targets_are_told_apart(tmp_path: Path) -> None:
+def test_files_of_several_targets_are_told_apart(sketches: dict[str, Figure], tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
     files = {path.name for path in present.write(analyze(tmp_path, QUICK, targets=[2.4, 2.8]), tmp_path / "analysis")}
     assert {"steps-validation_loss_below_2.4.pdf", "steps-validation_loss_below_2.8.pdf"} <= files
@@ -336,6 +354,15 @@ def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
 
 
+def test_all_files_of_a_figure_have_one_layout(tmp_path: Path) -> None:
+    figure, (axes,) = style.grid(1)
+    style.save_as(figure, tmp_path / "figure.pdf")
+    place = axes.get_position().bounds
+    axes.set_ylabel("what would move the axes", fontsize=20)
+    style.save_as(figure, tmp_path / "figure.png")
+    assert axes.get_position().bounds == place
+
+
 def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
     # The gap as the style files set it: icml \\columnsep 0.25in, acl 0.6cm, IEEEtran 1pc.
     for name, gap in {"icml": 0.25, "acl": 0.6 / 2.54, "ieee": 12 / 72.27}.items():
@@ -350,14 +377,11 @@ def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
         pass
 
 
-def test_labels_of_batch_sizes_cover_no_point(answers: Sequence[Answer]) -> None:
-    kind = FIGURES["pareto"]
-    table = kind.compute(answers)
+def test_labels_of_batch_sizes_cover_no_point(situation: Situation) -> None:
+    table = situation.table("pareto")
     if table.empty:
         return
-    figure = kind.figure(table)
-    figure.canvas.draw()
-    axes = figure.axes[0]
+    axes = situation.drawn("pareto").axes[0]
     marks = table[table["kind"].isin(["point", "critical"])]
     points = axes.transData.transform(marks[["steps", "examples"]].to_numpy(dtype=float))
     for text in axes.texts:
@@ -369,9 +393,8 @@ def test_labels_of_batch_sizes_cover_no_point(answers: Sequence[Answer]) -> None
 
 
 @pytest.mark.parametrize("name", OF_ANSWERS)
-def test_captions_say_the_units(name: str, answers: Sequence[Answer]) -> None:
-    kind = FIGURES[name]
-    table = kind.compute(answers)
+def test_captions_say_the_units(name: str, situation: Situation) -> None:
+    kind, table = FIGURES[name], situation.table(name)
     if len(table):
         assert "sequences" in kind.said(table)
     assert kind.title

@@ -1,0 +1,227 @@
+r"""The forms that steps bounds have in the batch size, fitted to measured steps.
+
+A bound (:mod:`cbs.theory.steps_bounds`) says how steps depend on the batch size up to constants. With the pole
+:math:`b_0`, the batch size at and below which it does not exist, the forms are
+
+.. math:: S = S_\infty / (1 - (b_0/b)^p) \quad (p = 1/2, 1), \qquad
+    S = \tau (\ell - \ln(1 - \sqrt{b_0/b}))
+
+with two constants for optimizers without weight decay and three with it. The batch size of the fewest examples,
+:math:`b^*`, is a multiple of :math:`b_0` that the form fixes: 9/4, 2, and at most 1.96. As the target was reached at
+the smallest measured batch size, :math:`b_0` lies below it and :math:`b^*` below so many times of it, whatever the
+steps: that much of a fitted :math:`b^*` is the form's, not the data's.
+
+Residuals are in log steps. The pole is looked for between the smallest batch size and where it no longer matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from analysis.arrays import Array, Quantity
+from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.fitting.data import Data
+from analysis.estimate.fitting.least_squares import minimized
+from cbs.theory.steps_bounds import (
+    CONVEX_OVER_POLE_WITH_DECAY,
+    best_over_pole,
+    best_over_pole_with_decay,
+    convex_over_pole,
+)
+
+POWERS = {"root": 0.5, "linear": 1.0}
+"""``p`` of the forms with two constants, by name."""
+
+FORMS = (*POWERS, "decay")
+"""``root``: momentum, Muon, Signum; ``linear``: SGD; ``decay``: momentum, Muon, Signum with decoupled weight decay."""
+
+NEGLIGIBLE = 1e-3
+"""Share of the noise in the steps at the smallest batch size below which a pole is not looked for: it is 0."""
+
+_NEAREST = 30.0
+_LEVELS = (1e-3, 1e3)
+_STEPS = 80
+
+
+@dataclass(frozen=True)
+class Form:
+    """A fitted form, scalars or one per resample, shape ``[R]``.
+
+    Attributes:
+        name: one of :data:`FORMS`.
+        log_scale: ``ln S_inf``, or ``ln tau`` of ``decay``; optimizer steps.
+        log_pole: ``ln b_0``, examples.
+        level: of ``decay``; infinity for the others.
+        plateau: whether the pole is no longer to be told from 0: the steps do not fall with the batch size.
+    """
+
+    name: str
+    log_scale: Array
+    log_pole: Array
+    level: Array
+    plateau: Array
+
+    def log_steps(self, batch_sizes: Array) -> Array:
+        """``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]`` or ``[R, M]``; infinity at and below the pole."""
+        below = np.asarray(self.log_pole)[..., None] - np.log(np.asarray(batch_sizes, dtype=float))
+        with np.errstate(divide="ignore"):
+            rise = -np.log(-np.expm1(np.minimum(POWERS.get(self.name, 0.5) * below, 0.0)))
+            if self.name == "decay":
+                rise = np.log(np.asarray(self.level)[..., None] + rise)
+        return np.asarray(np.asarray(self.log_scale)[..., None] + rise)
+
+    @property
+    def pole(self) -> Array:
+        """``b_0`` in examples; 0 on a plateau."""
+        return np.where(self.plateau, 0.0, np.exp(self.log_pole))
+
+    @property
+    def convex_until(self) -> Array:
+        """Batch size up to which examples are convex; infinity for ``linear``."""
+        ratio = CONVEX_OVER_POLE_WITH_DECAY if self.name == "decay" else convex_over_pole(POWERS[self.name])
+        return np.exp(self.log_pole) * ratio
+
+    @property
+    def best(self) -> Array:
+        """``b*`` in examples; 0 on a plateau."""
+        ratio = best_over_pole_with_decay(self.level) if self.name == "decay" else best_over_pole(POWERS[self.name])
+        return np.asarray(self.pole * ratio)
+
+
+def best_over_smallest(name: str) -> float:
+    """``b*`` lies below so many times the smallest batch size that reached the target."""
+    return best_over_pole(POWERS[name]) if name in POWERS else float(best_over_pole_with_decay(0.0))
+
+
+def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) -> Form:
+    """The form of least squares.
+
+    Args:
+        name: one of :data:`FORMS`.
+        batch_sizes: shape ``[M]``, increasing.
+        log_steps: shape ``[R, M]``.
+        weights: of every batch size, shape ``[M]``.
+
+    Returns:
+        Shape ``[R]``.
+    """
+    w = np.asarray(weights, dtype=float) / np.sum(weights)
+    power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))
+    levels = np.log(_LEVELS) if name == "decay" else np.zeros(2)
+    box = np.array([[math.log(NEGLIGIBLE) / power, levels[0]], [_NEAREST, levels[1]]])
+
+    def shape(theta: Array) -> tuple[Array, Array, Array]:
+        """``ln S`` without its scale, and its derivatives in both parameters; shape ``[R, M]`` each. The first is the
+        logit of ``b_0`` over the smallest batch size, the second ``ln level``."""
+        log_share = -np.logaddexp(0.0, -theta[:, :1])
+        part = power * (log_share + ratios)
+        rise = -np.log(-np.expm1(part))
+        slope = power * expit(-theta[:, :1]) * np.exp(part + rise)
+        if name != "decay":
+            return rise, slope, np.zeros_like(rise)
+        level = np.exp(theta[:, 1:])
+        return np.log(level + rise), slope / (level + rise), level / (level + rise)
+
+    def normal(theta: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
+        value, *derivatives = shape(theta)
+        parts = np.stack([value - log_steps[rows], *derivatives])
+        parts -= (parts @ w)[..., None]
+        products = np.einsum("prm,qrm->rpq", parts * w, parts)
+        return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
+
+    theta = minimized(normal, _start(shape, log_steps, w, box), box, steps=_STEPS)[0]
+    level = np.exp(theta[:, 1]) if name == "decay" else np.full(len(theta), np.inf)
+    log_pole = math.log(batch_sizes[0]) - np.logaddexp(0.0, -theta[:, 0])
+    return Form(name, (log_steps - shape(theta)[0]) @ w, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
+
+
+def _start(shape: Callable[[Array], tuple[Array, ...]], log_steps: Array, w: Array, box: Array) -> Array:
+    """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
+    (nearest, lowest), (farthest, highest) = box.tolist()
+    first = np.linspace(nearest, farthest, 60)
+    second = np.linspace(lowest, highest, 12 if highest > lowest else 1)
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(first, second, indexing="ij")], axis=1)
+    values = shape(grid)[0]
+    values = values - (values @ w)[:, None]
+    centred = log_steps - (log_steps @ w)[:, None]
+    cost = (values**2 @ w) - 2.0 * (centred * w) @ values.T
+    return np.asarray(grid[cost.argmin(axis=1)])
+
+
+@dataclass(frozen=True)
+class BoundFit:
+    """A form fitted to the steps of one optimizer at one target, with resamples.
+
+    Attributes:
+        form: scalars.
+        resampled: shape ``[R]``; no rows where the interval is undefined.
+        residual_rms: root of the weighted mean squared residual of the log steps.
+        freedom: degrees of freedom of the residuals.
+        confidence: of intervals.
+    """
+
+    form: Form
+    resampled: Form
+    residual_rms: float
+    freedom: int
+    confidence: float
+
+    @property
+    def best(self) -> Quantity:
+        """``b*`` in examples; no value on a plateau."""
+        return self._quantity(float(self.form.best), self.resampled.best)
+
+    @property
+    def pole(self) -> Quantity:
+        """``b_0`` in examples; no value on a plateau."""
+        return self._quantity(float(self.form.pole), self.resampled.pole)
+
+    def _quantity(self, value: float, drawn: Array) -> Quantity:
+        return Quantity(value or None, interval(drawn, self.confidence))
+
+
+def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
+    """The form through the same log steps as ``fit``; ``None`` below so many batch sizes as it has constants.
+
+    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation that seeds and
+    the residuals of the form show together, or the latter alone where it is larger, as in
+    :func:`analysis.estimate.fitting.fit_curve`. There are none without a residual.
+    """
+    constants = 3 if name == "decay" else 2
+    sizes, steps, weights = fit.batch_sizes, fit.log_steps, fit.weights
+    freedom = len(sizes) - constants
+    if freedom < 0:
+        return None
+    found = fit_form(name, sizes, steps[None], weights)
+    form = _row(found)
+    squares = float(weights @ (steps - form.log_steps(sizes)) ** 2)
+    drawn = fit.resampled_log_steps - fit.estimate.log_steps(sizes)
+    if not freedom:
+        drawn = drawn[:0]
+    elif fit.deviation > 0:
+        together = freedom + fit.seed_freedom
+        pooled = (squares + fit.seed_freedom * fit.seed_variance) / together
+        own = math.sqrt(max(pooled, squares / freedom)) * widening(together, confidence)
+        drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
+    return BoundFit(
+        form=form,
+        resampled=fit_form(name, sizes, form.log_steps(sizes) + drawn, weights),
+        residual_rms=math.sqrt(squares / weights.sum()),
+        freedom=freedom,
+        confidence=confidence,
+    )
+
+
+def fitted_data(fit: Fit) -> Data:
+    """What a form is held against: the log steps of ``fit``, seeds that missed the target at their expectation."""
+    nowhere = np.empty(0, dtype=int)
+    return Data(fit.batch_sizes, fit.log_steps, fit.weights, nowhere, np.empty(0))
+
+
+def _row(form: Form) -> Form:
+    return Form(form.name, *(np.asarray(part[0]) for part in (form.log_scale, form.log_pole, form.level, form.plateau)))

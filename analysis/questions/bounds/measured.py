@@ -1,0 +1,187 @@
+"""From a folder of results to the bounds beside the critical batch sizes, and what became of their predictions."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.fitting.quality import Misfit
+from analysis.estimate.laws.steps_bound import FORMS, BoundFit, best_over_smallest, fit_bound
+from analysis.estimate.result import Answer
+from analysis.plain import shown
+from analysis.questions.analyze import Findings, Scope, read_scopes
+from analysis.questions.bounds.margins import Check, Told
+from analysis.questions.bounds.predictions import convex_examples, form_check, shape_checks
+from analysis.questions.bounds.settings import Setting, setting_of
+from analysis.questions.bounds.variants import Scaled, Variant, bests_of, scalings
+from analysis.questions.protocols import at_learning_rate
+from cbs.errors import ConfigError
+from cbs.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredBound:
+    """The form of a steps bound through the measured steps of one optimizer.
+
+    Attributes:
+        answer: its critical batch size.
+        optimizer: its name.
+        setting: what the bounds look at; ``None`` where they are not about this optimizer.
+        form: of the bound, see :data:`analysis.estimate.laws.steps_bound.FORMS`; empty without one.
+        fit: of the form; ``None`` without one.
+        best: ``b*`` of the form in examples; no value where the steps do not have the form.
+        pole: ``b_0`` of the form, likewise.
+        largest_best: ``b*`` lies below this whatever the steps, see :mod:`analysis.estimate.laws.steps_bound`.
+        residual_rms: of the form, in log steps.
+        misfit: of the form; ``None`` where undefined.
+        checks: what became of the predictions.
+        remark: what has to be said; empty if nothing.
+    """
+
+    answer: Answer = field(repr=False)
+    optimizer: str
+    setting: Setting | None
+    form: str
+    fit: BoundFit | None = field(repr=False)
+    best: Quantity = UNKNOWN
+    pole: Quantity = UNKNOWN
+    largest_best: float | None = None
+    residual_rms: float | None = None
+    misfit: Misfit | None = None
+    checks: tuple[Check, ...]
+    remark: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        answer = self.answer
+        return shown(self) | {
+            "critical_batch_size": answer.critical_batch_size,
+            "interval": list(answer.interval),
+            "fewest_examples": answer.definitions["sfo"].to_json(),
+            "verdict": str(answer.verdict),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundScope(Scope):
+    """The optimizers of one sweep, workload and target.
+
+    Attributes:
+        bounds: one per optimizer.
+        scalings: what the bounds predict between settings of one optimizer.
+    """
+
+    bounds: tuple[MeasuredBound, ...]
+    scalings: tuple[Scaled, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredBounds(Findings):
+    """What :func:`measured_bounds` found.
+
+    Attributes:
+        lr: the one learning rate of all batch sizes, as the bounds assume; ``None`` for the best of each.
+        scopes: one per sweep, workload and target.
+    """
+
+    lr: float | None
+    scopes: tuple[BoundScope, ...]
+
+
+def measured_bounds(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    form: str | None = None,
+    lr: float | None = None,
+) -> MeasuredBounds:
+    """The forms of steps bounds through measured steps, and which predictions of the bounds hold.
+
+    Args:
+        path, config, targets: as of :func:`analysis.analyze`.
+        form: for every optimizer, also for those that no bound is about; ``None`` for each its own.
+        lr: take the steps at this one learning rate instead of at the best one of every batch size.
+
+    Raises:
+        ConfigError: if an argument is out of its domain, a target cannot be used, or nothing was run at ``lr``.
+        ResultsError: if there are no usable results at ``path``.
+    """
+    if form is not None and form not in FORMS:
+        raise ConfigError(f"--form must be one of {', '.join(FORMS)}, got {form!r}")
+    found, notes = read_scopes(path, config, targets)
+    scopes = []
+    for scope in found:
+        answers = scope.answers
+        if lr is not None:
+            answers, said = _at(lr, answers)
+            notes += tuple(f"{scope.title}: {line}" if len(found) > 1 else line for line in said)
+        if not answers:
+            continue
+        bounds = tuple(_bound(answer, form) for answer in answers)
+        moved = scalings(list(_variants(bounds)))
+        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=moved))
+    if not scopes:
+        ran = {float(rate) for scope in found for each in scope.answers for study in each.studies for rate in study.lrs}
+        raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(ran))}")
+    return MeasuredBounds(config=config, lr=lr, scopes=tuple(scopes), notes=notes)
+
+
+def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[str]]:
+    """The answers with this learning rate alone, of the optimizers that ran it, and what is missing."""
+    kept, notes = [], []
+    for answer in answers:
+        name, ran = answer.group.optimizer, {float(rate) for study in answer.studies for rate in study.lrs}
+        if not any(math.isclose(lr, rate, rel_tol=1e-6) for rate in ran):
+            notes.append(f"{name}: left out, learning rate {lr:g} was not run")
+            continue
+        found = at_learning_rate(answer, lr)
+        kept.append(found.answer)
+        lacking = sorted({size for missing in found.missing for size in missing.batch_sizes})
+        other = sorted(size for size, rate in found.lrs.items() if not math.isclose(lr, rate, rel_tol=1e-6))
+        if lacking or other:
+            where = ", ".join(map(str, sorted({*lacking, *other})))
+            notes.append(f"{name}: learning rate {lr:g} was not run, or not with all seeds, at batch size {where}")
+    return tuple(kept), notes
+
+
+def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
+    setting, remark = None, ""
+    try:
+        setting = setting_of(answer.group)
+    except ConfigError as error:
+        remark = str(error)
+    form = wanted or (setting.form if setting else "")
+    fit = fit_bound(form, answer.fit, answer.confidence) if form and answer.fit is not None else None
+    check, test = form_check(answer, fit)
+    found = MeasuredBound(
+        answer=answer,
+        optimizer=answer.group.optimizer,
+        setting=setting,
+        form=form,
+        fit=fit,
+        checks=(*shape_checks(answer), *((convex_examples(answer, fit, check), check) if form else ())),
+        remark=remark or (setting.remark if setting else ""),
+    )
+    if fit is None or answer.fit is None:
+        return found
+    refused = check.verdict is Told.FAILS
+    return replace(
+        found,
+        best=UNKNOWN if refused else fit.best,
+        pole=UNKNOWN if refused else fit.pole,
+        largest_best=best_over_smallest(form) * float(answer.fit.batch_sizes[0]),
+        residual_rms=fit.residual_rms,
+        misfit=test,
+    )
+
+
+def _variants(bounds: Sequence[MeasuredBound]) -> Iterator[Variant]:
+    for bound in bounds:
+        if bound.setting is not None and bound.answer.fit is not None:
+            bests = bests_of(bound.answer, bound.fit, bound.checks[-1])
+            yield Variant(answer=bound.answer, setting=bound.setting, bests=bests)

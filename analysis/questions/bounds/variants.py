@@ -1,0 +1,227 @@
+"""How the best batch size moves with momentum and weight decay: measured against predicted ratios.
+
+The bounds predict ratios, not values: their constants are not observed, but at the same constants the batch sizes of
+the fewest examples of two settings are in the ratio of :func:`cbs.theory.steps_bounds.relative_best`. That is predicted
+for the optimum of an upper bound, at the same learning rate in every batch size. It is held here against three batch
+sizes that are measured: that of the fewest examples, that of the bound's form fitted to the steps, and the critical
+batch size of the analysis, which the bound is not about but the claim is made of.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.fitting import widening
+from analysis.estimate.laws.steps_bound import BoundFit
+from analysis.estimate.result import Answer, Critical
+from analysis.questions.bounds.margins import Check, Told
+from analysis.questions.bounds.settings import Setting
+from analysis.questions.comparison import critical_pair, shuffled
+
+SOUND = (Verdict.OK, Verdict.FAR_SEED)
+"""Verdicts with which an interval holds."""
+
+BOUND = "bound"
+"""Name of the ``b*`` of the fitted form among the measured batch sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """A measured batch size of one setting that may follow the prediction.
+
+    Attributes:
+        critical: with its resamples; ``definition`` names it.
+        doubt: why nothing can be told from it; empty otherwise.
+    """
+
+    critical: Critical
+    doubt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One setting and what was measured of it.
+
+    Attributes:
+        answer: its critical batch size.
+        setting: what the bounds look at.
+        bests: by name.
+    """
+
+    answer: Answer = field(repr=False)
+    setting: Setting
+    bests: dict[str, Best] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A prediction about several settings of one optimizer, and what was measured.
+
+    Attributes:
+        quantity: name of the measured batch size: a definition, or ``bound``.
+        optimizers: two for a ratio, more for an exponent.
+        kind: ``ratio`` of the second's batch size over the first's; ``exponent``: of the measured batch size over the
+            predicted one, 1 if the prediction holds and 0 if the batch size does not move.
+        predicted: its value by the bounds.
+        measured: with its interval.
+        verdict: whether the prediction holds.
+        why: what stands in the way; empty otherwise.
+    """
+
+    quantity: str
+    optimizers: tuple[str, ...]
+    kind: str
+    predicted: float
+    measured: Quantity
+    verdict: Told
+    why: str = ""
+
+
+def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, Best]:
+    """What of an answer may follow the prediction, and what speaks against each.
+
+    Args:
+        answer: of one setting.
+        found: the form of the bound through its steps; ``None`` without one.
+        form: whether the steps have that form.
+    """
+    own = answer.critical
+    judged = {
+        "sfo": _fewest(answer),
+        own.definition: Best(critical=own, doubt="" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
+    }
+    if found is not None:
+        critical = Critical(
+            definition=BOUND,
+            options={},
+            value=found.best.value,
+            interval=found.best.interval,
+            resampled=found.resampled.best,
+        )
+        judged[BOUND] = Best(critical=critical, doubt="" if form.verdict is Told.HOLDS else f"form: {form.verdict}")
+    return judged
+
+
+def _fewest(answer: Answer) -> Best:
+    """That of the fewest examples, which lies anywhere between the neighbours of the measured one that has them.
+
+    At an end of the measured batch sizes it is a bound and no value.
+    """
+    found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
+    if not sizes:
+        return Best(critical=found, doubt="the target was not reached")
+    place = np.searchsorted(sizes, found.resampled)
+    low, high = (np.log([*ends])[place] for ends in ((1.0, *sizes[:-1]), (*sizes[1:], 1.0)))
+    between = np.exp(np.random.default_rng(answer.config.seed).uniform(np.minimum(low, high), np.maximum(low, high)))
+    drawn = np.where(place == 0, 0.0, np.where(place == len(sizes) - 1, np.inf, between))
+    doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"}
+    return Best(critical=replace(found, resampled=drawn), doubt=doubts.get(found.value or 0.0, ""))
+
+
+def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
+    """Ratios of neighbours in the predicted order, and one exponent for all, per optimizer and measured batch size.
+
+    Settings go together where all else about the optimizer is the same, and both have weight decay or neither has. The
+    intervals of the ratios of one batch size hold together (Bonferroni).
+    """
+    families: dict[object, list[Variant]] = {}
+    for variant in variants:
+        setting = variant.setting
+        families.setdefault((setting.name, setting.others, setting.weight_decay > 0), []).append(variant)
+    found: list[Scaled] = []
+    for members in families.values():
+        ordered = sorted(members, key=lambda variant: -variant.setting.relative_best)
+        for name in dict.fromkeys(name for variant in ordered for name in variant.bests):
+            having = [variant for variant in ordered if name in variant.bests]
+            found += [_ratio(name, *pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
+            if len(having) > 2:
+                found.append(_exponent(name, having))
+    return tuple(found)
+
+
+def told(interval: Interval, predicted: float, unmoved: float) -> Told:
+    """A prediction fails outside the interval, and holds inside where no change at all lies outside."""
+    low, high = (end if end is not None else side for end, side in zip(interval, (-math.inf, math.inf), strict=True))
+    if not low <= predicted <= high:
+        return Told.FAILS
+    return Told.UNKNOWN if low <= unmoved <= high else Told.HOLDS
+
+
+def _doubts(name: str, variants: Sequence[Variant]) -> str:
+    found: dict[str, list[str]] = {}
+    for variant in variants:
+        if doubt := variant.bests[name].doubt:
+            found.setdefault(doubt, []).append(variant.answer.group.optimizer)
+    return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
+
+
+def _ratio(name: str, first: Variant, second: Variant, *, of: int) -> Scaled:
+    """One of so many ratios."""
+    predicted = second.setting.relative_best / first.setting.relative_best
+    pair = critical_pair(*(_by(variant.answer, variant.bests[name].critical, of) for variant in (second, first)))
+    doubt = _doubts(name, (first, second)) or ("the data do not bound the ratio" if pair.interval == OPEN else "")
+    return Scaled(
+        quantity=name,
+        optimizers=(first.answer.group.optimizer, second.answer.group.optimizer),
+        kind="ratio",
+        predicted=predicted,
+        measured=Quantity(pair.ratio, pair.interval),
+        verdict=Told.UNKNOWN if doubt else told(pair.interval, predicted, 1.0),
+        why=doubt,
+    )
+
+
+def _by(answer: Answer, critical: Critical, of: int) -> Answer:
+    """An answer whose critical batch size is this one, at the level at which so many intervals hold together."""
+    fit, level = answer.fit, 1.0 - (1.0 - answer.confidence) / of
+    if critical.value is not None and fit is not None and fit.freedom > 0:
+        wider = widening(fit.freedom, level) / widening(fit.freedom, answer.confidence)
+        critical = replace(critical, resampled=critical.value * (critical.resampled / critical.value) ** wider)
+    config = replace(answer.config, definition=critical.definition, confidence=level)
+    return replace(answer, config=config, definitions={critical.definition: critical})
+
+
+def _exponent(name: str, variants: Sequence[Variant]) -> Scaled:
+    """Least-squares slope of the logarithm of the measured batch size over that of the predicted one."""
+    criticals = [variant.bests[name].critical for variant in variants]
+    x = np.log([variant.setting.relative_best for variant in variants])
+    doubt = _doubts(name, variants)
+    measured = UNKNOWN
+    if np.ptp(x) == 0:
+        doubt = "the predictions are all the same"
+    elif any(critical.value is None or not len(critical.resampled) for critical in criticals):
+        doubt = doubt or "not all have a value with resamples"
+    else:
+        measured = _slope(x, criticals, variants[0].answer)
+    return Scaled(
+        quantity=name,
+        optimizers=tuple(variant.answer.group.optimizer for variant in variants),
+        kind="exponent",
+        predicted=1.0,
+        measured=measured,
+        verdict=Told.UNKNOWN if doubt else told(measured.interval, 1.0, 0.0),
+        why=doubt,
+    )
+
+
+def _slope(x: Array, criticals: Sequence[Critical], of: Answer) -> Quantity:
+    """Resamples of different runs are independent; where one is not bounded, the slope stands at both ends."""
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    count, seed = min(len(critical.resampled) for critical in criticals), of.config.seed
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = np.log([shuffled(each.resampled, seed=seed, turn=turn)[:count] for turn, each in enumerate(criticals)])
+        slopes = weights @ drawn
+    ends = 0.5 - of.confidence / 2, 0.5 + of.confidence / 2
+    low, high = (
+        np.quantile(np.where(np.isfinite(slopes), slopes, side), end, method="nearest")
+        for side, end in zip((-np.inf, np.inf), ends, strict=True)
+    )
+    value = float(weights @ np.log([critical.value for critical in criticals if critical.value]))
+    return Quantity(value, (float(low) if np.isfinite(low) else None, float(high) if np.isfinite(high) else None))

@@ -1,0 +1,64 @@
+"""The Hugging Face Trainer: a callback hands every evaluation on, and a checkpoint lets a cut trial go on.
+
+cbs sweep --command 'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder} {resume}'
+    --resume --resume --metric loss --direction below --target 0.5 --metric-unit nats/token --example-unit sequence
+    --tokens-per-example 32 --optim adamw --batch-sizes 4..64
+"""
+
+import argparse
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from cbs import report
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=8, help="sequences per update, over all devices and micro-batches")
+parser.add_argument("--lr", type=float, default=1e-3)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--out", default="out")
+parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--every", type=int, default=10)
+parser.add_argument("--resume", action="store_true")
+arguments = parser.parse_args()
+
+LENGTH, WORDS = 32, 64
+
+
+def sequences(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    """Counting up from a random word, so that there is something to learn."""
+    start = torch.randint(WORDS, (count, 1), generator=torch.Generator().manual_seed(seed))
+    words = (start + torch.arange(LENGTH)) % WORDS
+    return [{"input_ids": row, "labels": row} for row in words]
+
+
+class Report(TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        report(state.global_step, state.global_step * arguments.batch, metrics["eval_loss"])
+
+
+torch.manual_seed(arguments.seed)
+model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2))
+trainer = Trainer(
+    model,
+    TrainingArguments(
+        output_dir=arguments.out,
+        per_device_train_batch_size=arguments.batch,
+        learning_rate=arguments.lr,
+        lr_scheduler_type="constant",
+        max_steps=arguments.steps,
+        seed=arguments.seed,
+        eval_strategy="steps",
+        eval_steps=arguments.every,
+        eval_on_start=True,
+        save_steps=arguments.every,
+        save_total_limit=1,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    ),
+    train_dataset=sequences(4096, seed=1),
+    eval_dataset=sequences(64, seed=2),
+    callbacks=[Report()],
+)
+trainer.train(resume_from_checkpoint=arguments.resume)

@@ -1,0 +1,165 @@
+"""The curve of a trial, read again and again from the log that its program is writing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.read.importers import IMPORTERS, Run
+from analysis.read.importers.trials import clean
+from cbs.config import TrialConfig
+from cbs.errors import DataError, reason
+from cbs.record import Measurement
+from cbs.reporting import REPORTS
+from sweeps.external.process import OUTPUT
+from sweeps.external.trainer import REPORT, Trainer
+
+_LINES = (".jsonl", ".csv", ".tsv")
+"""Files that are written line by line: what stands after the last end of a line is not whole yet."""
+
+_SAME = ("batch_size", "lr", "seed")
+
+
+class Curve:
+    """What the log of a trial says so far.
+
+    Args:
+        trainer: says where and how.
+        trial: whose.
+        folder: of the trial.
+        resumed: whether an earlier try left a part of the log; where the later one goes back, it counts.
+
+    Attributes:
+        evaluations: in order of their steps.
+        problem: why the log could not be read the last time, in one line; empty where it could.
+    """
+
+    def __init__(self, trainer: Trainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
+        self.evaluations: list[Measurement] = []
+        self.problem = ""
+        self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def update(self, *, whole: bool) -> bool:
+        """Read the log if it has changed.
+
+        Args:
+            whole: whether nobody writes any more, and what was written is whole: the last line is one without an end,
+                too.
+
+        Returns:
+            Whether there are evaluations that there were not.
+        """
+        seen = self._files()
+        if seen == self._seen and not whole:
+            return False
+        self._seen = seen
+        try:
+            steps, values = self._read(list(seen), whole=whole)
+        except (DataError, OSError) as error:
+            # A file may be read in the middle of being written; that it cannot be is a problem once nobody writes.
+            self.problem = reason(error)
+            return False
+        self.problem = ""
+        before, trial = len(self.evaluations), self._trial
+        self.evaluations = [
+            Measurement(
+                step=int(step),
+                examples=int(step) * trial.batch_size,
+                value=float(value),
+                train_loss=math.nan,
+                lr=trial.lr if step else 0.0,
+            )
+            for step, value in zip(steps, values, strict=True)
+        ]
+        return len(self.evaluations) > before
+
+    def _files(self) -> dict[Path, tuple[int, int]]:
+        """Size and time of every file in the folder, but for what the program prints."""
+        found = {}
+        for root, _, names in os.walk(self._folder):
+            for path in (Path(root) / name for name in names if name != OUTPUT):
+                try:
+                    about = path.stat()
+                except FileNotFoundError:  # a temporary file of the program's
+                    continue
+                found[path] = (about.st_size, about.st_mtime_ns)
+        return found
+
+    def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:
+        """Steps and values of a copy of the log, which nobody writes to."""
+        with tempfile.TemporaryDirectory(prefix="cbs-log-") as scratch:
+            copy = Path(scratch)
+            for path in files:
+                self._copy(path, copy / path.relative_to(self._folder), whole=whole)
+            try:
+                return self._reported(copy / REPORTS) if self._trainer.reads == REPORT else self._points(copy)
+            except DataError as error:
+                raise DataError(str(error).replace(scratch, str(self._folder))) from None
+
+    def _reported(self, source: Path) -> tuple[Array, Array]:
+        """What :func:`cbs.report` was told."""
+        if not source.exists():
+            return np.empty(0), np.empty(0)
+        steps, values = self._points(source, "jsonl", {"step": "step"})
+        try:
+            same = np.array_equal(steps, self._points(source, "jsonl", {"examples": "examples"})[0])
+        except DataError:
+            same = False
+        if not same:
+            size = self._trial.batch_size
+            raise DataError(
+                f"report() was told of examples that are not steps times the batch size {size}: does the program train "
+                "at the batch size it is given?"
+            )
+        return steps, values
+
+    @staticmethod
+    def _copy(path: Path, copy: Path, *, whole: bool) -> None:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if whole or path.suffix.lower() not in _LINES:
+            copy.symlink_to(path.resolve())
+            return
+        shutil.copyfile(path, copy)
+        content = copy.read_bytes()
+        copy.write_bytes(content[: content.rfind(b"\n") + 1])
+
+    def _points(self, source: Path, format: str = "", columns: dict[str, str] | None = None) -> tuple[Array, Array]:
+        """Steps and values, in order, each step once."""
+        trial = self._trial
+        settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})
+        runs = list(IMPORTERS[format or self._trainer.reads]().read(str(source), settings, []))
+        named = {name for run in runs for name in run.metrics}
+        measured = [run for run in runs if len(run.values)]
+        if len(measured) > 1:
+            names = ", ".join(run.name for run in measured)
+            raise DataError(f"{len(measured)} runs have {settings.measured!r} in one folder: {names}")
+        if not measured:
+            if named:
+                raise DataError(f"the log has no {settings.measured!r}; it has {', '.join(sorted(named))}")
+            return np.empty(0), np.empty(0)
+        run = measured[0]
+        for name in _SAME:
+            told = run.facts.get(name)
+            if told is not None and float(told) != float(getattr(trial, name)):
+                raise DataError(f"the log says that {name} is {told}, but the trial's is {getattr(trial, name)}")
+        steps, values, _ = clean(_latest(run) if self._resumed else run, trial.batch_size, settings)
+        return steps, values
+
+
+def _latest(run: Run) -> Run:
+    """The run without what an earlier try logged at and after the step at which the later one went on."""
+    kept: list[int] = []
+    axis = np.asarray(run.axis)
+    for row, at in enumerate(axis):
+        while kept and axis[kept[-1]] >= at:
+            kept.pop()
+        kept.append(row)
+    return dataclasses.replace(run, axis=axis[kept], values=np.asarray(run.values)[kept])

@@ -1,0 +1,101 @@
+"""A program under way: its end, by itself or by us, and its last words."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sweeps.external import guard
+
+OUTPUT = "output.log"
+"""What the program prints, standard error and standard output, in the folder of its trial."""
+
+GRACE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+_TAIL, _LINES = 4096, 3
+
+
+class Process:
+    """A program, watched over by :mod:`sweeps.external.guard`.
+
+    Args:
+        command: program and arguments.
+        folder: of the trial.
+        path: folder it starts in.
+        environment: variables beside those of this process.
+        grace: seconds it has to end when it is told to.
+
+    Attributes:
+        code: its exit code, negative for a signal; ``None`` while it runs, or where its guard was killed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        path: str,
+        environment: Mapping[str, str],
+        grace: float = GRACE,
+    ) -> None:
+        self.code: int | None = None
+        self.running = True
+        self._output, self._grace = folder / OUTPUT, grace
+        with open(self._output, "ab") as output:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(guard.__file__), str(grace), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                cwd=path,
+                env={**os.environ, **environment},
+            )
+        self._guard.wait()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, for so long at most; whether it has ended."""
+        assert self._guard.stdout is not None
+        deadline = time.monotonic() + seconds
+        said = b""
+        while self.running and select.select([self._guard.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(self._guard.stdout.fileno(), 64)
+            said += part
+            if not part or part.endswith(b"\n"):
+                self.running = False
+                self.code = int(said) if said.strip() else None
+        return not self.running
+
+    def end(self) -> None:
+        """End it, if it runs, and everything it has started."""
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            assert pipe is not None
+            if pipe is self._guard.stdout:
+                self.wait(2 * self._grace)
+            pipe.close()
+
+    def how(self) -> str:
+        """How it ended, for a message."""
+        if self.code is None:
+            return "the command was ended from outside"
+        if self.code < 0:
+            known = -self.code in {number.value for number in signal.Signals}
+            name = f" ({signal.Signals(-self.code).name})" if known else ""
+            return f"the command was ended by signal {-self.code}{name}"
+        return f"the command ended with exit code {self.code}"
+
+    def last_words(self) -> str:
+        """The last lines of what it printed, on one line."""
+        try:
+            with open(self._output, "rb") as file:
+                file.seek(max(0, self._output.stat().st_size - _TAIL))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        kept = [" ".join(line.split()) for line in lines if line.strip()][-_LINES:]
+        return f"; its last output: {' | '.join(kept)}" if kept else "; it printed nothing"

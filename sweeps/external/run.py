@@ -1,0 +1,119 @@
+"""One trial that another program trains: started, watched, ended; the record is like that of a trial of our own."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+
+from cbs.config import TrialConfig
+from cbs.ending import Ending, Monitor, ended, ended_at_start
+from cbs.errors import ResultsError, reason
+from cbs.record import TrialResult, TrialStatus, WorkloadInfo
+from cbs.reporting import FOLDER
+from sweeps.external.curve import Curve
+from sweeps.external.process import Process
+from sweeps.external.trainer import Trainer
+
+FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
+"""Seconds between two looks at the log: at least, at most, and as a share of the seconds since the start."""
+
+
+def run_command(trial: TrialConfig, folder: Path, *, path: str, monitor: Monitor | None = None) -> TrialResult:
+    """Start the program of a trial, follow its log, and end it at the target, when it is pruned or when it diverges.
+
+    Args:
+        trial: of a workload that :meth:`sweeps.external.trainer.Trainer.choice` made.
+        folder: for the program, and for what it prints; kept. What an earlier try left there is moved aside, or stays
+            where the program can resume.
+        path: folder the program starts in.
+        monitor: see :data:`cbs.ending.Monitor`; asked about the latest evaluation only.
+
+    Returns:
+        The record; FAILED, with the last lines of its output, where it failed or logged nothing that can be read.
+
+    Raises:
+        ResultsError: if the folder cannot be made.
+        ConfigError: if the command asks for something that there is not.
+    """
+    trainer = Trainer.of(trial.workload)
+    resumed = _prepare(folder, keep=bool(trainer.resume))
+    command = trainer.argv(trial, folder, resumed=resumed)
+    curve = Curve(trainer, trial, folder, resumed=resumed)
+    started = time.perf_counter()
+    process = Process(command, folder, path, {FOLDER: str(folder)})
+    try:
+        ending = _watch(process, curve, trial, monitor, started)
+        words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
+    finally:
+        process.end()
+    rows = curve.evaluations
+    reached = ending[0] is TrialStatus.REACHED
+    return TrialResult(
+        config=trial,
+        status=ending[0],
+        steps_to_target=trial.target.crossing([r.step for r in rows], [r.value for r in rows]) if reached else None,
+        evaluations=rows,
+        steps={"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)},
+        workload=WorkloadInfo(**trainer.units, parameters=None, data_hash=None),
+        message=f"{ending[1]}{words}",
+        timing={"seconds": time.perf_counter() - started, "host": platform.node()},
+    )
+
+
+def _prepare(folder: Path, *, keep: bool) -> bool:
+    """Make the folder; whether it holds what an earlier try left and the program can go on from."""
+    try:
+        left = folder.exists() and any(folder.iterdir())
+        if left and not keep:
+            count = 1
+            while (aside := folder.with_name(f"{folder.name}~{count}")).exists():
+                count += 1
+            folder.rename(aside)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None
+    return left and keep
+
+
+def _watch(process: Process, curve: Curve, trial: TrialConfig, monitor: Monitor | None, started: float) -> Ending:
+    """Follow the program to its end, or to that of the trial."""
+    while True:
+        over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * (time.perf_counter() - started))))
+        if curve.update(whole=over and process.code == 0) or over:
+            ending = _ending(curve, trial, None if over else monitor)
+            if ending is not None:
+                return ending
+        if over:
+            return _by_itself(process, curve, trial)
+
+
+def _ending(curve: Curve, trial: TrialConfig, monitor: Monitor | None) -> Ending | None:
+    """How the trial ended on the curve so far, if it did; what comes after that is cut off."""
+    rows = curve.evaluations
+    if not rows:
+        return None
+    ending, last = ended_at_start(trial, rows[0]), 0
+    while ending is None and last + 1 < len(rows):
+        last += 1
+        ending = ended(trial, rows[0], rows[last], monitor if last == len(rows) - 1 else None)
+    if ending is not None:
+        del rows[last + 1 :]
+    return ending
+
+
+def _by_itself(process: Process, curve: Curve, trial: TrialConfig) -> Ending:
+    """What it means that the program ended before the trial did."""
+    if process.code != 0:
+        return TrialStatus.FAILED, process.how()
+    if curve.problem:
+        return TrialStatus.FAILED, curve.problem
+    if not curve.evaluations or curve.evaluations[-1].step < 1:
+        return TrialStatus.FAILED, f"the command ended and logged no {trial.target.metric!r} after step 0"
+    last = curve.evaluations[-1]
+    return (
+        TrialStatus.BUDGET_EXHAUSTED,
+        f"{trial.target} not reached: the command ended by itself at step {last.step}; last value {last.value:.4g}",
+    )

@@ -1,0 +1,241 @@
+"""What ``cbs sweep --command`` says of a training program: how it is started, and what it logs where."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import string
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbs.choices import Choice, value_text
+from cbs.config import TrialConfig
+from cbs.errors import ConfigError
+from cbs.target import Target
+from sweeps.cell import Cell
+from sweeps.external import call
+from sweeps.overrides import override
+from sweeps.spec import ENDLESS, Sweep
+from sweeps.workload import COMMAND
+
+if TYPE_CHECKING:
+    from analysis.read.importers import Settings
+
+REPORT = "report"
+"""What is read where :func:`cbs.report` writes."""
+
+FORMATS = {"trainer_state": "huggingface"}
+"""Further names of formats."""
+
+_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "resume")
+_SET = ("max_steps", "max_examples", "prune_factor")
+_TOLD = {
+    "batch_size": "every batch size would train alike",
+    "lr": "every learning rate would train alike",
+    "seed": "every seed would train alike, and runs that are one would count as several",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A program that trains.
+
+    Attributes:
+        command: its command line, with ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this trial alone),
+            ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget) and ``{resume}``.
+            It is split as a shell would, but no shell runs it.
+        function: instead of a command ``package.module:name``, called with those of the same that it takes.
+        metric: name of the metric in its log.
+        direction: ``"below"`` or ``"above"``, which side of the target is better.
+        metric_unit: unit of the metric.
+        example_unit: what one example is.
+        tokens_per_example: tokens in an example, where that means something.
+        reads: format of its log: ``"report"`` for what :func:`cbs.report` writes, or one that ``cbs import`` reads.
+        columns: our name of a column of the log -> theirs.
+        resume: what ``{resume}`` stands for where an earlier try of the same trial was cut short; nothing at first.
+    """
+
+    metric: str
+    direction: str
+    metric_unit: str
+    example_unit: str
+    command: str = ""
+    function: str = ""
+    tokens_per_example: int | None = None
+    reads: str = REPORT
+    columns: Mapping[str, str] = field(default_factory=dict)
+    resume: str = ""
+
+    def __post_init__(self) -> None:
+        from analysis.read.importers import IMPORTERS
+
+        if bool(self.command) == bool(self.function):
+            raise ConfigError("give either --command or --function, the program that trains")
+        format = FORMATS.get(self.reads, self.reads)
+        if format != REPORT and format not in IMPORTERS:
+            known = ", ".join([REPORT, *IMPORTERS, *FORMATS])
+            raise ConfigError(f"--reads {self.reads}: no such format; there are {known}")
+        object.__setattr__(self, "reads", format)
+        if self.function:
+            if not all(part.strip() for part in (*self.function.partition(":"),)):
+                raise ConfigError(f"--function {self.function!r} must be package.module:name")
+            if self.resume:
+                raise ConfigError("--resume is for --command; a function starts again")
+            return
+        named = {name for token in self._tokens for name in _fields(token)}
+        for name, what in _TOLD.items():
+            if name not in named:
+                raise ConfigError(f"--command has no {{{name}}}: {what}")
+        if self.reads != REPORT and "folder" not in named:
+            raise ConfigError(f"--command has no {{folder}}: where would its {self.reads} log be?")
+        if self.resume and "resume" not in named:
+            raise ConfigError("--resume is given, but --command has no {resume}")
+        if "resume" in named and "{resume}" not in self._tokens:
+            raise ConfigError("{resume} in --command must stand alone: it becomes nothing, or what --resume says")
+        if "resume" in named and not self.resume:
+            raise ConfigError("--command has {resume}: say with --resume what it stands for, as in --resume --resume")
+
+    @classmethod
+    def of(cls, workload: Choice) -> Trainer:
+        """Inverse of :meth:`choice`."""
+        return cls(**workload.options)
+
+    def choice(self) -> Choice:
+        """The trainer as the workload of a configuration."""
+        given = {
+            part.name: getattr(self, part.name)
+            for part in dataclasses.fields(self)
+            if getattr(self, part.name) != part.default and getattr(self, part.name)
+        }
+        return Choice(name=COMMAND, options=given)
+
+    def argv(self, trial: TrialConfig, folder: Path, *, resumed: bool) -> list[str]:
+        """The program and its arguments for one trial.
+
+        Raises:
+            ConfigError: if the command asks for something that there is not.
+        """
+        values = self.values(trial, folder)
+        if self.function:
+            told = [f"{name}={value}" for name, value in values.items()]
+            return [sys.executable, "-m", "sweeps.external.call", self.function, *told]
+        if "{steps}" in self.command and trial.max_steps >= ENDLESS:
+            raise ConfigError("--command has {steps}: say how many there may be, with --set max_steps=N")
+        arguments: list[str] = []
+        for token in self._tokens:
+            if token == "{resume}":
+                arguments += [_filled(part, values) for part in shlex.split(self.resume)] if resumed else []
+            else:
+                arguments.append(_filled(token, values))
+        return arguments
+
+    def values(self, trial: TrialConfig, folder: Path) -> dict[str, str]:
+        """What the names in braces stand for."""
+        options = {name: _text(value) for name, value in trial.optimizer.options.items()}
+        return options | {
+            "batch_size": str(trial.batch_size),
+            "lr": repr(trial.lr),
+            "seed": str(trial.seed),
+            "folder": str(folder),
+            "optimizer": trial.optimizer.name,
+            "steps": str(trial.max_steps),
+        }
+
+    def settings(self, trial: TrialConfig, columns: Mapping[str, str]) -> Settings:
+        """How to read the log of one trial, its columns called so."""
+        from analysis.read.importers import Settings
+
+        return Settings(
+            metric=self.metric,
+            direction=self.direction,
+            target=trial.target.value,
+            example_unit=self.example_unit,
+            metric_unit=self.metric_unit,
+            tokens_per_example=self.tokens_per_example,
+            columns=columns,
+            constants={"run": trial.trial_id},
+        )
+
+    @property
+    def units(self) -> dict[str, Any]:
+        """What is counted, as the record of a trial has it."""
+        return {name: getattr(self, name) for name in ("example_unit", "tokens_per_example", "metric_unit")}
+
+    @property
+    def _tokens(self) -> list[str]:
+        try:
+            return shlex.split(self.command)
+        except ValueError as error:
+            raise ConfigError(f"--command {self.command!r}: {error}") from None
+
+
+def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: Iterable[str]) -> Sweep:
+    """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe.
+
+    Args:
+        trainer: the program.
+        sweep: as asked for.
+        target: value of the metric to train to.
+        settings: of the form ``key=value``: budget, pruning, options of optimizers; the program does all else.
+
+    Raises:
+        ConfigError: if the target is missing, a setting is for the program to make, the command asks for what no trial
+            has, or trials of two optimizers would be alike.
+    """
+    if target is None:
+        raise ConfigError("a program's metric has no target of its own: give --target VALUE")
+    made = Sweep(
+        name=COMMAND,
+        workload=trainer.choice(),
+        optimizers=sweep.optimizers,
+        batch_sizes=sweep.batch_sizes,
+        lrs=sweep.lrs,
+        seeds=sweep.seeds,
+        target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
+        max_steps=ENDLESS,
+        max_examples=0,
+        prune_factor=sweep.prune_factor,
+        probe=None,
+    )
+    for setting in settings:
+        head = setting.partition("=")[0].strip().partition(".")[0]
+        if head not in _SET and head not in ("optimizer", *(choice.name for choice in made.optimizers)):
+            raise ConfigError(f"--set {head}: the program trains, so tell it; of a sweep there are {', '.join(_SET)}")
+    made = override(made, settings)
+    lines: dict[str, str] = {}
+    for text in made.choices:
+        trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
+        if trainer.function:
+            call.taken(trainer.function, trainer.values(trial, Path()), several=len(made.choices) > 1)
+            continue
+        line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
+        if (other := lines.setdefault(line, text)) != text:
+            raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would train alike")
+    return made
+
+
+def _fields(token: str) -> Iterator[str]:
+    try:
+        parts = list(string.Formatter().parse(token))
+    except ValueError as error:
+        raise ConfigError(f"--command, {token!r}: {error}; write {{{{ for a brace") from None
+    for _, name, form, conversion in parts:
+        if name is not None:
+            if form or conversion or not name.isidentifier():
+                raise ConfigError(f"--command, {token!r}: write the name alone in braces, and {{{{ for a brace")
+            yield name
+
+
+def _filled(token: str, values: Mapping[str, str]) -> str:
+    for name in _fields(token):
+        if name not in values:
+            known = ", ".join(sorted({*values, *_PLACES}))
+            raise ConfigError(f"--command has {{{name}}}, which is none of {known}")
+    return token.format(**values)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else value_text(value)

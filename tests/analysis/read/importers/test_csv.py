@@ -1,0 +1,30 @@
+"""Format ``csv``: the log of one run, of which no column is taken for a fact about the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from analysis.read.importers import import_runs
+from tests.analysis.read.importers.sources import settings, write_csv
+
+HAS_CONFIG = False
+KNOWN = {"batch_size": "4", "optimizer": "adamw", "lr": "1e-3"}
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    top.mkdir(parents=True)
+    write_csv(top / "log.csv", rows)
+    return top
+
+
+def test_the_learning_rate_of_a_step_is_not_that_of_the_run(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 5.0 - step, "lr": 0.1 * step} for step in (1, 2)]
+    source = write_run(tmp_path / "in", rows, {})
+    (trial,) = import_runs([source], tmp_path / "out", settings(constants=KNOWN), format="csv").trials
+    assert (trial.config.lr, trial.evaluations[-1].value) == (1e-3, 3.0)
+
+
+def test_it_is_never_found_by_itself(tmp_path: Path) -> None:
+    source = write_run(tmp_path / "in", [{"run": "a", "step": 1, "loss": 3.0}], {})
+    assert import_runs([source], tmp_path / "out", settings(constants=KNOWN)).format == "table"

@@ -1,0 +1,43 @@
+"""Format ``jsonl``: a JSON object per line, one file per run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.read.importers import import_runs
+from cbs.errors import DataError
+from tests.analysis.read.importers.sources import settings
+
+HAS_CONFIG = False
+KNOWN = {"batch_size": "4", "optimizer": "adamw", "lr": "1e-3"}
+
+
+def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
+    top.mkdir(parents=True)
+    (top / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return top
+
+
+def test_a_file_is_a_run_known_by_its_name_and_what_it_logs_as_lr_is_that_of_the_step(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        rows = [{"step": step, "loss": 5.0 - step + seed, "lr": 0.1 * step} for step in (1, 2)]
+        write_run(tmp_path / "in" / f"s{seed}", [*rows, {"step": 2, "grad_norm": 1.0}], {})
+    found = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN, pattern="s{seed}/log.jsonl"))
+    assert found.detected[0].endswith("read as jsonl: 2 files of JSON lines")
+    assert {(t.config.seed, t.config.lr, t.evaluations[-1].value) for t in found.trials} == {
+        (0, 1e-3, 3.0),
+        (1, 1e-3, 4.0),
+    }
+
+
+@pytest.mark.parametrize("line", ["[1]", "{'step': 1}", '{"step": 1', "7"])
+def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
+    write_run(tmp_path / "in", [{"step": 1, "loss": 3.0}], {})
+    with open(tmp_path / "in" / "log.jsonl", "a") as file:
+        file.write(f"\n{line}\n")
+    with pytest.raises(DataError, match=r"log\.jsonl, line 3: it is no JSON object"):
+        import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN))

@@ -1,0 +1,344 @@
+"""Trials that another program trains: how it is started, how its log is read while it is written, how it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cbs.choices import Choice
+from cbs.config import TrialConfig
+from cbs.errors import ConfigError
+from cbs.record import TrialResult, TrialStatus
+from cbs.target import Target
+from cbs.training import run_trial
+from sweeps.external.call import taken
+from sweeps.external.curve import Curve
+from sweeps.external.process import Process
+from sweeps.external.run import run_command
+from sweeps.external.trainer import Trainer, trained_by
+from sweeps.spec import Sweep
+
+UNITS = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree"}
+PLACES = "{batch_size} {lr} {seed} {folder}"
+ROOT = str(Path(__file__).parents[2])
+
+
+def trainer(command: str = f"train {PLACES}", **options: Any) -> Trainer:
+    return Trainer(**{**UNITS, "command": command, "reads": "jsonl", **options})
+
+
+def trial(made: Trainer, **changes: Any) -> TrialConfig:
+    target = Target(metric=made.metric, value=1.0)
+    plain = {"optimizer": Choice(name="adamw"), "lr": 0.1, "batch_size": 8, "seed": 3, "max_steps": 10**9}
+    return TrialConfig(**{"workload": made.choice(), "target": target, "probe": None, **plain, **changes})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Write a program, train with it, and return the record."""
+
+    def call(program: str, *, monitor: Any = None, options: Any = None, **changes: Any) -> TrialResult:
+        script = tmp_path / "program.py"
+        script.write_text(
+            "import json, os, sys, time\nbatch, lr, seed, out = sys.argv[1:5]\nlog = open(out + '/log.jsonl', 'a')\n"
+            "def say(step, loss):\n    log.write(json.dumps({'step': step, 'loss': loss}) + '\\n'); log.flush()\n"
+            + textwrap.dedent(program)
+        )
+        made = trainer(**{"command": f"{sys.executable} -S {script} {PLACES}", **(options or {})})
+        return run_command(trial(made, **changes), tmp_path / "runs" / "one", path=str(tmp_path), monitor=monitor)
+
+    return call
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_every_place_is_filled_and_no_shell_is_asked() -> None:
+    made = trainer(
+        "train '--note=a b; rm x' --b={batch_size} {lr} {seed} {folder}/x {optimizer} {beta2} {steps} {{x}} {resume}",
+        resume="--from {folder}/last",
+    )
+    one = trial(made, optimizer=Choice(name="adamw", options={"beta2": 0.95}), lr=1e-5, max_steps=70)
+    first = ["train", "--note=a b; rm x", "--b=8", "1e-05", "3", "there/x", "adamw", "0.95", "70", "{x}"]
+    assert made.argv(one, Path("there"), resumed=False) == first
+    assert made.argv(one, Path("there"), resumed=True) == [*first, "--from", "there/last"]
+
+
+def test_it_survives_the_configuration() -> None:
+    made = trainer(columns={"step": "iteration"}, tokens_per_example=5)
+    assert Trainer.of(TrialConfig.from_dict(trial(made).to_dict()).workload) == made
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"command": "train {lr} {seed} {folder}"}, "every batch size would train alike"),
+        ({"command": "train {batch_size} {seed} {folder}"}, "every learning rate would train alike"),
+        ({"command": "train {batch_size} {lr} {folder}"}, "every seed would train alike"),
+        ({"command": "train {batch_size} {lr} {seed}"}, "where would its jsonl log be"),
+        ({"command": f"train {PLACES} {{lr:.2f}}"}, "the name alone"),
+        ({"command": f"train {PLACES} '"}, "No closing quotation"),
+        ({"command": f"train {PLACES} }}"}, "for a brace"),
+        ({"command": f"train {PLACES} --r={{resume}}", "resume": "x"}, "stand alone"),
+        ({"command": f"train {PLACES} {{resume}}"}, "say with --resume"),
+        ({"resume": "x"}, "has no {resume}"),
+        ({"reads": "stone"}, "no such format"),
+        ({"function": "here:train"}, "either --command or --function"),
+        ({"command": ""}, "either --command or --function"),
+        ({"command": "", "function": "train"}, "package.module:name"),
+        ({"command": "", "function": "here:train", "resume": "x"}, "starts again"),
+    ],
+)
+def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
+        trainer(**options)
+
+
+@pytest.mark.parametrize(
+    ("command", "optimizers", "settings", "said"),
+    [
+        (f"train {PLACES}", ("adamw", "lamb"), (), "would train alike"),
+        (f"train {PLACES} {{beta2}}", ("adamw",), (), "has {beta2}, which is none of"),
+        (f"train {PLACES} {{steps}}", ("adamw",), (), "max_steps=N"),
+        (f"train {PLACES}", ("adamw",), ("schedule.name=cosine",), "the program trains, so tell it"),
+        (f"train {PLACES}", ("adamw",), ("clip_norm=1",), "the program trains, so tell it"),
+    ],
+)
+def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing_is_refused(
+    command: str, optimizers: tuple[str, ...], settings: tuple[str, ...], said: str
+) -> None:
+    asked = Sweep(
+        name="x",
+        workload=Choice(name="text"),
+        optimizers=tuple(Choice(name=name) for name in optimizers),
+        batch_sizes=(8,),
+    )
+    with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
+        trained_by(trainer(command), asked, 1.0, settings)
+
+
+def test_a_function_is_given_what_it_takes_and_must_take_what_differs(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "mine_to_call.py").write_text(
+        "def good(batch_size, lr, seed, width=3): ...\ndef anything(**all): ...\ndef deaf(batch_size, lr): ...\n"
+        "def hungry(batch_size, lr, seed, data): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"batch_size": 8, "lr": 0.1, "seed": 0, "optimizer": "adamw", "folder": "x"}
+    assert taken("mine_to_call:good", given)[1] == {"batch_size", "lr", "seed"}
+    assert taken("mine_to_call:anything", given)[1] == set(given)
+    for name, several, said in (
+        ("deaf", False, "takes no seed"), ("hungry", False, "needs data"), ("good", True, "takes no optimizer"),
+        ("gone", False, "no function"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            taken(f"mine_to_call:{name}", given, several=several)
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_the_target_ends_the_program_and_all_it_has_started(run: Any, tmp_path: Path) -> None:
+    result = run("""
+        import subprocess
+        child = subprocess.Popen(["sleep", "60"])
+        open(out + "/pid", "w").write(str(child.pid))
+        say(0, 4.0); say(10, 2.0); say(20, 0.5); say(30, 0.1); time.sleep(60)
+    """)
+    assert result.status is TrialStatus.REACHED
+    assert [row.step for row in result.evaluations] == [0, 10, 20]
+    assert result.steps_to_target == pytest.approx(math.exp(math.log(10) + 2 / 3 * math.log(2)))
+    assert [row.examples for row in result.evaluations] == [0, 80, 160]
+    assert result.timing["seconds"] < 30
+    until(lambda: gone(int((tmp_path / "runs/one/pid").read_text())))
+
+
+def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready', 'w'); time.sleep(60)"
+    process = Process([sys.executable, "-S", "-c", deaf], tmp_path, str(tmp_path), {}, grace=0.2)
+    until((tmp_path / "ready").exists)
+    process.end()
+    assert process.code == -signal.SIGKILL
+
+
+def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(f"""
+            import sys, time
+            sys.path.insert(0, {ROOT!r})
+            from pathlib import Path
+            from sweeps.external.process import Process
+            Process(["sh", "-c", "echo $$ > pid; sleep 60"], Path("."), ".", {{}}, grace=1.0)
+            time.sleep(60)
+        """)], cwd=tmp_path,
+    )  # fmt: skip
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: gone(pid))
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("say(0, 4.0); say(10, float('nan'))", "DIVERGED", "loss is nan at step 10, 4 at the start"),
+        ("say(0, 4.0); say(10, 40.0)", "DIVERGED", "loss is 40 at step 10, 4 at the start"),
+        ("say(5, 1.001); say(10, 3.0)", "BUDGET_EXHAUSTED", "the command ended by itself at step 10; last value 3"),
+        ("say(0, 0.9)", "REACHED", "before the first step"),
+        ("say(7, 0.9)", "REACHED", "first evaluation, step 7: the steps are an upper bound"),
+        ("say(0, 4.0); say(10, 2.0)", "BUDGET_EXHAUSTED", "the command ended by itself at step 10; last value 2"),
+        ("say(0, 4.0); print('so\\nlong'); sys.exit(3)", "FAILED", "exit code 3; its last output: so | long"),
+        ("say(0, 4.0); os.kill(os.getpid(), 9)", "FAILED", "signal 9 (SIGKILL); it printed nothing"),
+        ("say(0, 4.0); say(10, float('inf')); sys.exit(3)", "DIVERGED", "loss is inf at step 10"),
+        ("say(0, 4.0); print('bye')", "FAILED", "logged no 'loss' after step 0; its last output: bye"),
+        ("print('bye')", "FAILED", "logged no 'loss' after step 0; its last output: bye"),
+        ("log.write('{\"step\": 1, \"other\": 2}\\n')", "FAILED", "the log has no 'loss'; it has other"),
+        ("say(1, 4.0); say(1, 5.0)", "FAILED", "two values at step 1"),
+        ("log.write('{\"step\": 1, ')", "FAILED", "line 1: it is no JSON object"),
+        ("say(-5, 4.0)", "FAILED", "at least 0"),
+    ],
+)  # fmt: skip
+def test_every_way_to_end_has_one_line(run: Any, program: str, status: str, said: str) -> None:
+    result = run(program)
+    assert (str(result.status), said in result.message) == (status, True), result.message
+    assert "\n" not in result.message
+    assert "cbs-log-" not in result.message
+
+
+def test_a_budget_and_a_monitor_end_it(run: Any) -> None:
+    long = "for step in range(0, 4000, 10): say(step, 2.0); time.sleep(0.01)\ntime.sleep(60)"
+    exhausted = run(long, max_steps=35)
+    assert (exhausted.status, exhausted.final_step) == (TrialStatus.BUDGET_EXHAUSTED, 40)
+    asked: list[int] = []
+    pruned = run(long, monitor=lambda latest: asked.append(latest.step) or latest.step >= 50)
+    assert pruned.status is TrialStatus.PRUNED
+    assert asked == sorted(set(asked))
+    assert pruned.final_step == asked[-1] >= 50
+
+
+def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
+    made = trainer(reads="csv")
+    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    for text, values in (("step,loss\n1,4.0\n2,0", [4.0]), ("step,loss\n1,4.0\n2,0.75\n", [4.0, 0.75])):
+        (tmp_path / "log.csv").write_text(text)
+        assert curve.update(whole=False)
+        assert [row.value for row in curve.evaluations] == values
+    assert not curve.update(whole=False)
+    (tmp_path / "log.csv").write_text("step,loss\n1,4.0\n2,0.75\n3,0.5")
+    assert curve.update(whole=True)
+    assert curve.evaluations[-1].value == 0.5
+
+
+def test_a_log_of_another_trial_is_refused(tmp_path: Path) -> None:
+    made = trainer(reads="table")
+    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    (tmp_path / "log.csv").write_text("step,loss,batch_size\n1,4.0,16\n")
+    assert not curve.update(whole=True)
+    assert curve.problem == "the log says that batch_size is 16, but the trial's is 8"
+
+
+def test_a_program_that_trains_at_another_batch_size_is_found_out(tmp_path: Path) -> None:
+    made = trainer(reads="report")
+    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    (tmp_path / "report.jsonl").write_text('{"step": 1, "examples": 16, "loss": 4.0}\n')
+    assert not curve.update(whole=True)
+    assert "not steps times the batch size 8" in curve.problem
+
+
+# -- again ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_that_was_cut_short_goes_on_where_it_can_and_else_starts_anew(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    left = [{"step": step, "loss": 4.0 - step / 10} for step in (0, 10, 20, 25)]
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in left))
+    command = f"{sys.executable} -S {tmp_path}/program.py {PLACES} {{resume}}"
+    result = run(
+        "assert sys.argv[5:] == ['--from', out + '/log.jsonl']; say(20, 1.9); say(30, 0.5)",
+        options={"command": command, "resume": "--from {folder}/log.jsonl"},
+    )
+    assert [(row.step, row.value) for row in result.evaluations] == [(0, 4.0), (10, 3.0), (20, 1.9), (30, 0.5)]
+    anew = run("say(0, 3.0); say(10, 0.5)")
+    assert [(row.step, row.value) for row in anew.evaluations] == [(0, 3.0), (10, 0.5)]
+    assert (tmp_path / "runs" / "one~1" / "log.jsonl").exists()
+
+
+# -- the same numbers ----------------------------------------------------------------------------------------------
+
+OWN_LOOP = """
+import torch
+from cbs import report, seeding
+from cbs.config import Choice, EvaluationPlan
+from cbs.target import Target
+from cbs.workloads import build_workload
+
+
+def train(batch_size, lr, seed):
+    torch.set_num_threads(1)
+    workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20}))
+    with seeding.seeded(seed, "init"):
+        model = workload.build_model()
+    stream = workload.training_stream(seeding.generator(seed, "data"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    step, target = 0, Target(metric="validation_loss", value=0.3)
+    plan, start = EvaluationPlan(), workload.validate(model)
+    value = start
+    report(0, 0, start, validation_loss=start)
+    while True:
+        near = target.distance(value) <= plan.near_fraction * target.distance(start)
+        until = plan.next_step(step, near=near)
+        while step < until:
+            step += 1
+            optimizer.zero_grad()
+            workload.example_losses(model, stream.next(batch_size)).mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            value = float(workload.validate(model))
+        report(step, step * batch_size, value, validation_loss=value)
+"""
+
+
+def test_the_same_model_takes_the_same_steps_as_inside_bit_for_bit(tmp_path: Path) -> None:
+    (tmp_path / "own_loop_of_a_test.py").write_text(OWN_LOOP)
+    target = Target(metric="validation_loss", value=0.3)
+    shared = {"lr": 0.5, "batch_size": 16, "seed": 1, "target": target, "max_steps": 3000, "probe": None}
+    workload = Choice(name="noisy_quadratic", options={"dimension": 20})
+    plain = Choice(name="sgd", options={"momentum": 0.0})
+    inside = run_trial(TrialConfig(workload=workload, optimizer=plain, **shared))
+    made = Trainer(**{**UNITS, "metric": "validation_loss", "function": "own_loop_of_a_test:train"})
+    outside = run_command(
+        TrialConfig(workload=made.choice(), optimizer=Choice(name="sgd"), **shared),
+        tmp_path / "run",
+        path=str(tmp_path),
+    )
+    assert outside.status is inside.status is TrialStatus.REACHED, outside.message
+    assert outside.steps_to_target == inside.steps_to_target
+    assert [(r.step, r.examples, r.value) for r in outside.evaluations] == [
+        (r.step, r.examples, r.value) for r in inside.evaluations
+    ]
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs any more; one that nobody waited for does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def until(true: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
