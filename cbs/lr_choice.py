@@ -45,6 +45,24 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
     Returns:
         Row indices of shape ``[resamples]``; -1 where nothing reached the target.
     """
+    failed, mean = standings(steps, ran)
+    mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
+    tied = mean <= mean.min(axis=1, keepdims=True) + _ROUNDING
+    return np.where(np.isfinite(mean).any(axis=1), tied.argmax(axis=1), -1)
+
+
+def standings(steps: np.ndarray, ran: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """What the winner is chosen by.
+
+    Args:
+        steps: shape ``[resamples, learning rates, seeds]``.
+        ran: likewise.
+
+    Returns:
+        Share of the trials of a learning rate that failed to reach the target, and mean log steps of those that did not
+        fail (up to a constant where learning rates have unlike seeds), shape ``[resamples, learning rates]`` each;
+        infinite where none reached it.
+    """
     reached = np.isfinite(steps)
     count = reached.sum(axis=2)
     tried = np.full_like(count, steps.shape[2]) if ran is None else (reached | ran).sum(axis=2)
@@ -54,26 +72,33 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
     uneven = (count > 0).any(axis=1) & ((count > 0) & (count < steps.shape[2])).any(axis=1)
     if uneven.any():
         mean[uneven] = _additive(logs[uneven], reached[uneven])
-    mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
-    tied = mean <= mean.min(axis=1, keepdims=True) + _ROUNDING
-    return np.where(count.max(axis=1) > 0, tied.argmax(axis=1), -1)
+    return failed, mean
 
 
 def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
     """Effect of every learning rate in ``logs = learning rate + seed`` by least squares over ``reached``, shape
-    ``[resamples, learning rates]``; infinite where there is none."""
-    count = reached.sum(axis=(1, 2))
-    centred = np.where(reached, logs - (logs.sum(axis=(1, 2)) / count)[:, None, None], 0.0)
-    lrs, seeds = reached.shape[1:]
-    normal = np.zeros((len(logs), lrs + seeds, lrs + seeds))
-    normal[:, :lrs, lrs:] = reached
-    normal[:, lrs:, :lrs] = reached.transpose(0, 2, 1)
-    diagonal = np.arange(lrs + seeds)
-    normal[:, diagonal, diagonal] = np.concatenate([reached.sum(axis=2), reached.sum(axis=1)], axis=1)
-    sums = np.concatenate([centred.sum(axis=2), centred.sum(axis=1)], axis=1)
-    # the shortest solution: where two parts of a table share no seed and no learning rate, their means decide
-    effect = np.einsum("rij,rj->ri", np.linalg.pinv(normal, hermitian=True), sums)[:, :lrs]
-    return np.where(reached.any(axis=2), effect, np.inf)
+    ``[resamples, learning rates]``; infinite where there is none.
+
+    The seeds are eliminated first, so that the system is as large as there are learning rates. Of all solutions it is
+    the shortest in learning rates and seeds: where two parts of a table share no seed and no learning rate, their means
+    decide.
+    """
+    there = reached.astype(float)
+    per_lr, per_seed = there.sum(axis=2), there.sum(axis=1)
+    centred = there * (logs - ((there * logs).sum(axis=(1, 2)) / there.sum(axis=(1, 2)))[:, None, None])
+    share = there / np.maximum(per_seed, 1.0)[:, None, :]
+    normal = np.einsum("rl,lk->rlk", per_lr, np.eye(there.shape[1])) - share @ there.swapaxes(1, 2)
+    right = centred.sum(axis=2) - (share @ centred.sum(axis=1)[:, :, None])[:, :, 0]
+    effect = np.einsum("rij,rj->ri", np.linalg.pinv(normal, rcond=1e-9, hermitian=True), right)
+    seeds = (centred - there * effect[:, :, None]).sum(axis=1) / np.maximum(per_seed, 1.0)
+    linked = (there @ there.swapaxes(1, 2) > 0).astype(float)
+    for _ in range(max(1, (there.shape[1] - 1).bit_length())):
+        linked = (linked @ linked > 0).astype(float)
+    # a part may be shifted by a constant between its learning rates and its seeds
+    of_part = ((linked @ there > 0) * seeds[:, None, :]).sum(axis=2)
+    members = linked.sum(axis=2) + (linked @ there > 0).sum(axis=2)
+    shift = (of_part - (linked @ (effect * (per_lr > 0))[:, :, None])[:, :, 0]) / np.maximum(members, 1.0)
+    return np.where(per_lr > 0, effect + shift, np.inf)
 
 
 def at_edges(row: int, tried: Sequence[bool] | np.ndarray) -> tuple[bool, bool]:

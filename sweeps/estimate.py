@@ -1,27 +1,36 @@
-"""How long a sweep takes: before it starts from a few timed steps, while it runs from what it has seen."""
+"""What a step, an evaluation and a trial take on this machine, from a few seconds of timing."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
+from cbs import seeding
+from cbs.config import EvaluationPlan, TrialConfig
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.record import TrialResult
-from cbs.training import run_trial
+from cbs.training import TrainingLoop, pick_device
 from cbs.workloads import Workload
-from sweeps.cell import Cell, Study
-from sweeps.search import Search
+from sweeps.cell import Cell
 from sweeps.spec import Sweep
 from sweeps.workload import built
 
-TIMED_STEPS = 3
-LONG_STEP = 20.0
-"""Seconds of a step at the largest batch size from which on it is extrapolated, not timed."""
-TYPICAL_EXTENSION = 1.0
-"""Learning rates by which a study that is not finished is expected to grow."""
+MOST_SECONDS = 12.0
+"""Of timing, all optimizers together; a single step may take longer."""
+
+STEPS, ENOUGH_SECONDS = 5, 0.3
+"""Steps that are timed at a batch size, fewer where they take this long."""
+
+LONG_STEP = 5.0
+"""Seconds of a first step from which on it counts itself."""
+
+_FAR_SHARE = 1 / 3
+"""Of the steps to the target, those in which the metric is far from it and measured rarely."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +41,39 @@ class StepCost:
     per_example: float
     evaluation: float
 
-    def seconds(self, batch_size: int, steps: float) -> float:
+    def seconds(self, batch_size: int, steps: float, plan: EvaluationPlan = EvaluationPlan()) -> float:  # noqa: B008
         """Seconds of a trial of ``steps`` updates, its evaluations included."""
-        evaluations = 2.0 + math.log(max(steps, 1.0)) / math.log(1.08)
-        return steps * (self.fixed + self.per_example * batch_size) + evaluations * self.evaluation
+        return steps * (self.fixed + self.per_example * batch_size) + evaluations(plan, round(steps)) * self.evaluation
 
 
-def measure_cost(sweep: Sweep) -> StepCost | None:
-    """Time a few steps at the smallest and the largest batch size, with one thread, in this process.
+@dataclass(frozen=True)
+class Cost:
+    """What was measured.
 
-    The largest is left out where a step there would take long or does not fit in memory; its cost is then taken as
-    proportional to the batch size. ``None`` where even the smallest does not fit.
+    Attributes:
+        steps: per optimizer, by the text of its choice.
+        told: what was not measured but extrapolated, in words.
+    """
+
+    steps: Mapping[str, StepCost]
+    told: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=4096)
+def evaluations(plan: EvaluationPlan, steps: int) -> int:
+    """How often a trial of ``steps`` updates is evaluated, step 0 included."""
+    count, step = 1, 0
+    while step < steps:
+        step, count = plan.next_step(step, near=step > _FAR_SHARE * steps), count + 1
+    return count
+
+
+def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | None:
+    """Time a few steps of every optimizer and a validation pass, with one thread, in this process.
+
+    Batch sizes are timed from 1 or the smallest of the sweep upwards, for as long as there is time; what lies beyond is
+    extrapolated. A validation pass that takes too long is stopped, and extrapolated from the examples it should see.
+    ``None`` where even the smallest batch does not fit in memory.
 
     Raises:
         ConfigError: if the target is reached before the first step, or the model fails in its first step, as it would
@@ -50,13 +81,13 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload = built(sweep.workload)
-    smallest, largest = sweep.batch_sizes[0], sweep.batch_sizes[-1]
+    workload, found, told = built(sweep.workload), {}, []
+    clock = time.perf_counter if sweep.device != "cpu" and torch.cuda.is_available() else time.process_time
+    timing = _Timing(sweep, workload, clock, clock() + most_seconds)
     try:
-        small, evaluation = _timed(sweep, workload, smallest)
-        large = small * largest / smallest
-        if large < LONG_STEP:
-            large, _ = _timed(sweep, workload, largest)
+        for optimizer in sweep.choices:
+            found[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
+        told = timing.told
     except CbsError:
         raise
     except Exception as error:
@@ -66,21 +97,121 @@ def measure_cost(sweep: Sweep) -> StepCost | None:
         raise ConfigError(f"workload {sweep.workload.name!r} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
-    per_example = max(0.0, (large - small) / (largest - smallest)) if largest > smallest else 0.0
-    return StepCost(fixed=max(0.0, small - per_example * smallest), per_example=per_example, evaluation=evaluation)
+    return Cost(found, tuple(dict.fromkeys(told)))
 
 
-def _timed(sweep: Sweep, workload: Workload, batch_size: int) -> tuple[float, float]:
-    """Seconds of a step and of an evaluation, after one of each to warm up."""
-    optimizer = next(iter(sweep.choices))
-    config = sweep.trial(Cell(optimizer, batch_size, 0), sweep.lr_grid(optimizer)[0])
-    config = dataclasses.replace(config, batch_schedule=None)
-    first = run_trial(dataclasses.replace(config, max_steps=1), workload=workload)
-    if first.steps_to_target == 0.0:
-        value = first.evaluations[0].value
-        raise ConfigError(f"target {config.target} is reached before the first step ({value:.4g}); choose a harder one")
-    timing = run_trial(dataclasses.replace(config, max_steps=TIMED_STEPS), workload=workload).timing
-    return timing["training_seconds"] / TIMED_STEPS, timing["evaluation_seconds"] / (TIMED_STEPS + 1)
+@dataclass
+class _Timing:
+    sweep: Sweep
+    workload: Workload
+    clock: Callable[[], float]
+    """Of this process where it computes itself, so that what else runs on the machine does not count."""
+    deadline: float
+    told: list[str] = field(default_factory=list)
+    evaluation: float | None = None
+    built: float = 0.0
+    """Seconds that a model and its optimizer took to build."""
+
+    def of(self, optimizer: str, share: float) -> StepCost:
+        """The cost of one optimizer, in about ``share`` seconds."""
+        until = self.clock() + share
+        wanted = self._sizes()
+        timed: dict[int, float] = {}
+        for batch_size in wanted:
+            if timed and self.clock() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
+                break
+            timed[batch_size] = self._step(optimizer, batch_size)
+        largest = self.sweep.batch_sizes[-1]
+        if max(timed) < largest:
+            self.told.append(f"steps beyond batch size {max(timed)} are taken to grow like those up to it")
+        sizes = sorted(timed)
+        low, high = (sizes[0], sizes[-1]) if len(sizes) > 1 else (0, sizes[0])
+        slope = max(0.0, (timed[high] - timed.get(low, 0.0)) / (high - low))
+        return StepCost(max(0.0, timed[high] - slope * high), slope, self.evaluation or 0.0)
+
+    def _sizes(self) -> list[int]:
+        """Batch sizes to time: the ends of the sweep, from a single example up where these may take long."""
+        smallest, largest = self.sweep.batch_sizes[0], self.sweep.batch_sizes[-1]
+        between = [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size < largest]
+        return sorted({*between, smallest, largest})
+
+    def _step(self, optimizer: str, batch_size: int) -> float:
+        """Seconds of a step, the quickest of a few; a very slow one is not repeated."""
+        grid = self.sweep.lr_grid(optimizer)
+        config = self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0])
+        config = dataclasses.replace(config, seed=0, batch_schedule=None)
+        started = self.clock()
+        loop = TrainingLoop(config, self.workload, pick_device(config))
+        self.built = self.clock() - started
+        with seeding.seeded(0, "training"):
+            if self.evaluation is None:
+                self.evaluation = self._validation(loop, config)
+            seconds: list[float] = []
+            for step in range(1, STEPS + 2):
+                started = self._now(loop)
+                loop.train_step(step)
+                seconds.append(self._now(loop) - started)
+                if (sum(seconds) > ENOUGH_SECONDS and len(seconds) > 1) or seconds[-1] > LONG_STEP:
+                    break
+        return min(seconds)
+
+    def _validation(self, loop: TrainingLoop, config: TrialConfig) -> float:
+        """Seconds of a validation pass; one that takes longer than a quarter of the time is extrapolated."""
+        started = self._now(loop)
+        limit = max(1.0, (self.deadline - started) / 4)
+        with _Interrupted(loop.model, self.clock, started + limit) as stopped:
+            value = loop.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy()).value
+            if config.target.reached(value):
+                raise ConfigError(
+                    f"target {config.target} is reached before the first step ({value:.4g}); choose a harder one"
+                )
+        if not stopped.cut:
+            return self._now(loop) - started
+        examples = getattr(self.workload, "validation_examples", None)
+        if examples is None:
+            self.told.append(
+                f"a validation pass takes longer than {limit:.1f} s; counted as {limit:.1f} s, since the workload has "
+                "no attribute validation_examples"
+            )
+            return limit
+        batch = loop.to_device(loop.stream.next(1))
+        started = self._now(loop)
+        with torch.no_grad():
+            self.workload.example_losses(loop.trained, batch)
+        self.told.append(f"a validation pass is extrapolated from one of its {examples} examples")
+        return (self._now(loop) - started) * int(examples)
+
+    def _now(self, loop: TrainingLoop) -> float:
+        if loop.device.type == "cuda":
+            torch.cuda.synchronize()
+        return self.clock()
+
+
+class _Enough(BaseException):
+    """Ends a validation pass; no error, so that no model takes it for one of its own."""
+
+
+class _Interrupted:
+    """While entered, forward passes of a model end at a deadline."""
+
+    def __init__(self, model: nn.Module, clock: Callable[[], float], deadline: float) -> None:
+        self.cut = False
+        self._model, self._clock, self._deadline = model, clock, deadline
+
+    def __enter__(self) -> _Interrupted:
+        def check(module: nn.Module, args: object) -> None:
+            if self._clock() > self._deadline:
+                raise _Enough
+
+        self._hooks = [module.register_forward_pre_hook(check) for module in self._model.modules()]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for hook in self._hooks:
+            hook.remove()
+        self.cut = kind is not None and issubclass(kind, _Enough)
+        self._model.train()
+        return self.cut
 
 
 def prior_steps(sweep: Sweep, batch_size: int) -> float:
@@ -89,56 +220,3 @@ def prior_steps(sweep: Sweep, batch_size: int) -> float:
         return float(sweep.budget(batch_size))
     min_steps, min_examples = sweep.expected
     return min(float(sweep.budget(batch_size)), min_steps + min_examples / batch_size)
-
-
-@dataclass
-class Estimator:
-    """Time left of a running sweep.
-
-    Args:
-        search: the sweep's state.
-        cost: cost of a step; only its shape over batch sizes matters once trials have finished. ``None`` where it is
-            unknown; the shape is then that of the steps alone.
-        workers: trials at a time; 0 for as many as are running.
-    """
-
-    search: Search
-    cost: StepCost | None
-    workers: int
-    _seconds: dict[Study, list[float]] = field(default_factory=dict)
-
-    def add(self, result: TrialResult) -> None:
-        """Learn from a trial that has finished in this run."""
-        study = Cell.of(result.config).study
-        self._seconds.setdefault(study, []).append(result.timing.get("seconds", 0.0))
-
-    def trial_seconds(self, study: Study) -> float:
-        """Expected seconds of a trial: from its study's own, else scaled from the nearest batch size's, else prior."""
-        near = min(
-            self._seconds,
-            key=lambda other: (other.optimizer != study.optimizer, abs(math.log(other.batch_size / study.batch_size))),
-            default=None,
-        )
-        prior = self._prior(study)
-        if near is None:
-            return prior
-        return sum(self._seconds[near]) / len(self._seconds[near]) * prior / max(self._prior(near), 1e-9)
-
-    def seconds_left(self) -> float | None:
-        """Expected seconds until the sweep is done; ``None`` while nothing is known."""
-        if self.cost is None and not self._seconds:
-            return None
-        search, seeds = self.search, len(self.search.sweep.seeds)
-        work = 0.0
-        for study in search.sweep.studies():
-            finished, planned = search.counts(study)
-            missing = float(planned - finished)
-            if missing and search.sweep.lrs is None:
-                missing += TYPICAL_EXTENSION * seeds
-            work += missing * self.trial_seconds(study)
-        busy = sum(self.trial_seconds(cell.study) for cell, _ in search.running.values())
-        return max(0.0, work - busy / 2) / (self.workers or max(1, len(search.running)))
-
-    def _prior(self, study: Study) -> float:
-        cost = self.cost or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
-        return cost.seconds(study.batch_size, prior_steps(self.search.sweep, study.batch_size))

@@ -23,6 +23,7 @@ from sweeps.lock import Lock
 from sweeps.manifest import merged_manifest
 from sweeps.patience import UNTIMED_SECONDS
 from sweeps.progress import Progress
+from sweeps.report import write_plan
 from sweeps.search import Search
 from sweeps.spec import Sweep
 from sweeps.workload import COMMAND, built
@@ -141,8 +142,11 @@ def sweep(
                 from sweeps.dispatch import Run, run_search
 
                 run = Run(search, store, progress, lock, resources.trial_timeout or patience)
-                with progress.showing(search):
-                    run_search(run, resources)
+                try:
+                    with progress.showing(search):
+                        run_search(run, resources)
+                finally:
+                    write_plan(search, output)
                 if run.fatal is not None:
                     raise ResultsError(f"{run.fatal}; {again}")
             for cell in search.cells():

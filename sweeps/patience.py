@@ -9,7 +9,7 @@ import torch
 
 from cbs.errors import ConfigError
 from sweeps.child import Channel, Child, Died, Failed
-from sweeps.estimate import StepCost, measure_cost
+from sweeps.estimate import Cost, measure_cost
 from sweeps.spec import Sweep
 
 LEAST_SECONDS = 300.0
@@ -20,7 +20,7 @@ MARGIN = 100.0
 """A step or an evaluation that takes so many times longer than planned is none."""
 
 
-def patience(sweep: Sweep, cost: StepCost | None) -> float:
+def patience(sweep: Sweep, cost: Cost | None) -> float:
     """Seconds without a step or an evaluation after which a trial of ``sweep`` is stopped, by its plan.
 
     Args:
@@ -29,11 +29,12 @@ def patience(sweep: Sweep, cost: StepCost | None) -> float:
     """
     if cost is None:
         return UNTIMED_SECONDS
-    longest = max(cost.fixed + cost.per_example * max(sweep.batch_sizes), cost.evaluation)
+    largest = max(sweep.batch_sizes)
+    longest = max(max(step.fixed + step.per_example * largest, step.evaluation) for step in cost.steps.values())
     return max(UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS, MARGIN * longest)
 
 
-def timed_apart(sweep: Sweep, silence: float | None = None) -> StepCost | None:
+def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
     """:func:`sweeps.estimate.measure_cost` in a process of its own.
 
     Args:
@@ -53,7 +54,7 @@ def timed_apart(sweep: Sweep, silence: float | None = None) -> StepCost | None:
             ) from None
 
 
-def measured(channel: Channel, sweep: Sweep, path: str) -> StepCost | None:
+def measured(channel: Channel, sweep: Sweep, path: str) -> Cost | None:
     """In the child: see :func:`timed_apart`."""
     sys.path.insert(0, path)
     torch.set_num_threads(1)

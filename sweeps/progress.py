@@ -15,7 +15,8 @@ from rich.text import Text
 
 from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Study
-from sweeps.estimate import Estimator, StepCost
+from sweeps.estimate import Cost
+from sweeps.outlook import Estimator
 from sweeps.search import Search
 
 LINE_SECONDS = 15.0
@@ -31,7 +32,7 @@ class Progress:
         workers: trials at a time; 0 where only the cluster knows.
     """
 
-    def __init__(self, console: Console | None, cost: StepCost | None, workers: int) -> None:
+    def __init__(self, console: Console | None, cost: Cost | None, workers: int) -> None:
         self._console = console
         self._cost = cost
         self._workers = workers
@@ -98,14 +99,12 @@ class Progress:
         elapsed = time.monotonic() - self._started
         # Tune asks for one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
+        seconds, trials = self._estimator.left() if self._estimator is not None else (None, planned - finished)
+        left = "an unknown time" if seconds is None else duration(seconds)
         return (
-            f"{finished}/{planned} trials done, {running} running, "
-            f"{duration(elapsed)} elapsed, about {self._left(search)} left"
+            f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, "
+            f"about {trials} trials and {left} left"
         )
-
-    def _left(self, search: Search) -> str:
-        seconds = self._estimator.seconds_left() if self._estimator is not None else None
-        return "an unknown time" if seconds is None else duration(seconds)
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None
@@ -138,7 +137,8 @@ class Progress:
         if hidden:
             table.add_row(f"and {hidden} more", "", "", "", "", "")
         bar = Table.grid()
-        bar.add_row(ProgressBar(total=max(planned, 1), completed=finished, width=60))
+        left = self._estimator.left()[1] if self._estimator is not None else planned - finished
+        bar.add_row(ProgressBar(total=max(finished + left, 1), completed=finished, width=60))
         return Group(table, bar, Text(self._line(search), style="bold"))
 
     def _visible(self, search: Search, lines: int) -> tuple[list[Study], int]:

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from cbs.lr_choice import at_edges
+from cbs.files import whole_file
 from cbs.record import TrialStatus
 from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
-from sweeps.estimate import StepCost, prior_steps
+from sweeps.estimate import Cost
+from sweeps.outlook import START, outlook
 from sweeps.progress import duration
 from sweeps.search import Search
 from sweeps.spec import ENDLESS, Sweep
 
+PLAN = "plan.jsonl"
+"""File in the folder of a sweep: one line for every trial that it asked for, with the reason."""
 
-def dry_run_report(sweep: Sweep, folder: Path, cost: StepCost | None, workers: int) -> dict[str, Any]:
-    """Trials, examples and time of what is missing; an upper estimate, since pruning stops most trials early."""
+
+def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> dict[str, Any]:
+    """Trials, examples and time of what is missing, by playing the search through (:mod:`sweeps.outlook`)."""
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
-    waiting = search.waiting()
-    steps = [prior_steps(sweep, config.batch_size) for config in waiting]
-    pairs = list(zip(waiting, steps, strict=True))
-    seconds = None if cost is None else sum(cost.seconds(config.batch_size, count) for config, count in pairs)
+    expected, played = outlook(sweep, finished, cost, workers)
+    first = {config.trial_id for config in search.waiting()}
+    left = [result.config for result in played.results]
+    endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
     return {
         "output": str(folder),
         "target": str(sweep.target),
         "axes": sweep.axes(),
         "lrs": {
-            sweep.labels[text]: sorted({c.lr for c in waiting if Cell.of(c).optimizer == text})
-            for text in sweep.choices
+            sweep.labels[text]: sorted({c.lr for c in left if Cell.of(c).optimizer == text}) for text in sweep.choices
         },
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
-        "trials": len(waiting),
-        "may_grow": sweep.lrs is None,
-        "examples": None if ENDLESS in steps else round(sum(c.batch_size * count for c, count in pairs)),
+        "trials": len(left),
+        "first": [row for row in reasons(search) if row["trial"] in first],
+        "expected": [row for row in reasons(expected) if row["trial"] not in first and row["status"] is None],
+        "may_grow": not sweep.exhaustive,
+        "examples": None if endless else round(played.examples),
         "workers": max(workers, 1),
-        "seconds": None if seconds is None else seconds / max(workers, 1),
-        "typical": sweep.expected is not None,
+        "seconds": None if cost is None else played.seconds + (START if left else 0.0),
+        "extrapolated": [] if cost is None else list(cost.told),
+        "typical": sweep.expected is not None or bool(finished),
     }
 
 
@@ -54,22 +61,55 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     ]
     across = max(13, *map(len, report["lrs"]))
     for name, lrs in report["lrs"].items():
+        about = "about " if report["may_grow"] else ""
         grows = ", and on until the best is interior" if report["may_grow"] else ""
-        left = f"learning rates {_listed(lrs)}{grows}" if lrs else "nothing left to run"
+        span = f"{lrs[0]:g} to {lrs[-1]:g}" if report["may_grow"] and len(lrs) > 1 else _listed(lrs)
+        left = f"learning rates {about}{span}{grows}" if lrs else "nothing left to run"
         lines.append(f"{name:<{across}} {left}")
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
-    lines.append(f"trials        {report['trials']} to run, {report['trials_done']} done")
+    about = "about " if report["may_grow"] and report["trials"] else ""
+    lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
+    lines += [f"first         {_told(row)}" for row in report["first"][:1]]
     if report["examples"] is not None:
         lines.append(f"examples      {report['examples']:,} ({basis})")
     if report["seconds"] is None:
         lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
+    lines += [f"extrapolated  {told}" for told in report["extrapolated"]]
     return lines
 
 
+def reasons(search: Search) -> list[dict[str, Any]]:
+    """Every trial that a search asked for, study by study in the order it did, with the reason; ``status`` is null
+    while it has not finished."""
+    rows = []
+    for study in search.sweep.studies():
+        for (lr, seed), why in search.why(study).items():
+            cell = Cell(study.optimizer, study.batch_size, seed)
+            result = search.results[cell].get(lr)
+            rows.append(
+                {
+                    "trial": search.config(cell, lr).trial_id,
+                    "optimizer": study.optimizer,
+                    "batch_size": study.batch_size,
+                    "lr": lr,
+                    "seed": seed,
+                    "why": why,
+                    "status": None if result is None else str(result.status),
+                }
+            )
+    return rows
+
+
+def write_plan(search: Search, folder: Path) -> None:
+    """Write :data:`PLAN`. It is a record: the next sweep plans anew, from the trials."""
+    with whole_file(folder / PLAN) as draft:
+        draft.write_text("".join(json.dumps(row) + "\n" for row in reasons(search)))
+
+
 def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
-    """Best learning rate and steps of every study, and how many trials ended how."""
+    """Best learning rate and steps of every study, how many trials ended how, and why each was run."""
     statuses: Counter[str] = Counter()
     for cell in search.cells():
         changed = {result.trial_id: result.status for result in search.settled(cell)}
@@ -77,14 +117,16 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
             statuses[str(changed.get(result.trial_id, result.status))] += 1
     studies = []
     for study in search.sweep.studies():
-        best, lrs = search.best(study), search.planned[study]
+        best, lrs = search.best(study), search.lrs(study)
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "steps_to_target": best[1] if best else None,
-                "at_grid_edge": best is not None and any(at_edges(lrs.index(best[0]), [True] * len(lrs))),
+                "at_grid_edge": best is not None and not search.interior(study),
+                "lowest_lr": min(lrs),
+                "highest_lr": max(lrs),
             }
         )
     failed = [r for cell in search.cells() for r in search.results[cell].values() if r.status is TrialStatus.FAILED]
@@ -95,6 +137,7 @@ def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
         "statuses": dict(statuses),
         "studies": studies,
         "failures": {"trials": len(failed), "first": first},
+        "trials": reasons(search),
     }
 
 
@@ -106,6 +149,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
         edge = "  LR at the edge of the grid" if study["at_grid_edge"] else ""
+        if study["best_lr"] is None:
+            edge = f"  no learning rate from {study['lowest_lr']:.3g} to {study['highest_lr']:.3g} reached it"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
@@ -120,6 +165,10 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         )
     lines.append(f"next: cbs analyze {report['output']}")
     return lines
+
+
+def _told(row: dict[str, Any]) -> str:
+    return f"batch size {row['batch_size']}, learning rate {row['lr']:g}: {row['why']}"
 
 
 def _listed(values: list[Any]) -> str:

@@ -1,29 +1,59 @@
 """Which trial next: the learning-rate search of every study, and the order in which trials run.
 
-A study starts with a window of learning rates (all of them where the user gave a list) at every seed. When those are
-done and the best one, chosen over seeds, lies on the edge of what was tried, the next learning rate on that side joins,
-until the best one has a worse one on either side. The plan is a function of finished trials alone, so an interrupted
-sweep that is run again arrives at the same trials as an undisturbed one.
+Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default, every other
+one around what the law of those before it expects (:mod:`sweeps.lr_law`); what a study needs follows from its trials
+alone (:mod:`sweeps.bracket`). It is asked again once all it asked for has finished, so the trials of a sweep depend
+neither on the order in which they end nor on where a sweep was killed: what is stored is gone through again in the same
+order.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cbs.config import TrialConfig
-from cbs.lr_choice import at_edges, best_lr, censored
-from cbs.record import TrialResult
+from cbs.lr_choice import best_lr, censored
+from cbs.record import TrialResult, TrialStatus
+from sweeps import bracket
+from sweeps.bracket import Ask, Outcome, Rules, Seen
+from sweeps.cell import Cell, Study
+from sweeps.lattice import OCTAVE, Lattice, middle
+from sweeps.lr_law import Expected, expected
 from sweeps.pruning import settle
-from sweeps.spec import Cell, Study, Sweep
+from sweeps.spec import Sweep
 
-WINDOW = 3
-"""Learning rates a study starts with: the middle of the optimizer's grid and its two neighbours."""
+START = OCTAVE // 2
+"""Positions to which the learning rate that the law expects is rounded: few enough that batch sizes share some."""
 
-EXTENSION = 6
-"""How many learning rates beyond either end of the optimizer's own grid a search may go."""
+
+@dataclass
+class Course:
+    """How far one study is.
+
+    Attributes:
+        study: which.
+        inner: studies of the optimizer nearer to the middle, whose optima say where this one starts.
+        seen: trials that were asked for and are finished.
+        missing: trials that were asked for and are not.
+        why: of every trial that was asked for.
+        started: whether it was asked for any.
+        settled: whether its optimum is as well known as the studies around it need.
+        optimum: ln of the best learning rate on the first seed and its variance.
+    """
+
+    study: Study
+    inner: list[Study] = field(default_factory=list)
+    seen: Seen = field(default_factory=dict)
+    missing: set[tuple[float, int]] = field(default_factory=set)
+    why: dict[tuple[float, int], str] = field(default_factory=dict)
+    started: bool = False
+    settled: bool = False
+    optimum: tuple[float, float] | None = None
 
 
 class Search:
@@ -31,84 +61,111 @@ class Search:
 
     Args:
         sweep: the sweep, its target resolved.
-        finished: final results that are stored already.
+        finished: final results that are stored already; those of other learning rates than the search would try count.
     """
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
         self.sweep = sweep
-        self.lattices = {optimizer: lattice(sweep, optimizer) for optimizer in sweep.choices}
-        self.planned: dict[Study, tuple[float, ...]] = {}
+        self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor)
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self._cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
+        self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
+        self._courses = {study: Course(study, _nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}
-        self._guesses: dict[Study, float] = {}
-        known = {result.trial_id: result for result in finished}
-        for study in sweep.studies():
-            self._load(study, known)
-        for study in sweep.studies():
-            self._extend(study)
+        self._waiting: dict[Cell, dict[float, None]] = {}
+        self._queue: list[tuple[tuple[bool, int, int, str], Cell]] = []
+        self._steps: dict[Cell, float] = {}
+        self._done: dict[Study, int] = dict.fromkeys(self._courses, 0)
+        self._best: dict[Study, tuple[float, float] | None] = {}
+        self._reached: dict[Study, dict[float, tuple[int, float]]] = {study: {} for study in self._courses}
+        for result in finished:
+            self._load(result)
+        for course in sorted(self._courses.values(), key=lambda course: len(course.inner)):
+            self._advance(course)
 
     def next(self) -> TrialConfig | None:
         """The trial to start now, counted as running from here on; ``None`` when there is none to start at the moment.
 
-        Trials that find the bound of their cell come first, and large batches before small ones, so that the last
-        trials to run are short.
+        Trials that find a bracket come first, since other batch sizes wait for it, then large batches before small
+        ones, so that the last trials to run are short. One trial finds the bound of its cell while others wait for it,
+        unless nothing else is left.
         """
-        choice = min(self._waiting(), key=self._priority, default=None)
-        if choice is None:
-            return None
-        config = self._config(*choice)
-        self.running[config.trial_id] = choice
+        cell = next((cell for _, cell in self._queue if not self._unbounded(cell)), None)
+        if cell is None:
+            if not self._queue:
+                return None
+            cell = self._queue[0][1]
+        guess = math.log(self._guess(cell.study))
+        lr = min(self._waiting[cell], key=lambda lr: abs(math.log(lr) - guess))
+        self._take(cell, lr)
+        config = self.config(cell, lr)
+        self.running[config.trial_id] = (cell, lr)
         return config
 
     def add(self, result: TrialResult) -> None:
-        """Take in a finished trial; may extend its study."""
-        config = result.config
+        """Take in a finished trial; its study may then need others, and so may those that wait for it."""
         self.running.pop(result.trial_id, None)
-        cell = Cell.of(config)
-        self.results[cell][config.lr] = result
-        self._guesses.clear()
-        self._extend(cell.study)
+        cell, lr = Cell.of(result.config), result.config.lr
+        self._note(cell, result)
+        course = self._courses[cell.study]
+        place = (lr, cell.seed)
+        if place in course.missing:
+            course.missing.remove(place)
+            course.seen[place] = outcome(result)
+            if lr in self._waiting.get(cell, {}):
+                self._take(cell, lr)
+        self._advance(course)
 
     def give_back(self, config: TrialConfig) -> None:
         """Take back a trial that was started and lost; it is planned again."""
-        del self.running[config.trial_id]
+        self._put(*self.running.pop(config.trial_id))
 
     @property
     def done(self) -> bool:
-        """Whether every planned trial is finished and no study has a further learning rate to try."""
-        return not self.running and next(iter(self._waiting()), None) is None
+        """Whether every planned trial is finished and no study needs another."""
+        return not self.running and not self._queue
 
     def best_steps(self, cell: Cell) -> float | None:
         """Fewest steps to target in a cell so far."""
-        return min(
-            (r.steps_to_target for r in self.results[cell].values() if r.steps_to_target is not None), default=None
-        )
+        return self._steps.get(cell)
 
     def best(self, study: Study) -> tuple[float, float] | None:
         """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
-        lrs = self.planned[study]
-        table = self.table(study)
-        row = best_lr(table)
-        if row is None:
-            return None
-        reached = table[row][np.isfinite(table[row])]
-        return lrs[row], float(np.exp(np.log(reached).mean()))
+        if study not in self._best:
+            lrs, table = self.lrs(study), self.table(study)
+            row = best_lr(table, self._ran(study, lrs)) if lrs else None
+            reached = np.array([]) if row is None else table[row][np.isfinite(table[row])]
+            self._best[study] = None if row is None else (lrs[row], float(np.exp(np.log(reached).mean())))
+        return self._best[study]
+
+    def lrs(self, study: Study) -> tuple[float, ...]:
+        """Learning rates of a study that are planned, or have a trial."""
+        there = {lr for cell in self._cells_of(study) for lr in self.results[cell]}
+        return tuple(sorted(there | {lr for lr, _ in self._courses[study].why}))
 
     def table(self, study: Study) -> np.ndarray:
-        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached."""
-        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.planned[study]]
+        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached or not
+        run."""
+        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.lrs(study)]
         steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
         return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
 
+    def interior(self, study: Study) -> bool:
+        """Whether the best learning rate has a worse one on either side."""
+        best, lrs = self.best(study), self.lrs(study)
+        return best is not None and lrs[0] < best[0] < lrs[-1]
+
+    def why(self, study: Study) -> dict[tuple[float, int], str]:
+        """Why every trial was asked for, by learning rate and seed, in that order."""
+        return self._courses[study].why
+
     def counts(self, study: Study) -> tuple[int, int]:
-        """Finished and planned trials of a study."""
-        finished = sum(lr in self.results[cell] for cell in self._cells_of(study) for lr in self.planned[study])
-        return finished, len(self.planned[study]) * len(self.sweep.seeds)
+        """Finished and planned trials of a study; more may follow from how these end."""
+        return self._done[study], len(self._courses[study].why)
 
     def waiting(self) -> list[TrialConfig]:
         """Planned trials that have neither finished nor started."""
-        return [self._config(cell, lr) for cell, lr in self._waiting()]
+        return [self.config(cell, lr) for _, cell in self._queue for lr in self._waiting[cell]]
 
     def settled(self, cell: Cell) -> list[TrialResult]:
         """Results of a cell whose status the pruning rule changes now that the cell is complete."""
@@ -123,122 +180,167 @@ class Search:
     def _cells_of(self, study: Study) -> list[Cell]:
         return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
 
-    def _config(self, cell: Cell, lr: float) -> TrialConfig:
+    def config(self, cell: Cell, lr: float) -> TrialConfig:
+        """The trial at one place."""
         if (cell, lr) not in self._trials:
             self._trials[cell, lr] = self.sweep.trial(cell, lr)
         return self._trials[cell, lr]
 
-    def _load(self, study: Study, known: dict[str, TrialResult]) -> None:
-        """Take in stored trials; learning rates already tried beyond the first window stay in the plan."""
-        grid = self.lattices[study.optimizer]
-        tried = set(start_window(self.sweep, study.optimizer))
-        for cell in self._cells_of(study):
-            for lr in grid:
-                result = known.get(self._config(cell, lr).trial_id) if known else None
-                if result is not None:
-                    self.results[cell][lr] = result
-                    tried.add(lr)
-        low, high = grid.index(min(tried)), grid.index(max(tried))
-        self.planned[study] = grid[low : high + 1]
+    def _ran(self, study: Study, lrs: tuple[float, ...]) -> np.ndarray:
+        return np.array([[lr in self.results[cell] for cell in self._cells_of(study)] for lr in lrs])
 
-    def _extend(self, study: Study) -> None:
-        while self.sweep.lrs is None and self.counts(study)[0] == self.counts(study)[1]:
-            grid, tried = self.lattices[study.optimizer], self.planned[study]
-            side = edge(self.table(study), self._last_distance(study))
-            low, high = grid.index(tried[0]), grid.index(tried[-1])
-            if side < 0 and low > 0:
-                self.planned[study] = grid[low - 1 : high + 1]
-            elif side > 0 and high + 1 < len(grid):
-                self.planned[study] = grid[low : high + 2]
-            else:
+    def _load(self, result: TrialResult) -> None:
+        """Take in a stored trial if it is one of this sweep, whatever its learning rate."""
+        cell = Cell.of(result.config)
+        if cell not in self.results or (self.sweep.exhaustive and result.config.lr not in self._grid(cell.study)):
+            return
+        if self.config(cell, result.config.lr).trial_id == result.trial_id:
+            self._note(cell, result)
+
+    def _note(self, cell: Cell, result: TrialResult) -> None:
+        study, lr = cell.study, result.config.lr
+        if (lr, cell.seed) in self._courses[study].why and lr not in self.results[cell]:
+            self._done[study] += 1
+        self.results[cell][lr] = result
+        self._best.pop(study, None)
+        if result.steps_to_target is not None:
+            self._steps[cell] = min(result.steps_to_target, self._steps.get(cell, math.inf))
+            count, logs = self._reached[study].get(lr, (0, 0.0))
+            self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
+
+    def _grid(self, study: Study) -> tuple[float, ...]:
+        return self.sweep.lr_grid(study.optimizer)
+
+    def _advance(self, course: Course) -> None:
+        """Ask for what a study needs until something of it has to run."""
+        while not course.missing:
+            asks = self._asks(course)
+            self._settle(course, asks)
+            for ask in asks:
+                place, cell = (ask.lr, ask.seed), Cell(course.study.optimizer, course.study.batch_size, ask.seed)
+                course.why[place] = ask.why
+                result = self.results[cell].get(ask.lr)
+                if result is None:
+                    course.missing.add(place)
+                    self._put(cell, ask.lr)
+                else:
+                    course.seen[place] = outcome(result)
+                    self._done[course.study] += 1
+            if not asks:
                 return
 
-    def _last_distance(self, study: Study) -> np.ndarray:
-        """Distance to the target at the end, mean over seeds, shape ``[learning rates]``; infinite where not finite."""
-        rows = []
-        for lr in self.planned[study]:
-            results = [self.results[cell].get(lr) for cell in self._cells_of(study)]
-            last = [
-                r.config.target.distance(r.evaluations[-1].value) if r and r.evaluations else math.inf for r in results
-            ]
-            rows.append(np.mean(last))
-        distance = np.array(rows, dtype=float)
-        return np.where(np.isfinite(distance), distance, np.inf)
+    def _asks(self, course: Course) -> list[Ask]:
+        study, seeds = course.study, self.sweep.seeds
+        if self.sweep.exhaustive:
+            asks = (
+                [] if course.started else [Ask(lr, seed, "on the grid") for lr in self._grid(study) for seed in seeds]
+            )
+            course.started = True
+            return asks
+        if not course.started:
+            if not all(self._courses[inner].settled for inner in course.inner):
+                return []
+            course.started = True
+            return self._start(course)
+        lattice = self._lattices[study.optimizer]
+        asks = bracket.needed(course.seen, seeds, lattice, self.rules)
+        if not asks and len(self._stored(study)) > len(course.seen):
+            # trials that this search would not have asked for can show a better learning rate
+            course.seen = {place: outcome(result) for place, result in self._stored(study).items()} | course.seen
+            asks = bracket.needed(course.seen, seeds, lattice, self.rules)
+        return asks
 
-    def _waiting(self) -> Iterable[tuple[Cell, float]]:
-        started = set(self.running.values())
-        for study in self.sweep.studies():
-            for cell in self._cells_of(study):
-                for lr in self.planned[study]:
-                    if lr not in self.results[cell] and (cell, lr) not in started:
-                        yield cell, lr
+    def _start(self, course: Course) -> list[Ask]:
+        """The first three trials: where the best learning rate is expected, and a factor of 2 on either side."""
+        study, first, lattice = course.study, self.sweep.seeds[0], self._lattices[course.study.optimizer]
+        law = self._law(course)
+        position = lattice.nearest(law.log_lr, START) if law else 0
+        stored = {place: outcome(result) for place, result in self._stored(study).items()}
+        mine = {place: end for place, end in stored.items() if place[1] == first}
+        if (lattice.lr(position), first) not in mine and mine and bracket.bracketed(mine, [first], lattice, self.rules):
+            course.seen = stored
+            return bracket.needed(stored, self.sweep.seeds, lattice, self.rules)
+        why = "the optimizer's default: nothing is known yet"
+        if law:
+            why = f"the batch sizes tried lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
+            why += f"{math.exp(law.deviation):.2g}"
+        beside = "a factor of 2 beside where the best is expected"
+        return [
+            Ask(lattice.lr(position), first, why),
+            *(Ask(lattice.lr(position + side * OCTAVE), first, beside) for side in (1, -1)),
+        ]
 
-    def _priority(self, choice: tuple[Cell, float]) -> tuple[float, ...]:
-        cell, lr = choice
-        running = [other for other, _ in self.running.values()]
-        # One trial finds the bound of its cell, and the learning rate with which the other seeds start.
-        unknown = cell in running and self.best_steps(cell) is None
-        first = any(other.study == cell.study for other in running) and self.best(cell.study) is None
-        return (unknown, first, -cell.batch_size, cell.seed, abs(math.log(lr / self._guess(cell.study))), lr)
+    def _law(self, course: Course) -> Expected | None:
+        known = [
+            (math.log(study.batch_size), *found)
+            for study in course.inner
+            if (found := self._courses[study].optimum) is not None
+        ]
+        return expected(math.log(course.study.batch_size), *zip(*known, strict=True)) if known else None
+
+    def _settle(self, course: Course, asks: list[Ask]) -> None:
+        """Note the optimum once the first seed is bracketed, and let the studies further out start."""
+        if course.settled or not course.started or self.sweep.exhaustive:
+            return
+        first, lattice = [self.sweep.seeds[0]], self._lattices[course.study.optimizer]
+        mine = {place: end for place, end in course.seen.items() if place[1] == first[0]}
+        if not mine or (asks and not bracket.bracketed(mine, first, lattice, self.rules)):
+            return
+        course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, self.rules)
+        for other in self._courses.values():
+            if not other.started and course.study in other.inner:
+                self._advance(other)
+
+    def _stored(self, study: Study) -> dict[tuple[float, int], TrialResult]:
+        return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
+
+    def _put(self, cell: Cell, lr: float) -> None:
+        if cell not in self._waiting:
+            self._waiting[cell] = {}
+            bisect.insort(self._queue, (self._rank(cell), cell))
+        self._waiting[cell][lr] = None
+
+    def _take(self, cell: Cell, lr: float) -> None:
+        del self._waiting[cell][lr]
+        if not self._waiting[cell]:
+            del self._waiting[cell]
+            del self._queue[bisect.bisect_left(self._queue, (self._rank(cell), cell))]
+
+    def _rank(self, cell: Cell) -> tuple[bool, int, int, str]:
+        later = not self.sweep.exhaustive and cell.seed != self.sweep.seeds[0]
+        return later, -cell.batch_size, cell.seed, cell.optimizer
+
+    def _unbounded(self, cell: Cell) -> bool:
+        """Whether a trial of the cell is running that will tell the others when to stop."""
+        return cell not in self._steps and any(other == cell for other, _ in self.running.values())
 
     def _guess(self, study: Study) -> float:
-        """The learning rate most likely to be best: of this study, else of the nearest batch size, else the middle."""
-        if study not in self._guesses:
-            self._guesses[study] = self._nearest_best(study)
-        return self._guesses[study]
-
-    def _nearest_best(self, study: Study) -> float:
-        optimizer, size = study.optimizer, math.log(study.batch_size)
-        for other in sorted(
-            (Study(optimizer, batch_size) for batch_size in self.sweep.batch_sizes),
-            key=lambda other: abs(math.log(other.batch_size) - size),
-        ):
-            best = self.best(other)
-            if best is not None:
-                return best[0]
-        return middle(self.sweep.lr_grid(optimizer))
+        """The learning rate most likely to be best."""
+        course = self._courses[study]
+        if course.optimum is not None:
+            return math.exp(course.optimum[0])
+        reached = self._reached[study]
+        if reached:
+            return min(reached, key=lambda lr: reached[lr][1] / reached[lr][0])
+        first = next(iter(course.why), None)
+        return first[0] if first and not self.sweep.exhaustive else middle(self._grid(study))
 
 
-def middle(grid: Sequence[float]) -> float:
-    """The middle of a grid; the upper of the two where there are two."""
-    return grid[len(grid) // 2]
+def outcome(result: TrialResult) -> Outcome:
+    """What the search knows of a trial."""
+    values = [row.value for row in result.evaluations] or [math.nan]
+    first, last = (result.config.target.distance(value) for value in (values[0], values[-1]))
+    share = last / first if first > 0 else math.inf
+    gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
+    return Outcome(
+        steps=math.nan if result.steps_to_target is None else result.steps_to_target,
+        distance=share if math.isfinite(share) and not gone else math.inf,
+        tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
+    )
 
 
-def start_window(sweep: Sweep, optimizer: str) -> tuple[float, ...]:
-    """Learning rates a study starts with."""
-    if sweep.lrs is not None:
-        return sweep.lrs
-    grid = sweep.lr_grid(optimizer)
-    first = max(0, len(grid) // 2 - WINDOW // 2)
-    return grid[first : first + WINDOW]
-
-
-def lattice(sweep: Sweep, optimizer: str) -> tuple[float, ...]:
-    """Every learning rate a search may try: the grid, and its continuation by the same ratio at both ends."""
-    grid = sweep.lr_grid(optimizer)
-    if sweep.lrs is not None or len(grid) < 2:
-        return grid
-    below, above = grid[1] / grid[0], grid[-1] / grid[-2]
-    lower = [_clean(grid[0] / below**k) for k in range(EXTENSION, 0, -1)]
-    return (*lower, *grid, *(_clean(grid[-1] * above**k) for k in range(1, EXTENSION + 1)))
-
-
-def edge(steps: np.ndarray, last_distance: np.ndarray) -> int:
-    """Whether the best learning rate is on the lower (-1) or upper (+1) edge of what was tried, or interior (0).
-
-    Where nothing reached the target, the learning rate that ended nearest to it counts as best, and where nothing ended
-    anywhere (all diverged) the lower edge.
-
-    Args:
-        steps: shape ``[learning rates, seeds]``; NaN where the target was not reached.
-        last_distance: shape ``[learning rates]``, distance to the target at the end.
-    """
-    row = best_lr(steps)
-    if row is None:
-        row = int(np.argmin(last_distance)) if np.isfinite(last_distance).any() else 0
-    lowest, highest = at_edges(row, [True] * len(steps))
-    return -1 if lowest else 1 if highest else 0
-
-
-def _clean(lr: float) -> float:
-    return float(f"{lr:.6g}")
+def _nearer(study: Study, batch_sizes: tuple[int, ...]) -> list[Study]:
+    """Studies of the same optimizer that are nearer to the middle of the batch sizes."""
+    centre = (len(batch_sizes) - 1) // 2
+    mine = abs(batch_sizes.index(study.batch_size) - centre)
+    return [Study(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]

@@ -27,6 +27,8 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from sweeps.cell import Cell, Study, told
 
+SEARCHES = ("bracket", "grid")
+
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
 
@@ -74,8 +76,12 @@ class Sweep:
         batch_schedules: batch-size schedules with their options, each for every optimizer; see
             :mod:`cbs.batch_schedules`.
         batch_sizes: batch sizes in examples, increasing.
-        lrs: learning rates to try, all of them and no others; ``None`` searches each optimizer's own grid from its
-            middle outwards until the best one has a worse one on either side.
+        lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
+        search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
+        one
+            has a worse one on either side (:mod:`sweeps.search`); ``"grid"`` tries all of them on every seed, as it
+            always is with ``lrs``.
+        lr_resolution: smallest ratio between two learning rates of a search.
         seeds: seeds; every cell of the grid runs once per seed.
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
@@ -101,6 +107,8 @@ class Sweep:
     batch_sizes: tuple[int, ...]
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
+    search: str = "bracket"
+    lr_resolution: float = 1.04
     seeds: tuple[int, ...] = (0,)
     target: Target | None = None
     max_steps: int = 2_000
@@ -137,6 +145,10 @@ class Sweep:
         for lr in self.lrs or ():
             if not (math.isfinite(lr) and lr > 0):
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
+        if self.search not in SEARCHES:
+            raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
+        if not 1.01 < self.lr_resolution <= 2.0:
+            raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
@@ -180,6 +192,11 @@ class Sweep:
     def _pairs(self) -> list[tuple[Choice, Choice | None]]:
         schedules = [None if schedule == Choice(name=CONSTANT) else schedule for schedule in self.batch_schedules]
         return [(choice, schedule) for choice in self.optimizers for schedule in schedules]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every learning rate of the grid is tried on every seed."""
+        return self.search == "grid" or self.lrs is not None
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own.
@@ -249,7 +266,8 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
-        for axis in ("optimizers", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name"):
+        axes = ("optimizers", "batch_schedules", "batch_sizes", "lrs", "search", "lr_resolution", "seeds")
+        for axis in (*axes, "expected", "name"):
             del data[axis]
         return data
 

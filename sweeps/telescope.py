@@ -25,7 +25,9 @@ import numpy as np
 
 from cbs.errors import ConfigError, ResultsError
 from cbs.lr_choice import at_edges, best_lr
-from sweeps.search import EXTENSION
+
+EXTENSION = 6
+"""How many learning rates a grid may grow by."""
 
 POINTS = (8, 5, 3, 1)
 """Learning rates of the first, second, third and every further width."""

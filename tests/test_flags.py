@@ -376,6 +376,8 @@ FLAGS = {
             "--recipe": (["--recipe", "quick"], "Sweep(name='quick'"),
             "--batch-sizes": (["--batch-sizes", "4..16"], "batch_sizes=(4, 8, 16)"),
             "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
+            "--search": (["--search", "grid"], "search='grid'"),
+            "--lr-resolution": (["--lr-resolution", "1.2"], "lr_resolution=1.2"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--target": (["--target", "2.5"], ", 2.5)"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),

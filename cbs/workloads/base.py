@@ -54,6 +54,9 @@ class Workload(Protocol):
         example_unit: what one example is, for example ``"sequence"``.
         tokens_per_example: tokens in an example, or ``None``.
         data_hash: 16 hexadecimal digits that identify the data, or ``None`` for synthetic data.
+
+    An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run``
+    extrapolate a validation pass that takes long.
     """
 
     metric: str

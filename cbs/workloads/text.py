@@ -184,6 +184,7 @@ class TextWorkload:
         _require_windows(validation, "validation", validation_sequences)
         starts = np.linspace(0, len(validation) - 1, validation_sequences).astype(np.int64)
         self._validation = {torch.device("cpu"): validation.gather(starts)}
+        self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:
         """A :class:`~cbs.text.gpt.GPT` drawn from torch's global random state."""

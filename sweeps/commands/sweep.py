@@ -28,7 +28,22 @@ def command(
     batch_sizes: Annotated[
         str | None, typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two.")
     ] = None,
-    lrs: Annotated[str | None, typer.Option(help="Exactly these learning rates: 1e-3,2e-3. Default: search.")] = None,
+    lrs: Annotated[
+        str | None, typer.Option(help="Exactly these learning rates on every seed: 1e-3,2e-3. Default: search.")
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either "
+            "side, with few trials; grid: all of the optimizer's learning rates on every seed."
+        ),
+    ] = None,
+    lr_resolution: Annotated[
+        float | None,
+        typer.Option(
+            help="Smallest ratio of two learning rates of a search, which are a factor of 2 apart at first: 1.04."
+        ),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
     workload: Annotated[
@@ -130,7 +145,7 @@ def command(
         import torch
 
         from cbs.choices import parse_choice
-        from cbs.errors import Unfinished
+        from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
         from sweeps import across_widths, launch
         from sweeps.cluster import Resources, check_listening
@@ -150,6 +165,12 @@ def command(
         asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
     if lrs is not None:
         asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
+    if search is not None:
+        if search == "bracket" and lrs is not None:
+            raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
+        asked = asked.replace(search=search)
+    if lr_resolution is not None:
+        asked = asked.replace(lr_resolution=lr_resolution)
     if seeds is not None:
         asked = asked.replace(seeds=parse_seeds(seeds))
     if workload is not None:
@@ -213,10 +234,10 @@ def command(
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
     progress = Progress(errors, cost, parallel)
-    search = launch.sweep(
+    done = launch.sweep(
         planned, folder, resources=resources, progress=progress, command=told, patience=patience(planned, cost)
     )
-    report = outcome_report(search, folder)
+    report = outcome_report(done, folder)
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
     if report["failures"]["trials"]:
         raise Unfinished(f"{report['failures']['trials']} trials failed; to run them again: {told}")

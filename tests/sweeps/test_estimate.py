@@ -1,71 +1,188 @@
+"""What a plan says before a sweep and while it runs, against what the sweep then takes."""
+
 from __future__ import annotations
 
-import pytest
+import math
+import time
 
-from sweeps.cell import Cell, Study
+import pytest
+import torch
+from torch import nn
+
+from cbs.config import EvaluationPlan
+from cbs.errors import ConfigError
+from sweeps import estimate
 from sweeps.cluster import Resources
-from sweeps.estimate import Estimator, StepCost, measure_cost, prior_steps
+from sweeps.estimate import Cost, StepCost, evaluations, measure_cost, prior_steps
+from sweeps.forecast import End, play
+from sweeps.outlook import Estimator, Pace, outlook
 from sweeps.progress import duration
 from sweeps.search import Search
-from tests.sweeps.simulation import run_search, simulate, small_sweep
+from sweeps.workload import built
+from tests.sweeps.simulation import run_search, small_sweep
 
-COST = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
+STEP = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
+COST = Cost({"adamw": STEP, "merit": STEP})
+EXPECTED = (100.0, 3000.0)
 
 
-def finished(search: Search, seconds_per_step: float):
-    """The next trial of a search, run by the simulation, with a wall clock that belongs to it."""
-    config = search.next()
-    cell = Cell.of(config)
-    result = simulate(config, search.best_steps(cell), 1.3)
-    search.add(result)
-    return result.replace(timing={"seconds": seconds_per_step * result.final_step})
+def world(distance: float, curvature: float = 0.25):
+    """How trials really end: the best learning rate lies ``distance`` times the default and follows the root of B."""
+
+    def end(config):
+        default = 4e-3 if config.optimizer.name == "adamw" else 8e-3
+        gap = math.log(config.lr / (default * distance * (config.batch_size / 16) ** 0.4))
+        if gap > math.log(10):
+            return End(20.0, reached=False, distance=math.inf)
+        steps = (110 + 2800 / config.batch_size) * math.exp(curvature * gap**2)
+        if steps > config.max_steps:
+            return End(config.max_steps, reached=False, distance=1 - config.max_steps / steps)
+        return End(steps)
+
+    return end
+
+
+def pace(config):
+    return STEP.seconds(config.batch_size, 1.0)
+
+
+@pytest.mark.parametrize("distance", [1.0, 8.0, 100.0])
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_a_plan_is_within_30_percent_of_what_the_sweep_takes(distance, seeds):
+    """Whatever the distance of the best learning rate, of which the plan knows nothing."""
+    sweep = small_sweep(expected=EXPECTED, seeds=seeds, max_steps=1000, max_examples=30_000)
+    _, planned = outlook(sweep, (), COST, 2)
+    taken = play(Search(sweep), world(distance), workers=2, seconds_per_step=pace, overhead=0.1)
+    assert planned.examples == pytest.approx(taken.examples, rel=0.3 if distance < 100 else 0.6)
+    assert planned.seconds == pytest.approx(taken.seconds, rel=0.3 if distance < 100 else 0.6)
+
+
+def test_halfway_the_time_left_is_known_from_what_was_seen():
+    sweep = small_sweep(expected=EXPECTED, max_steps=1000, max_examples=30_000)
+    search = Search(sweep)
+    half = play(search, world(3.0), workers=2, seconds_per_step=pace, most=25)
+    _, left = outlook(sweep, half.results, COST, 2)
+    whole = play(Search(sweep), world(3.0), workers=2, seconds_per_step=pace)
+    assert left.examples == pytest.approx(whole.examples - half.examples, rel=0.3)
 
 
 def test_a_step_costs_a_fixed_part_and_a_part_per_example():
-    assert COST.seconds(100, 10.0) == pytest.approx(10 * (0.002 + 0.01))
+    assert STEP.seconds(100, 10.0) == pytest.approx(10 * (0.002 + 0.01))
+
+
+@pytest.mark.parametrize("steps", [1, 10, 100, 3000])
+def test_evaluations_are_those_of_the_plan(steps):
+    """Every evaluation far from the target is 1.3, near it 1.04 times the one before, or the next step."""
+    plan, step, count = EvaluationPlan(), 0, 1
+    while step < steps:
+        step = max(step + 1, math.ceil(step * (1.04 if step > steps / 3 else 1.3)))
+        count += 1
+    assert evaluations(plan, steps) == count
 
 
 def test_the_prior_is_the_recipes_expectation_within_the_budget_else_the_budget():
     sweep = small_sweep()
     assert prior_steps(sweep, 4) == sweep.budget(4)
-    assert prior_steps(sweep.replace(expected=(100.0, 3000.0)), 4) == 850.0
+    assert prior_steps(sweep.replace(expected=EXPECTED), 4) == 850.0
     assert prior_steps(sweep.replace(expected=(1e9, 0.0)), 4) == sweep.budget(4)
+
+
+def test_without_an_expectation_a_plan_is_the_most_it_can_take():
+    sweep = small_sweep(max_steps=1000, max_examples=30_000)
+    _, planned = outlook(sweep, (), COST, 2)
+    assert planned.examples > play(Search(sweep), world(1.0)).examples
 
 
 def test_before_anything_finished_the_prior_speaks_and_without_a_cost_nothing_does():
     search = Search(small_sweep())
-    estimator = Estimator(search, COST, workers=2)
-    planned = sum(search.counts(study)[1] for study in search.sweep.studies())
-    assert estimator.seconds_left() > 0
-    assert planned == 2 * 4 * 2 * 3
-    assert Estimator(search, None, workers=2).seconds_left() is None
+    seconds, trials = Estimator(search, COST, workers=2).left()
+    assert seconds > 0
+    assert trials >= 2 * 4 * (3 + 1)
+    assert Estimator(search, None, workers=2).left()[0] is None
 
 
-def test_a_finished_trial_rescales_the_estimates_of_its_neighbours():
+def test_trials_that_finished_say_how_fast_their_neighbours_are():
+    sweep = small_sweep(expected=EXPECTED)
+    seen, told = Pace(COST), Pace(COST)
+    (result, *_) = play(Search(sweep), world(1.0), most=1).results
+    seen.add(result.replace(timing={"seconds": 7.0 * STEP.seconds(result.config.batch_size, result.final_step)}))
+    for config in Search(sweep).waiting():
+        assert seen.per_step(sweep)(config) == pytest.approx(7 * told.per_step(sweep)(config), rel=0.01)
+
+
+def test_time_between_trials_counts(monkeypatch):
+    """One second passes between two trials that take none: a hundred trials left are a hundred seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    search = Search(small_sweep(expected=EXPECTED, seeds=tuple(range(8))))
+    estimator = Estimator(search, Cost({}), workers=1)
+    played = play(Search(search.sweep), world(1.0), most=40)
+    for result in played.results:
+        search.running[result.trial_id] = (None, 0.0)
+        search.add(result)
+        now[0] += 1.0
+        estimator.add(result.replace(timing={"seconds": 1e-6}))
+    seconds, trials = estimator.left()
+    assert trials > 20
+    assert seconds == pytest.approx(trials, rel=0.1)
+
+
+def test_nothing_is_left_at_the_end():
     search = Search(small_sweep())
-    estimator = Estimator(search, COST, workers=2)
-    study = Study("merit", 64)
-    before = estimator.trial_seconds(study)
-    result = finished(search, 1.0)
-    estimator.add(result)
-    prior = COST.seconds(result.config.batch_size, prior_steps(search.sweep, result.config.batch_size))
-    assert estimator.trial_seconds(study) == pytest.approx(before * result.final_step / prior)
-
-
-def test_nothing_is_left_at_the_end_and_twice_the_workers_take_half_the_time():
-    search = Search(small_sweep())
-    one, two = Estimator(search, COST, workers=1), Estimator(search, COST, workers=2)
-    assert one.seconds_left() == pytest.approx(2 * two.seconds_left())
     run_search(search)
-    assert one.seconds_left() == 0.0
+    assert Estimator(search, COST, workers=1).left() == (0.0, 0)
 
 
 def test_measured_cost_is_positive_and_costs_little():
     # So far apart that the larger takes longer however busy the machine is.
     sweep = small_sweep(batch_sizes=(4, 2**13))
+    started = time.process_time()
     cost = measure_cost(sweep)
-    assert cost.seconds(2**13, 10.0) > 0.0
-    assert cost.per_example > 0.0
+    assert time.process_time() - started < 15.0
+    assert set(cost.steps) == {"adamw", "merit"}
+    for step in cost.steps.values():
+        assert step.per_example > 0.0
+        assert step.evaluation > 0.0
+    assert cost.told == ()
+
+
+def test_a_model_too_slow_for_its_time_is_extrapolated_and_says_so(monkeypatch):
+    """A clock that runs a thousand times too fast, as a machine that is as slow."""
+    sweep = small_sweep(workload=slow_text(), batch_sizes=(4, 4096), optimizers=small_sweep().optimizers[:1])
+    real = measure_cost(sweep)
+    clock = time.process_time
+    monkeypatch.setattr(estimate.time, "process_time", lambda: 1000.0 * clock())
+    slow = measure_cost(sweep)
+    assert any("steps beyond batch size" in told for told in slow.told)
+    assert any("validation pass is extrapolated" in told for told in slow.told)
+    assert slow.steps["adamw"].seconds(4, 10.0) > 100 * real.steps["adamw"].seconds(4, 10.0)
+
+
+def slow_text():
+    from cbs.config import Choice
+
+    return Choice(name="text", options={"context": 8})
+
+
+def test_a_validation_pass_that_was_cut_leaves_the_model_as_it_was():
+    workload = built(slow_text())
+    model = workload.build_model()
+    hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
+    with estimate._Interrupted(model, time.process_time, 0.0) as stopped, torch.no_grad():
+        workload.validate(model)
+    assert stopped.cut
+    assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
+    assert model.training
+    with pytest.raises(ValueError, match="mine"), estimate._Interrupted(nn.Linear(1, 1), time.process_time, math.inf):
+        raise ValueError("mine")
+
+
+def test_a_target_that_is_there_already_is_refused():
+    from dataclasses import replace
+
+    sweep = small_sweep()
+    with pytest.raises(ConfigError, match="reached before the first step"):
+        measure_cost(sweep.replace(target=replace(sweep.target, value=1e9)))
 
 
 @pytest.mark.parametrize(

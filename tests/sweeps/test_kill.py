@@ -19,6 +19,7 @@ import analysis
 import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
+from cbs.training import run_trial
 from sweeps.cluster import remove_stale_folders
 from tests.sweeps.alone import without_ray
 

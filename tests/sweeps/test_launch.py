@@ -17,7 +17,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.cluster import Resources
-from sweeps.estimate import StepCost
+from sweeps.estimate import Cost
 from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launch import output_folder, resolve, sweep
 from sweeps.progress import Progress
@@ -92,7 +92,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
         shutil.rmtree(store.trials / trial_id)
     (store.trials / ".tmp-half-written").mkdir()
     console = Console(file=text, width=100, height=40, force_terminal=True)
-    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, StepCost(0.001, 0.0, 0.001), 1))
+    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, Cost({}), 1))
     assert files(folder) == files(reference)
     assert not list(store.trials.glob(".tmp-*"))
     for study in search.sweep.studies():
@@ -117,7 +117,7 @@ def test_pruning_changes_no_best_steps(reference, tmp_path):
 def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, reference, tmp_path):
     folder, text = copied(reference, tmp_path), io.StringIO()
     optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
-    progress = Progress(Console(file=text, width=200), StepCost(0.001, 0.0, 0.001), 1)
+    progress = Progress(Console(file=text, width=200), Cost({}), 1)
     wanted = tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,))
     search = sweep(wanted, folder, resources=ONE, progress=progress)
     assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}

@@ -1,0 +1,151 @@
+"""A sweep played through without training: the real search, on trials whose end is known beforehand.
+
+Trials start, stop each other beyond the bound of their cell, and end, on a clock of their own; a plan and its cost
+before a sweep, the time left while it runs, and the benchmarks of the search all come from here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cbs.config import TrialConfig
+from cbs.record import Measurement, TrialResult, TrialStatus
+from sweeps.cell import Cell
+from sweeps.search import Search
+
+
+@dataclass(frozen=True)
+class End:
+    """How a trial would end if nothing stopped it.
+
+    Attributes:
+        steps: updates after which it does.
+        reached: whether that is at the target.
+        distance: to the target at the end, relative to that at the start; infinite where it diverged. Where it reached
+        the
+            target it does not matter.
+    """
+
+    steps: float
+    reached: bool = True
+    distance: float = 0.0
+
+
+@dataclass
+class Played:
+    """What a sweep took.
+
+    Attributes:
+        trials: of every status.
+        examples: of all trials.
+        seconds: until the last trial ended.
+        results: every trial.
+    """
+
+    trials: Counter[TrialStatus] = field(default_factory=Counter)
+    examples: float = 0.0
+    seconds: float = 0.0
+    results: list[TrialResult] = field(default_factory=list)
+
+
+@dataclass
+class _Running:
+    config: TrialConfig
+    end: End
+    started: float
+    per_step: float
+    overhead: float
+    stop: float
+    """Steps after which it ends, the bound of its cell considered."""
+
+    @property
+    def until(self) -> float:
+        return self.started + self.overhead + self.stop * self.per_step
+
+
+def play(
+    search: Search,
+    end_of: Callable[[TrialConfig], End],
+    *,
+    workers: int = 1,
+    seconds_per_step: Callable[[TrialConfig], float] = lambda config: float(config.batch_size),
+    overhead: float = 0.0,
+    most: int | None = None,
+) -> Played:
+    """Run a search to its end.
+
+    Args:
+        search: is changed.
+        end_of: how every trial would end; asked once for each.
+        workers: trials at a time.
+        seconds_per_step: of a trial.
+        overhead: seconds between two trials of a worker.
+        most: stop after so many trials.
+    """
+    played, factor, order = Played(), search.sweep.prune_factor, itertools.count()
+    running: dict[str, _Running] = {}
+    ends: list[tuple[float, int, str]] = []
+    now = 0.0
+
+    def bounded(trial: _Running) -> None:
+        best = search.best_steps(Cell.of(trial.config))
+        if best is not None and factor is not None and trial.end.steps > factor * best:
+            trained = max(0.0, (now - trial.started - trial.overhead) / trial.per_step)
+            trial.stop = min(trial.stop, max(trained, factor * best))
+        heapq.heappush(ends, (trial.until, next(order), trial.config.trial_id))
+
+    while True:
+        while len(running) < max(workers, 1) and (config := search.next()) is not None:
+            end = end_of(config)
+            pace = seconds_per_step(config)
+            running[config.trial_id] = _Running(config, end, now, pace, overhead, end.steps)
+            bounded(running[config.trial_id])
+        if not running or (most is not None and sum(played.trials.values()) >= most):
+            return played
+        now, _, trial_id = heapq.heappop(ends)
+        trial = running.get(trial_id)
+        if trial is None or trial.until != now:
+            continue  # it was stopped earlier, or is gone
+        del running[trial_id]
+        result = ended(trial.config, trial.end, trial.stop)
+        played.trials[result.status] += 1
+        played.examples += trial.stop * trial.config.batch_size
+        played.seconds = now
+        played.results.append(result)
+        search.add(result)
+        if result.steps_to_target is not None:
+            for other in running.values():
+                if Cell.of(other.config) == Cell.of(trial.config):
+                    bounded(other)
+
+
+def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
+    """The result of a trial that ended, or was stopped, after ``stop`` steps."""
+    target = config.target
+    sign = 1.0 if target.direction == "below" else -1.0
+    status, distance = TrialStatus.BUDGET_EXHAUSTED, end.distance
+    if stop < end.steps:
+        status, distance = TrialStatus.PRUNED, 1.0
+    elif end.reached:
+        status, distance = TrialStatus.REACHED, -1e-9
+    elif math.isinf(end.distance):
+        status = TrialStatus.DIVERGED
+    rows = [
+        Measurement(
+            step=step, examples=step * config.batch_size, value=target.value + sign * gap, train_loss=gap, lr=config.lr
+        )
+        for step, gap in ((0, 1.0), (math.ceil(stop), distance))
+    ]
+    return TrialResult(
+        config=config,
+        status=status,
+        steps_to_target=end.steps if status is TrialStatus.REACHED else None,
+        evaluations=rows,
+        steps={},
+        workload=None,
+    )

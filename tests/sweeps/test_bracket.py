@@ -1,0 +1,165 @@
+"""What a study needs next: every rule against arithmetic done the slow way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps.bracket import (
+    SEED_DEVIATION,
+    SEED_WEIGHT,
+    Outcome,
+    Rules,
+    Table,
+    expected_loss,
+    needed,
+    optimum,
+    possible_gains,
+)
+from sweeps.lattice import FARTHEST, OCTAVE, Lattice
+from sweeps.lr_law import SLOPE, SLOPE_DEVIATION, expected
+
+GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+LATTICE, RULES = Lattice(GRID), Rules()
+
+
+def reached(**steps: float) -> dict[tuple[float, int], Outcome]:
+    """Trials on seed 0 by position in octaves: ``m1=120`` for one octave below the default."""
+    octaves = {"m2": -2, "m1": -1, "mh": -0.5, "z": 0, "h": 0.5, "p1": 1, "p2": 2}
+    return {
+        (LATTICE.lr(round(octaves[name] * OCTAVE)), 0): Outcome(value, 0.0 if math.isfinite(value) else math.inf)
+        for name, value in steps.items()
+    }
+
+
+def test_positions_are_learning_rates_and_back() -> None:
+    for position in (-FARTHEST, -70, -64, -1, 0, 1, 33, 128, FARTHEST):
+        assert LATTICE.position(LATTICE.lr(position)) == pytest.approx(position, abs=1e-2)
+    assert {LATTICE.lr(OCTAVE * octave) for octave in range(-2, 3)} == set(GRID)
+    own = Lattice((2**-14, 2**-13, 2**-12))
+    assert own.lr(OCTAVE) == 2**-12
+    assert LATTICE.position(3e-3) != round(LATTICE.position(3e-3))
+    assert LATTICE.nearest(math.log(5e-3), OCTAVE) == 0
+    assert LATTICE.nearest(1e9) == FARTHEST
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-0.3, 0.3), st.floats(0.01, 0.3))
+def test_the_expected_loss_is_that_of_normal_draws(mean: float, deviation: float) -> None:
+    draws = np.random.default_rng(0).normal(mean, deviation, 200_000)
+    assert expected_loss(mean, deviation) == pytest.approx(np.maximum(0, -draws).mean(), abs=0.01 * deviation)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-0.9, 0.9), st.floats(0.1, 3.0), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
+def test_the_gain_of_a_parabola_is_its_depth_on_the_side_where_it_lies(place, curvature, below, above) -> None:
+    """``place`` is where the vertex lies, within half of either gap."""
+    vertex = place * (above if place > 0 else below) / 2
+
+    def rise(at: float) -> float:
+        return curvature * ((at - vertex) ** 2 - vertex**2)
+
+    gains = possible_gains(rise(-below), rise(above), below, above, 1.3)
+    depth = curvature * vertex**2
+    assert gains == pytest.approx((depth, 0.0) if vertex < 0 else (0.0, depth), abs=1e-9)
+
+
+def test_beside_a_cliff_the_slope_that_leads_up_to_it_could_go_on() -> None:
+    lower, upper = possible_gains(0.7, math.inf, 1.0, 1.0, 1.3)
+    assert upper == pytest.approx(0.35)
+    assert lower == 0.0
+    assert possible_gains(math.inf, 0.7, 1.0, 1.0, 1.3) == (upper, lower)
+    assert min(possible_gains(math.inf, math.inf, 1.0, 1.0, 1.3)) == pytest.approx(math.log(1.3) / 4)
+    assert possible_gains(0.0, 0.0, 1.0, 1.0, 1.3) == (0.0, 0.0)
+
+
+def test_seed_noise_is_what_is_left_around_learning_rate_and_seed() -> None:
+    rng = np.random.default_rng(1)
+    logs = 6 + rng.normal(0, 1, (3, 1)) + rng.normal(0, 0.5, (1, 150)) + rng.normal(0, 0.08, (3, 150))
+    there = rng.random((3, 150)) < 0.8
+    there[:, 0] = True
+    seen = {(GRID[i], j): Outcome(math.exp(logs[i, j]), 0.0) for i in range(3) for j in range(150) if there[i, j]}
+    rows, columns = np.nonzero(there & (there.sum(axis=0) > 1))
+    design = np.hstack([np.eye(3)[rows], np.eye(150)[columns]])
+    values = logs[rows, columns]
+    rest = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    freedom = len(values) - np.linalg.matrix_rank(design)
+    wanted = math.sqrt((SEED_WEIGHT * SEED_DEVIATION**2 + rest @ rest) / (SEED_WEIGHT + freedom))
+    table = Table(seen, range(150), LATTICE, None)
+    assert table.seed_deviation() == pytest.approx(wanted, rel=1e-4)
+    assert wanted == pytest.approx(0.08, rel=0.15)
+
+
+def test_one_seed_says_nothing_of_its_noise_and_many_at_one_learning_rate_their_scatter() -> None:
+    assert Table(reached(m1=120, z=100, p1=120), [0], LATTICE, 1.3).seed_deviation() == pytest.approx(SEED_DEVIATION)
+    values = np.exp(np.random.default_rng(0).normal(5, 0.1, 60))
+    seen = {(4e-3, seed): Outcome(value, 0.0) for seed, value in enumerate(values)}
+    assert Table(seen, range(60), LATTICE, None).seed_deviation() == pytest.approx(0.1, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("seen", "position"),
+    [
+        (reached(m1=100, z=112, p1=140), -2 * OCTAVE),
+        (reached(m1=140, z=112, p1=100), 2 * OCTAVE),
+        (reached(m1=math.nan, z=math.nan, p1=math.nan), -3 * OCTAVE),
+        (reached(m1=1000, z=400, p1=160), 3 * OCTAVE),
+        (reached(m1=130, z=100, p2=140), OCTAVE),
+    ],
+    ids=["lower", "upper", "all diverged", "far", "a gap of two"],
+)
+def test_the_first_thing_is_a_worse_learning_rate_on_either_side(seen, position) -> None:
+    (ask,) = needed(seen, [0, 1], LATTICE, RULES)
+    assert (LATTICE.position(ask.lr), ask.seed) == (position, 0)
+    assert ask.why
+
+
+def test_missed_targets_lead_to_where_training_came_nearest_and_upwards_where_nothing_moved() -> None:
+    seen = {(LATTICE.lr(o * OCTAVE), 0): Outcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.6), (1, 0.7))}
+    assert LATTICE.position(needed(seen, [0], LATTICE, RULES)[0].lr) < -OCTAVE
+    still = {place: Outcome(math.nan, 1.0 - 1e-6 * place[0]) for place in seen}
+    assert LATTICE.position(needed(still, [0], LATTICE, RULES)[0].lr) > OCTAVE
+    inside = {(LATTICE.lr(o * OCTAVE), 0): Outcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.4), (1, 0.7))}
+    assert needed(inside, [0], LATTICE, RULES) == []
+
+
+def test_a_bracket_that_is_closed_asks_for_the_seeds_of_the_winner() -> None:
+    asks = needed(reached(m1=128, z=100, p1=128), [0, 1, 2], LATTICE, RULES)
+    assert {(ask.lr, ask.seed) for ask in asks} == {(4e-3, 1), (4e-3, 2)}
+
+
+def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_cannot_none() -> None:
+    close = reached(m1=128, z=100, p1=100.5) | {(4e-3, seed): Outcome(100, 0.0) for seed in range(1, 8)}
+    asks = needed(close, range(8), LATTICE, Rules(gain=9.0))
+    assert {(ask.lr, ask.seed) for ask in asks} == {(8e-3, 1)}
+    again = needed(close | {(8e-3, 1): Outcome(100, 0.0)}, range(8), LATTICE, Rules(gain=9.0))
+    assert {(ask.lr, ask.seed) for ask in again} == {(8e-3, 2), (8e-3, 3)}
+    clear = reached(m1=128, z=100, p1=125) | {(4e-3, seed): Outcome(100, 0.0) for seed in range(1, 8)}
+    assert needed(clear, range(8), LATTICE, Rules(gain=9.0)) == []
+
+
+def test_the_optimum_lies_at_the_vertex() -> None:
+    best, deviation = math.log(4.7e-3), 0.3
+    seen = {(lr, 0): Outcome(100 * math.exp(deviation * (math.log(lr) - best) ** 2), 0.0) for lr in (2e-3, 4e-3, 8e-3)}
+    found, variance = optimum(seen, [0], LATTICE, Rules(prune_factor=None))
+    assert found == pytest.approx(best)
+    assert 0 < variance < math.log(2) ** 2
+    assert optimum({(4e-3, 0): Outcome(math.nan, math.inf)}, [0], LATTICE, RULES) is None
+
+
+def test_the_law_follows_a_line_and_knows_less_the_farther_away() -> None:
+    sizes = np.log([8.0, 16.0, 32.0])
+    line = -6 + 0.3 * sizes
+    near, far = (expected(math.log(size), sizes, line, [0.01] * 3) for size in (64.0, 4096.0))
+    assert near.log_lr == pytest.approx(-6 + 0.3 * math.log(64), abs=0.15)
+    assert near.deviation < far.deviation
+    sure = expected(math.log(64), sizes, line, [1e-8] * 3)
+    assert sure.deviation < near.deviation
+    one = expected(math.log(64), sizes[:1], line[:1], [0.01])
+    away = math.log(8.0)
+    assert one.log_lr == pytest.approx(line[0] + SLOPE * away)
+    assert one.deviation > SLOPE_DEVIATION * away
