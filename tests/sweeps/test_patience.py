@@ -7,7 +7,7 @@ import pytest
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.target import Target
-from sweeps.estimate import StepCost
+from sweeps.estimate import Cost, StepCost
 from sweeps.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
 from tests.sweeps.simulation import small_sweep
 
@@ -21,10 +21,10 @@ def faulty(act: str):
     ("cost", "changes", "seconds"),
     [
         (None, {}, UNTIMED_SECONDS),
-        (StepCost(0.001, 0.0, 0.01), {}, LEAST_SECONDS),
-        (StepCost(0.001, 0.0, 0.01), {"compile": True}, UNTIMED_SECONDS),
-        (StepCost(1.0, 0.1, 0.01), {}, 100 * (1.0 + 0.1 * 256)),
-        (StepCost(1.0, 0.1, 60.0), {}, 100 * 60.0),
+        (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {}, LEAST_SECONDS),
+        (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {"compile": True}, UNTIMED_SECONDS),
+        (Cost({"sgd": StepCost(1.0, 0.1, 0.01)}), {}, 100 * (1.0 + 0.1 * 256)),
+        (Cost({"sgd": StepCost(1.0, 0.1, 60.0)}), {}, 100 * 60.0),
     ],
 )
 def test_the_longest_planned_step_or_evaluation_counts(cost, changes, seconds):
