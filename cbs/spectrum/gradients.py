@@ -1,85 +1,98 @@
-r"""Independent estimates of the gradient, and vectors whose covariance is that of one example's gradient.
+r"""Independent estimates of the gradient, and the noise of one example's gradient along given directions and beyond.
 
 Batches of b examples have gradients :math:`g_1 ... g_m`. Their means over either half are two independent estimates of
-the true gradient. With random signs :math:`\epsilon_j` of which half are negative, the vector
+the true gradient; along a direction, b times their sample variance is the variance of one example's gradient. Beyond
+the directions the vector
 
 .. math:: \xi = \sqrt{b/m} \sum_j \epsilon_j g_j
 
-has mean 0, for the gradient itself drops out, and covariance :math:`\Sigma`, that of one example's gradient, exactly:
-so :math:`E\,\xi^\top f(H) \xi = tr(f(H) \Sigma)`. Nothing is stored but the sums.
+with random signs, of which half are negative, has mean 0, for the gradient itself drops out, and covariance
+:math:`\Sigma`, that of one example's gradient: so :math:`E\,\xi^\top f(H) \xi = tr(f(H) \Sigma)`. Nothing is stored
+but sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.workloads.base import Batch, TrainingStream
 
-BATCHES = 64
-"""Batches the examples are divided into."""
+BATCHES = 256
+"""Most batches that the examples are divided into."""
+
+LEAST = 8
+"""Fewest examples."""
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """What was found of the gradient at a point.
+class Sampler:
+    """The same examples as often as they are needed.
 
     Attributes:
-        halves: two independent estimates of the gradient, ``[2, d]``.
-        noise: vectors with the covariance of one example's gradient, ``[probes, d]``.
-        loss: mean over all examples.
-        examples: of both halves together.
+        gradient: a batch -> mean loss and its gradient ``[d]`` in float64.
+        stream: makes the stream of examples anew.
+        examples: to draw, at least :data:`LEAST`; rounded down to an even number of batches of one size.
     """
 
-    halves: Tensor
-    noise: Tensor
-    loss: float
+    gradient: Callable[[Batch], tuple[float, Tensor]]
+    stream: Callable[[], TrainingStream]
     examples: int
 
+    def __post_init__(self) -> None:
+        if self.examples < LEAST:
+            raise ConfigError(f"gradient examples must be at least {LEAST}, got {self.examples}")
 
-def sample_gradients(
-    gradient: Callable[[Batch], tuple[float, Tensor]],
-    stream: TrainingStream,
-    examples: int,
-    probes: int,
-    generator: torch.Generator,
-) -> Gradients:
-    """Draw examples and add their gradients up.
+    @property
+    def batches(self) -> int:
+        """How many, an even number."""
+        return min(BATCHES, self.examples // 2 * 2)
 
-    Args:
-        gradient: a batch -> mean loss and its gradient ``[d]`` in float64.
-        stream: of examples, independent ones.
-        examples: to draw, at least 4; rounded down to batches of one size, an even number of them.
-        probes: noise vectors.
-        generator: of the signs, on the CPU.
+    @property
+    def size(self) -> int:
+        """Examples of a batch."""
+        return self.examples // self.batches
 
-    Raises:
-        ConfigError: if there are too few examples.
-    """
-    if examples < 4:
-        raise ConfigError(f"the noise of the gradient is measured on at least 4 examples, got {examples}")
-    batches = min(BATCHES, examples // 2 * 2)
-    size = examples // batches
-    signs = torch.stack([_balanced(batches, generator) for _ in range(probes)])
-    sums, noise, losses = [], [], []
-    for index in range(batches):
-        loss, found = gradient(stream.next(size))
-        losses.append(loss)
-        if not sums:
-            sums, noise = [torch.zeros_like(found) for _ in range(2)], [torch.zeros_like(found) for _ in range(probes)]
-        sums[index % 2] += found
-        for probe, total in enumerate(noise):
-            total.add_(found, alpha=float(signs[probe, index]))
-    return Gradients(
-        halves=torch.stack(sums) / (batches // 2),
-        noise=torch.stack(noise) * (size / batches) ** 0.5,
-        loss=sum(losses) / batches,
-        examples=size * batches,
-    )
+    def halves(self) -> tuple[Tensor, float]:
+        """Two independent estimates of the gradient, ``[2, d]``, and the mean loss."""
+        losses, first, second = [], None, None
+        for index, (loss, found) in enumerate(self._each()):
+            losses.append(loss)
+            if index % 2:
+                second = found if second is None else second.add_(found)
+            else:
+                first = found if first is None else first.add_(found)
+        assert first is not None
+        assert second is not None
+        return torch.stack([first, second]) / (self.batches // 2), float(np.mean(losses))
+
+    def noise(self, directions: Tensor, vectors: int, generator: torch.Generator) -> tuple[np.ndarray, Tensor]:
+        """Variance of one example's gradient along orthonormal ``directions`` ``[n, d]``, shape ``[n]``, and vectors
+        with the covariance of one example's gradient, ``[vectors, d]``.
+
+        Args:
+            directions: may be none.
+            vectors: how many.
+            generator: of the signs, on the CPU.
+        """
+        signs = torch.stack([_balanced(self.batches, generator) for _ in range(vectors)])
+        seen, sums = [], None
+        for index, (_, found) in enumerate(self._each()):
+            seen.append((directions @ found).cpu().numpy())
+            turned = signs[:, index, None].to(found) * found
+            sums = turned if sums is None else sums.add_(turned)
+        assert sums is not None
+        return self.size * np.var(np.stack(seen), axis=0, ddof=1), sums * (self.size / self.batches) ** 0.5
+
+    def _each(self) -> Iterator[tuple[float, Tensor]]:
+        stream = self.stream()
+        for _ in range(self.batches):
+            yield self.gradient(stream.next(self.size))
 
 
 def _balanced(count: int, generator: torch.Generator) -> Tensor:

@@ -2,15 +2,15 @@ r"""Where a vector lies along the eigenvalues of a symmetric matrix that is know
 
 Of a matrix with eigenpairs :math:`(\lambda_i, q_i)` a vector v has the spectral measure that puts :math:`(q_i^\top v)^2`
 on :math:`\lambda_i`; its integral of f is :math:`v^\top f(A) v`. K steps of Lanczos give the K-point Gauss quadrature
-of this measure (Golub & Welsch 1969; Golub & Meurant 2010, "Matrices, Moments and Quadrature", theorem 6.6): exact for
-polynomials of degree 2K - 1, from one product a step. With vectors of independent random signs the measure is, in the
-mean, the density of all eigenvalues (Ubaru, Chen & Saad 2017, doi 10.1137/16M1104974, section 3).
+of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", theorem 6.6): exact for polynomials of degree
+2K - 1, from one product a step. With vectors of independent random signs the measure is, in the mean, the density of
+all eigenvalues (Ubaru, Chen & Saad 2017, doi 10.1137/16M1104974, section 3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,49 +24,88 @@ ENDED = 1e-6
 in single precision leave of nothing."""
 
 
-class Quadrature(NamedTuple):
-    """Points and their weights, both ``[K]``, by increasing point."""
+@dataclass(frozen=True)
+class Lanczos:
+    """What some steps from a vector found.
+
+    Attributes:
+        points: Ritz values, increasing, ``[K]``.
+        residuals: length of ``A y - point y`` of every Ritz vector y, ``[K]``.
+        coefficients: of every Ritz vector in the basis, a column each, ``[K, K]``.
+        basis: orthonormal, ``[K, d]``; the first is the direction of the vector.
+        length: of the vector.
+    """
 
     points: np.ndarray
-    weights: np.ndarray
+    residuals: np.ndarray
+    coefficients: np.ndarray
+    basis: Tensor
+    length: float
+
+    def weights(self, other: Tensor | None = None) -> np.ndarray:
+        r"""Of the points in the quadrature, ``[K]``.
+
+        Args:
+            other: a second vector u; the weights are then :math:`(y_i^\top v)(y_i^\top u)`, of any sign, and the
+                quadrature of :math:`v^\top f(A) u` is exact for polynomials of degree K - 1. With two independent
+                estimates of one vector they are unbiased where squares would hold the variance of the estimate.
+        """
+        mine = self.length * self.coefficients[0]
+        return mine * (mine if other is None else self.coefficients.T @ (self.basis @ other.double()).cpu().numpy())
+
+    def settled(self, tolerance: float) -> tuple[np.ndarray, Tensor]:
+        """Ritz values, and Ritz vectors ``[n, d]``, whose residual is at most this part of the value: the mean of f
+        along such a vector is ``f(point)`` up to the square of it."""
+        good = self.residuals <= tolerance * np.abs(self.points)
+        chosen = torch.from_numpy(self.coefficients[:, good].T.copy()).to(self.basis)
+        return self.points[good], chosen @ self.basis
 
 
-def quadrature(product: Product, start: Tensor, nodes: int, other: Tensor | None = None) -> Quadrature:
-    r"""The spectral measure of a vector in at most ``nodes`` points, fewer where fewer hold it all.
+def lanczos(product: Product, start: Tensor, steps: int) -> Lanczos:
+    """At most ``steps`` steps from a vector, fewer where fewer reach all there is.
 
     Every new vector is made orthogonal to all before it, twice, so no eigenvalue is found again (Parlett 1998, "The
-    Symmetric Eigenvalue Problem", section 6.9). The memory is that of ``nodes`` vectors in float64.
+    Symmetric Eigenvalue Problem", section 6.9). The memory is that of ``steps`` vectors in float64.
 
     Args:
         product: with the matrix.
-        start: the vector v, ``[d]``.
-        nodes: most points, at least 1.
-        other: a second vector u; the weights are then :math:`(q_i^\top v)(q_i^\top u)`, of any sign, and the quadrature
-            of :math:`v^\top f(A) u` is exact for polynomials of degree K - 1. With two independent estimates of one
-            vector they are unbiased where squares would hold the variance of the estimate.
+        start: the vector, ``[d]``; of 0 the only point is 0, without weight.
+        steps: at least 1.
     """
     start = start.double()
     length = float(start.norm())
     if length == 0.0:
-        return Quadrature(np.zeros(1), np.zeros(1))
-    basis = [start / length]
+        return Lanczos(np.zeros(1), np.zeros(1), np.ones((1, 1)), torch.zeros_like(start)[None], 0.0)
+    basis = start.new_empty(min(steps, len(start)), len(start))
+    basis[0] = start / length
     diagonal: list[float] = []
     beside: list[float] = []
     while True:
-        new = product(basis[-1]).double()
-        diagonal.append(float(new @ basis[-1]))
-        known = torch.stack(basis)
+        count = len(diagonal) + 1
+        known = basis[:count]
+        new = product(known[-1]).double()
+        diagonal.append(float(new @ known[-1]))
         for _ in range(2):
             new = new - known.T @ (known @ new)
         rest = float(new.norm())
-        if len(basis) in (nodes, len(start)) or rest <= ENDED * float(np.abs(_matrix(diagonal, beside)).max()):
+        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        if count == len(basis) or rest <= ENDED * float(np.abs(matrix).max()):
             break
         beside.append(rest)
-        basis.append(new / rest)
-    points, vectors = np.linalg.eigh(_matrix(diagonal, beside))
-    second = np.eye(len(points))[0] * length if other is None else (known @ other.double()).cpu().numpy()
-    return Quadrature(points, length * vectors[0] * (vectors.T @ second))
+        basis[count] = new / rest
+    points, coefficients = np.linalg.eigh(matrix)
+    return Lanczos(points, rest * np.abs(coefficients[-1]), coefficients, known, length)
 
 
-def _matrix(diagonal: list[float], beside: list[float]) -> np.ndarray:
-    return np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+def without(product: Product, vectors: Tensor) -> Product:
+    """The matrix on what is orthogonal to orthonormal ``vectors`` ``[n, d]``, and 0 on them."""
+
+    def inside(vector: Tensor) -> Tensor:
+        return outside(product(outside(vector, vectors)), vectors)
+
+    return inside
+
+
+def outside(vector: Tensor, vectors: Tensor) -> Tensor:
+    """The part of a vector that is orthogonal to orthonormal ``vectors`` ``[n, d]``."""
+    return vector - vectors.T @ (vectors @ vector)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cbs import seeding
 from cbs.errors import ConfigError
 from cbs.spectrum.curvature import curvature_product, flat
-from cbs.spectrum.gradients import sample_gradients
-from cbs.spectrum.lanczos import quadrature
+from cbs.spectrum.gradients import LEAST, Sampler
+from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
 from cbs.training import TrainingLoop
-from cbs.workloads.base import Batch, PredictiveWorkload
+from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
 
 AUTO = "auto"
 CURVATURES = (AUTO, GAUSS_NEWTON, HESSIAN)
+
+SETTLED = 0.05
+"""Residual of a Ritz vector, as part of its Ritz value, up to which the noise is measured along it by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +35,13 @@ class Effort:
         curvature_examples: of the batch that the curvature is of.
         gradient_examples: that the gradient is of.
         noise_vectors: vectors with the covariance of the gradient noise.
-        density_vectors: vectors of random signs, for the density of the eigenvalues.
+        density_vectors: vectors of random signs, for the density of the eigenvalues; 0 for none.
     """
 
     curvature: str = AUTO
     nodes: int = 32
     curvature_examples: int = 256
-    gradient_examples: int = 4096
+    gradient_examples: int = 8192
     noise_vectors: int = 1
     density_vectors: int = 1
 
@@ -49,8 +53,8 @@ class Effort:
                 raise ConfigError(f"{name.replace('_', ' ')} must be at least 1, got {getattr(self, name)}")
         if self.density_vectors < 0:
             raise ConfigError(f"density vectors must be at least 0, got {self.density_vectors}")
-        if self.gradient_examples < 4:
-            raise ConfigError(f"gradient examples must be at least 4, got {self.gradient_examples}")
+        if self.gradient_examples < LEAST:
+            raise ConfigError(f"gradient examples must be at least {LEAST}, got {self.gradient_examples}")
 
     @property
     def vectors(self) -> int:
@@ -104,31 +108,42 @@ def measure(
 
     purpose = f"spectrum {point} {replicate}"
     signs = seeding.generator(config.seed, f"{purpose} signs")
-    stream = loop.workload.training_stream(seeding.generator(config.seed, f"{purpose} data"))
+
+    def stream(part: str) -> TrainingStream:
+        return loop.workload.training_stream(seeding.generator(config.seed, f"{purpose} {part}"))
+
+    sampler = Sampler(gradient, lambda: stream("gradient"), effort.gradient_examples)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        batch = loop.to_device(stream.next(effort.curvature_examples))
-        found = sample_gradients(gradient, stream, effort.gradient_examples, effort.noise_vectors, signs)
+        batch = loop.to_device(stream("curvature").next(effort.curvature_examples))
         product = curvature_product(kind, model, loss, problem, batch)
-        measures = []
-
-        def add(name: str, vector: Tensor, other: Tensor | None = None) -> None:
-            measures.append(Measure(name, *quadrature(product, vector, effort.nodes, other)))
-            progress()
-
-        add("gradient", *found.halves)
+        (first, second), train_loss = sampler.halves()
+        along = lanczos(product, first, effort.nodes)
+        measures = [Measure("gradient", along.points, along.weights(second))]
+        progress()
         moved = flat(start) - flat(parameters)
         if bool(moved.any()):
-            add("start", *(found.halves + product(moved)))
-        else:
-            measures.append(Measure("start", measures[0].curvature, measures[0].weight))
-            progress()
-        for vector in found.noise:
-            add("noise", vector)
-        for _ in range(effort.density_vectors):
-            random = torch.randint(0, 2, (len(moved),), generator=signs).to(moved).mul_(2).sub_(1)
-            add("density", random)
+            moved = product(moved)
+            along = lanczos(product, first + moved, effort.nodes)
+        measures.append(Measure("start", along.points, along.weights(second + moved)))
+        progress()
+        # Along the few directions that hold most, random vectors tell least: there the noise is measured one by one.
+        values, directions = along.settled(SETTLED)
+        variances, vectors = sampler.noise(directions, effort.noise_vectors, signs)
+        measures.append(Measure("noise", values, variances))
+        if effort.density_vectors:
+            measures.append(Measure("density", values, np.ones(len(values))))
+        rest = without(product, directions)
+        randoms = [
+            torch.randint(0, 2, (len(moved),), generator=signs).to(moved).mul_(2).sub_(1)
+            for _ in range(effort.density_vectors)
+        ]
+        for name, starts in (("noise", list(vectors)), ("density", randoms)):
+            for vector in starts:
+                found = lanczos(rest, outside(vector, directions), effort.nodes)
+                measures.append(Measure(name, found.points, found.weights() / len(starts)))
+                progress()
     finally:
         for module, training in modes.items():
             module.training = training
@@ -139,8 +154,8 @@ def measure(
         step=loop.evaluations[-1].step,
         value=loop.evaluations[-1].value,
         start_value=loop.evaluations[0].value,
-        train_loss=found.loss,
-        gradient_examples=found.examples,
+        train_loss=train_loss,
+        gradient_examples=sampler.size * sampler.batches,
         curvature_examples=effort.curvature_examples,
         measures=tuple(measures),
     )

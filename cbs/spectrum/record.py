@@ -62,7 +62,7 @@ class Sample:
         train_loss: mean training loss there.
         gradient_examples: that the two halves of the gradient are of.
         curvature_examples: that the curvature is of.
-        measures: see :class:`Measure`; of ``noise`` one per vector.
+        measures: see :class:`Measure`; several of a kind add up.
     """
 
     point: str
@@ -77,10 +77,9 @@ class Sample:
     measures: tuple[Measure, ...] = field(repr=False)
 
     def of(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues and weights of a kind, averaged over its vectors."""
+        """Eigenvalues and weights of all measures of a kind."""
         chosen = [measure for measure in self.measures if measure.kind == kind]
-        weights = [measure.weight / len(chosen) for measure in chosen]
-        return np.concatenate([measure.curvature for measure in chosen]), np.concatenate(weights)
+        return tuple(np.concatenate([getattr(each, name) for each in chosen]) for name in ("curvature", "weight"))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ def command(
     nodes: Annotated[int, typer.Option(help="Steps of Lanczos, points of every measure.")] = 32,
     replicates: Annotated[int, typer.Option(help="Measurements at each point; intervals come from their spread.")] = 4,
     curvature_examples: Annotated[int, typer.Option(help="Examples that the curvature is of.")] = 256,
-    gradient_examples: Annotated[int, typer.Option(help="Examples that the gradient and its noise are of.")] = 4096,
+    gradient_examples: Annotated[int, typer.Option(help="Examples that the gradient and its noise are of.")] = 8192,
     noise_vectors: Annotated[int, typer.Option(help="Random vectors for the gradient noise, per measurement.")] = 1,
     density_vectors: Annotated[int, typer.Option(help="Likewise for the density of eigenvalues; 0 for none.")] = 1,
     as_json: AsJson = False,
