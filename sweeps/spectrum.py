@@ -1,12 +1,13 @@
 """``cbs spectrum`` as a function: the curvature of a sweep's model, before training and where it reaches the target.
 
-Nothing is kept of a trained model, so the trials that lead to the target are trained again, from their records. A record
-may name code of its author's, ``package.module:function``; that is run only where the person names it again.
+Nothing is kept of a trained model, so the trials that lead to the target are trained again, from their records. A
+record may name code of its author's, ``package.module:function``; that is run only where the person names it again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,10 +203,8 @@ def _at(
     loop.config = dataclasses.replace(config, precision="float32")
     with averaged_weights(loop.optimizer, loop.average):
         for replicate in replicates:
-            name = f"{point}, replicate {replicate + 1}"
-            yield measure(
-                loop, start, effort, point=point, replicate=replicate, progress=lambda name=name: progress(name)
-            )
+            told = functools.partial(progress, f"{point}, replicate {replicate + 1}")
+            yield measure(loop, start, effort, point=point, replicate=replicate, progress=told)
 
 
 def _loop(config: TrialConfig, runs: Runs) -> TrainingLoop:

@@ -1,8 +1,8 @@
 """A sweep predicted from its model's measured spectrum by the noisy quadratic, beside what was measured.
 
 The spectrum is that of ``cbs spectrum``. The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164) that has its
-curvature, its gradient and its noise is trained in closed form to the sweep's target at the sweep's batch sizes, and the
-counts are fitted as those of the sweep are.
+curvature, its gradient and its noise is trained in closed form to the sweep's target at the sweep's batch sizes, and
+the counts are fitted as those of the sweep are.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class Variation:
         if self.floor is None:
             return f"spectrum at the {self.point}"
         return f"spectrum at the {self.point}, {'its own ' if self.own else ''}floor {number(self.floor)}"
+
+    @property
+    def label(self) -> str:
+        """The same in few letters."""
+        return f"{self.point}, {'own floor' if self.own else f'floor {number(self.floor)}'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +283,8 @@ class _Task:
                 "and never gets there"
             )
         if found.model.initial_loss <= self.target - found.floor:
-            return f"the quadratic is at {number(found.model.initial_loss + found.floor)} before training, below the target"
+            before = found.model.initial_loss + found.floor
+            return f"the quadratic is at {number(before)} before training, below the target"
         return ""
 
     def _steps(self, model: NoisyQuadratic, excess: float) -> list[float | None]:
@@ -315,9 +321,7 @@ def _over(predicted: Quantity, measured: Quantity) -> Quantity:
         return UNKNOWN
     low, high = measured.interval
     inverse = 1.0 / measured.value, (1.0 / high if high else None, 1.0 / low if low else None)
-    return Quantity(
-        predicted.value / measured.value, product_ends((predicted.value, predicted.interval), inverse)
-    )
+    return Quantity(predicted.value / measured.value, product_ends((predicted.value, predicted.interval), inverse))
 
 
 def _verdict(name: str, predicted: Quantity, measured: Quantity, ratio: Quantity) -> str:

@@ -160,7 +160,9 @@ def read(folder: Path) -> Spectrum:
         )
         return Spectrum(**about, samples=samples)
     except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
-        raise ResultsError(f"cannot read {path}: {reason(error)}; measure it again with 'cbs spectrum {folder}'") from None
+        raise ResultsError(
+            f"cannot read {path}: {reason(error)}; measure it again with 'cbs spectrum {folder}'"
+        ) from None
 
 
 def _measures(table: pa.Table) -> dict[tuple[str, int], list[Measure]]:

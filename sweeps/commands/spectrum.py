@@ -24,9 +24,7 @@ def command(
     workload: Annotated[
         str | None, typer.Option(help="Needed where the sweep's workload is code of its author's, package.module:name.")
     ] = None,
-    at: Annotated[
-        list[str] | None, typer.Option("--at", help="Where: start, target. Repeats. Default: both.")
-    ] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", help="Where: start, target. Repeats. Default: both.")] = None,
     curvature: Annotated[
         str,
         typer.Option(help="gauss_newton or hessian. auto: gauss_newton where the workload tells the model's outputs."),

@@ -54,8 +54,8 @@ def _rows(entry: Prediction) -> Iterator[dict[str, Any]]:
 def _predicted(entry: Prediction, variation: Variation, kind: str) -> Iterator[dict[str, Any]]:
     for size, steps in zip(entry.batch_sizes, variation.steps, strict=False):
         if steps.value is not None:
-            row = {"kind": kind, "assumption": variation.words, "batch_size": size, "steps": steps.value}
-            yield row | dict(zip(("low", "high"), steps.interval, strict=True))
+            row = {"kind": kind, "assumption": variation.words, "label": variation.label, "batch_size": size}
+            yield row | {"steps": steps.value} | dict(zip(("low", "high"), steps.interval, strict=True))
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -79,8 +79,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     columns=2,
     marks=marks,
     title="Steps against batch size, measured and predicted",
-    caption="Optimizer steps to {target} against the batch size in {example_unit}s, measured and as the noisy quadratic "
-    "with the model's own spectrum predicts them; both axes are logarithmic. Points are geometric means over seeds at "
+    caption="Optimizer steps to {target} against the batch size in {example_unit}s, measured and as the noisy "
+    "quadratic with the model's own spectrum predicts them; both axes are logarithmic. Points are geometric means over seeds at "
     "the best learning rate, bars their range; lines with a band are the fitted curve and the prediction with their "
     "{percent} intervals, that of the prediction over measurements of the spectrum. Thin lines are predictions under "
     "other assumptions about where the spectrum is of and where the loss has its floor.",
@@ -97,9 +97,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     predicted = kinds.get("predicted", none)
     style.curve(axes, predicted, "batch_size", "steps", _PREDICTED, marker=_PREDICTED.marker)
     ends = []
-    for assumption, rows in kinds.get("assumed", none).groupby("assumption", sort=False):
+    for _, rows in kinds.get("assumed", none).groupby("assumption", sort=False):
         axes.plot(rows["batch_size"], rows["steps"], **_THIN)
         last = rows.iloc[-1]
-        words = str(assumption).replace("spectrum at the ", "")
-        ends.append((last["batch_size"], last["steps"], style.literal(words), style.GREY))
+        ends.append((last["batch_size"], last["steps"], style.literal(last["label"]), style.GREY))
     style.label_ends(axes, ends)

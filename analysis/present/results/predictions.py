@@ -31,10 +31,10 @@ def summary(found: Predictions) -> Table:
     columns = (
         *about(answers),
         Column("method", "mapped.words", "on the quadratic", left=True),
-        Column("critical_batch_size", lambda _, answer: answer.critical.value, "B_crit measured", _interval),
+        quantity("critical_batch_size", "answer.critical", "B_crit measured"),
         quantity("predicted_critical_batch_size", "main.critical_batch_size", "predicted"),
         quantity("critical_batch_size_ratio", "critical_ratio", "ratio"),
-        Column("min_steps", lambda _, answer: answer.min_steps.value, "S_min measured", lambda _, a: a.min_steps.interval),
+        quantity("min_steps", "answer.min_steps", "S_min measured"),
         quantity("predicted_min_steps", "main.min_steps", "predicted"),
         quantity("min_steps_ratio", "min_steps_ratio", "ratio"),
         Column("says"),
@@ -44,10 +44,6 @@ def summary(found: Predictions) -> Table:
     title = f"Predicted from the measured {kind} spectrum ({where}) [{percent(found.config.confidence)} % interval]"
     lines = [f"{entry.answer.group.optimizer}: {entry.says}" for entry in found.entries]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-def _interval(_: Prediction, answer: object) -> object:
-    return answer.critical.interval  # type: ignore[attr-defined]
 
 
 def assumptions(found: Predictions) -> Table:

@@ -78,7 +78,9 @@ def measured_quadratic(samples: Sequence[Sample], floor: float | None = None) ->
     total = float(excess.clip(min=0.0).sum())
     if not total > 0.0:
         raise ValueError("the gradient is 0 along all curvatures, or noise hides it: there is nothing to train")
-    own = float(np.mean([sample.value for sample in samples])) - 0.5 * float((kept["gradient"][1] / kept["gradient"][0]).sum())
+    own = float(np.mean([sample.value for sample in samples])) - 0.5 * float(
+        (kept["gradient"][1] / kept["gradient"][0]).sum()
+    )
     scale = 1.0
     if floor is not None:
         height = float(np.mean([sample.start_value for sample in samples])) - floor
