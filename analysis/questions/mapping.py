@@ -17,7 +17,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 ADAM_POWER = 0.5
 """Adam divides by the root of the second moment of the gradient, which where noise outweighs the gradient and follows
-the curvature is the root of the curvature (arXiv:1907.04164, section 3.3)."""
+the curvature is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)."""
 
 
 @dataclass(frozen=True, kw_only=True)

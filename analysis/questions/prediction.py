@@ -266,7 +266,7 @@ class _Task:
 
         def known(of: Callable[[Variation], Quantity]) -> Quantity:
             values = [of(each).value if each.steps else None for each in rest]
-            return Quantity(of(whole).value, _jackknifed(of(whole).value, values, self.config.confidence))
+            return Quantity(of(whole).value, jackknifed(of(whole).value, values, self.config.confidence))
 
         places = range(len(self.batch_sizes))
         return replace(
@@ -304,9 +304,9 @@ class _Task:
         return answer.critical.value, answer.min_steps.value
 
 
-def _jackknifed(value: float | None, rest: Sequence[float | None], confidence: float) -> Interval:
+def jackknifed(value: float | None, rest: Sequence[float | None], confidence: float) -> Interval:
     """Interval of a positive number from its values without each of n independent parts, by Student's t on the log
-    axis (Efron & Tibshirani 1993, equation 11.5)."""
+    axis (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11)."""
     if value is None or not all(rest):
         return OPEN
     logs, count = np.log(np.array(rest, float)), len(rest)

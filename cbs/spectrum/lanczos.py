@@ -2,9 +2,10 @@ r"""Where a vector lies along the eigenvalues of a symmetric matrix that is know
 
 Of a matrix with eigenpairs :math:`(\lambda_i, q_i)` a vector v has the spectral measure that puts
 :math:`(q_i^\top v)^2` on :math:`\lambda_i`; its integral of f is :math:`v^\top f(A) v`. K steps of Lanczos give the
-K-point Gauss quadrature of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", theorem 6.6): exact
-for polynomials of degree 2K - 1, from one product a step. With vectors of independent random signs the measure is, in the mean, the density of
-all eigenvalues (Ubaru, Chen & Saad 2017, doi 10.1137/16M1104974, section 3).
+K-point Gauss quadrature of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", chapter 6): exact
+for polynomials of degree 2K - 1, from one product a step. With vectors of independent random signs the measure is, in
+the mean, the density of all eigenvalues (stochastic Lanczos quadrature, Ubaru, Chen & Saad 2017, doi
+10.1137/16M1104974).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ Product = Callable[[Tensor], Tensor]
 ENDED = 1e-6
 """The vectors found span all that the products reach once what is new of one is this part of the matrix: what products
 in single precision leave of nothing."""
+
+ROUNDING = 1e-12
+"""What is left of a vector, as a part of it, where double precision leaves nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class Lanczos:
 def lanczos(product: Product, start: Tensor, steps: int) -> Lanczos:
     """At most ``steps`` steps from a vector, fewer where fewer reach all there is.
 
-    Every new vector is made orthogonal to all before it, twice, so no eigenvalue is found again (Parlett 1998, "The
-    Symmetric Eigenvalue Problem", section 6.9). The memory is that of ``steps`` vectors in float64.
+    Every new vector is made orthogonal to all before it, twice, so no eigenvalue is found again. The memory is that of
+    ``steps`` vectors in float64.
 
     Args:
         product: with the matrix.
@@ -107,5 +111,6 @@ def without(product: Product, vectors: Tensor) -> Product:
 
 
 def outside(vector: Tensor, vectors: Tensor) -> Tensor:
-    """The part of a vector that is orthogonal to orthonormal ``vectors`` ``[n, d]``."""
-    return vector - vectors.T @ (vectors @ vector)
+    """The part of a vector that is orthogonal to orthonormal ``vectors`` ``[n, d]``; 0 where that is rounding."""
+    rest = vector - vectors.T @ (vectors @ vector)
+    return rest if bool(rest.norm() > ROUNDING * vector.norm()) else torch.zeros_like(rest)
