@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present import presentation, write
 from analysis.present.figures import FIGURES
-from analysis.questions.mapping import DEFAULTS, Mapped, mapped, unlike
-from analysis.questions.prediction import Predictions, jackknifed, predict
+from analysis.questions.prediction import Predictions, predict
+from analysis.questions.prediction.mapping import DEFAULTS, Mapped, mapped, unlike
+from analysis.questions.prediction.variations import jackknifed
 from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError, ResultsError
 from cbs.optimizers import OPTIMIZERS
@@ -48,13 +50,31 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         best = tuned(model, "sgd", TARGET.value, batch_size)
         for seed, power in ((seed, power) for seed in (0, 1) for power in (-2, -1, 0, 1)):
             config = TrialConfig(
-                workload=workload, optimizer=Choice(name="sgd", options={"momentum": 0.0}),
-                lr=best.lr * 2 ** (power / 2), batch_size=batch_size, seed=seed, target=TARGET, max_steps=round(2 * best.steps) + 5, probe=None,
+                workload=workload,
+                optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+                lr=best.lr * 2 ** (power / 2),
+                batch_size=batch_size,
+                seed=seed,
+                target=TARGET,
+                max_steps=round(2 * best.steps) + 5,
+                probe=None,
                 evaluation=EvaluationPlan(far_growth=1.04),
-            )  # fmt: skip
+            )
             store.save(run_trial(config, workload=built))
     record.write(measure_spectrum(root, effort=Effort(gradient_examples=4096, curvature_examples=4)), root)
     return root
+
+
+@contextlib.contextmanager
+def instead(sweep: Path, change: Callable[[record.Sample], record.Sample], count: int = 2) -> Iterator[None]:
+    """The sweep with a few changed measurements at the target in place of its spectrum."""
+    spectrum = record.read(sweep)
+    samples = tuple(map(change, spectrum.at("target")[:count]))
+    record.write(dataclasses.replace(spectrum, samples=samples), sweep)
+    try:
+        yield
+    finally:
+        record.write(spectrum, sweep)
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +123,8 @@ def test_the_interval_is_the_jackknife_over_measurements(found: Predictions) -> 
 
 
 def test_one_measurement_has_no_interval_and_no_verdict(sweep: Path) -> None:
-    spectrum = record.read(sweep)
-    record.write(dataclasses.replace(spectrum, samples=(spectrum.at("target")[0],)), sweep)
-    try:
+    with instead(sweep, lambda sample: sample, count=1):
         (entry,) = predict(sweep, CONFIG, floors=[]).entries
-    finally:
-        record.write(spectrum, sweep)
     assert entry.main.min_steps.interval == (None, None)
     assert "without both intervals nothing can be said of S_min" in entry.says
     assert entry.others == ()
@@ -159,19 +175,13 @@ def test_a_target_below_the_floor_is_said(sweep: Path, target: float, why_not: s
     assert not len(FIGURES["prediction"].compute(Predictions(config=CONFIG, spectrum=None, entries=(entry,))))
 
 
-def test_negative_curvature_is_an_answer_not_a_crash(sweep: Path, tmp_path: Path) -> None:
-    spectrum = record.read(sweep)
-    turned = [
-        dataclasses.replace(
-            sample, measures=tuple(record.Measure(each.kind, -each.curvature, each.weight) for each in sample.measures)
-        )
-        for sample in spectrum.samples
-    ]
-    record.write(dataclasses.replace(spectrum, samples=tuple(turned)), sweep)
-    try:
+def test_negative_curvature_is_an_answer_not_a_crash(sweep: Path) -> None:
+    def turned(sample: record.Sample) -> record.Sample:
+        measures = tuple(record.Measure(each.kind, -each.curvature, each.weight) for each in sample.measures)
+        return dataclasses.replace(sample, measures=measures)
+
+    with instead(sweep, turned):
         (entry,) = predict(sweep, CONFIG, floors=[0.0]).entries
-    finally:
-        record.write(spectrum, sweep)
     assert "no prediction: negative curvature dominates" in entry.says
     assert json.dumps(entry.to_json(), allow_nan=False)
 
@@ -223,3 +233,20 @@ def test_what_the_quadratic_does_not_do_is_told() -> None:
     told = "; ".join(unlike(Choice(name="adamw", options={"weight_decay": 0.1}), config))
     assert all(word in told for word in ("weight decay 0.1", "clipped at 1", "schedule cosine"))
     assert "averaged weights" in mapped(Choice(name="adamw"), config | {"averaging": {"name": "ema"}})
+
+
+def test_a_metric_that_is_not_the_loss_that_is_trained_is_told(sweep: Path, found: Predictions) -> None:
+    assert not any("the loss that is trained" in note for note in found.notes)
+    with instead(sweep, lambda sample: dataclasses.replace(sample, train_loss=sample.train_loss / np.log(2.0))):
+        notes = predict(sweep, CONFIG, batch_sizes=[4, 64], floors=[]).notes
+    assert any("takes the metric for the loss that is trained" in note for note in notes)
+
+
+def test_what_is_left_out_of_the_quadratic_is_told(sweep: Path) -> None:
+    def curved(sample: record.Sample) -> record.Sample:
+        fifth = record.Measure("noise", np.array([-0.1]), np.array([0.25 * sample.of("noise")[1].sum()]))
+        return dataclasses.replace(sample, measures=(*sample.measures, fifth))
+
+    with instead(sweep, curved):
+        notes = predict(sweep, CONFIG, batch_sizes=[4, 64], floors=[]).notes
+    assert "sgd: 20 % of the gradient or of its noise lies along negative curvature; it is left out" in notes
