@@ -69,7 +69,7 @@ def predict(
     if point not in spectrum.points:
         again = f"measure it with 'cbs spectrum {path} --at {point}'"
         raise ConfigError(f"no spectrum was measured at {point!r}, only at {', '.join(spectrum.points)}; {again}")
-    notes = [*results.notes, *_untrained(spectrum.at(point), spectrum.metric)]
+    notes = [*results.notes, *_doubts(spectrum.at(point), spectrum.metric)]
     entries = []
     known = [group.choice.name for group in results.groups]
     if unknown := [name for name in optimizers or () if name not in known]:
@@ -108,8 +108,10 @@ def predict(
     return Predictions(config=config, spectrum=spectrum, entries=tuple(entries), notes=tuple(dict.fromkeys(notes)))
 
 
-def _untrained(samples: Sequence[Sample], metric: str) -> Iterator[str]:
-    """Where the metric is far from the training loss: the quadratic is one of the training loss."""
+def _doubts(samples: Sequence[Sample], metric: str) -> Iterator[str]:
+    """Where the metric is far from the training loss, which the quadratic is of; where there is one run alone."""
+    if len({sample.seed for sample in samples}) == 1:
+        yield "the spectrum is of one run: intervals of predictions hold no difference between runs"
     loss, value = (float(np.mean([getattr(sample, name) for sample in samples])) for name in ("train_loss", "value"))
     if abs(loss - value) > APART * abs(value):
         yield (

@@ -236,10 +236,16 @@ def test_what_the_quadratic_does_not_do_is_told() -> None:
 
 
 def test_a_metric_that_is_not_the_loss_that_is_trained_is_told(sweep: Path, found: Predictions) -> None:
-    assert not any("the loss that is trained" in note for note in found.notes)
+    assert found.notes == ()
     with instead(sweep, lambda sample: dataclasses.replace(sample, train_loss=sample.train_loss / np.log(2.0))):
         notes = predict(sweep, CONFIG, batch_sizes=[4, 64], floors=[]).notes
     assert any("takes the metric for the loss that is trained" in note for note in notes)
+
+
+def test_one_run_is_told(sweep: Path) -> None:
+    with instead(sweep, lambda sample: dataclasses.replace(sample, seed=0)):
+        notes = predict(sweep, CONFIG, batch_sizes=[4, 64], floors=[]).notes
+    assert notes == ("the spectrum is of one run: intervals of predictions hold no difference between runs",)
 
 
 def test_what_is_left_out_of_the_quadratic_is_told(sweep: Path) -> None:
