@@ -31,7 +31,8 @@ class Effort:
 
     Attributes:
         curvature: of :data:`CURVATURES`; ``auto`` is the Gauss-Newton matrix where the workload tells its outputs.
-        nodes: points of every measure; the expected losses of the first ``nodes - 1`` noiseless steps are then exact.
+        nodes: most points of a measure. What noiseless SGD takes off the loss in its first ``nodes / 2`` steps is then
+            exact, as ``((1 - lr h)^2k - 1) / h`` is a polynomial of degree ``2k - 1`` in the curvature.
         curvature_examples: of the batch that the curvature is of.
         gradient_examples: that the gradient is of.
         noise_vectors: vectors with the covariance of the gradient noise.

@@ -16,7 +16,7 @@ from cbs.spectrum import record
 from cbs.spectrum.measure import Effort, measure
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Sample, Spectrum
 from cbs.target import Target
-from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
+from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
 from cbs.theory.noisy_quadratic.measured import measured_quadratic
 from cbs.training import TrainingLoop
 from cbs.workloads import build_workload
@@ -85,6 +85,18 @@ def test_the_quadratic_it_makes_is_the_one_that_was_trained(point: str) -> None:
             steps = tuned(known, method, 0.15, size, momentum, power=power)
             # noise is known to 9 % per direction
             assert steps.steps == pytest.approx(expected.steps, rel=0.1)
+
+
+def test_what_the_first_steps_take_off_the_loss_is_exact_with_few_nodes() -> None:
+    """With k nodes in a half of them, to the noise of the gradient, which the same examples with all nodes share."""
+    few, all_of_them = (
+        measured_quadratic([taken(TRIAL, START, dataclasses.replace(EFFORT, nodes=nodes))[0]]) for nodes in (8, SIZE)
+    )
+    for steps, exact in ((1, True), (2, True), (4, True), (40, False)):
+        one, other = (
+            float(modes_of(found.model, "sgd", 0.5).loss(steps, 1e12)) + found.floor for found in (few, all_of_them)
+        )
+        assert (abs(one - other) < 2e-6) == exact
 
 
 def test_the_model_stays_as_it_is() -> None:
