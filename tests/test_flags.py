@@ -17,10 +17,14 @@ import pytest
 
 import cli
 from analysis import venues
+from cbs.spectrum.record import Spectrum
 from cbs.step_times import StepTime
 from sweeps.throughput import Timing
 
 COMMANDS = cli.commands()
+SPECTRUM = Spectrum(
+    curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
+)
 MEASURED = [StepTime(batch_size=4, seconds=0.5)]
 
 
@@ -170,6 +174,7 @@ FLAGS = {
     "nqm": Flags(
         {
             "analysis.questions.quadratic.quadratic": answer,
+            "analysis.questions.prediction.predict": answer,
             "analysis.present.results.analysis.save_figure": None,
             "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             "cbs.theory.noisy_quadratic.NoisyQuadratic.binned": answer,
@@ -191,6 +196,9 @@ FLAGS = {
             "--reference": (["--reference"], "binned(10000)"),
             "--figure": (["--figure", "curves.png"], "curves.png"),
             "--definitions": (["--definitions"], "definitions=True"),
+            "--spectrum": (["--spectrum", "elsewhere"], "elsewhere"),
+            "--at": (["--spectrum", "elsewhere", "--at", "start"], "at='start'"),
+            "--floor": (["--spectrum", "elsewhere", "--floor", "0", "--floor", "1.5"], "floors=[0.0, 1.5]"),
         },
     ),
     "fit": Flags(
@@ -352,6 +360,28 @@ FLAGS = {
             "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
             "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
             "--three-term": (["--no-three-term"], "three_terms=False"),
+        },
+    ),
+    "spectrum": Flags(
+        {
+            "sweeps.spectrum.measure_spectrum": SPECTRUM,
+            "sweeps.spectrum.summary": list,
+            "cbs.spectrum.record.write": "the file",
+        },
+        base=["results"],
+        cases={
+            "results": (["elsewhere"], "elsewhere"),
+            "--optim": (["--optim", "muon"], "optimizer='muon'"),
+            "--workload": (["--workload", "my.code:made"], "workload='my.code:made'"),
+            "--at": (["--at", "start"], "points=('start',)"),
+            "--curvature": (["--curvature", "hessian"], "curvature='hessian'"),
+            "--nodes": (["--nodes", "9"], "nodes=9"),
+            "--replicates": (["--replicates", "7"], "replicates=7"),
+            "--curvature-examples": (["--curvature-examples", "77"], "curvature_examples=77"),
+            "--gradient-examples": (["--gradient-examples", "99"], "gradient_examples=99"),
+            "--noise-vectors": (["--noise-vectors", "5"], "noise_vectors=5"),
+            "--density-vectors": (["--density-vectors", "0"], "density_vectors=0"),
+            "--json": (["--json"], "printed: {"),
         },
     ),
     "sweep": Flags(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,8 +24,13 @@ def command(
     power: Annotated[
         str, typer.Option(help="Exponents p of a preconditioner h^-p: 0 plain, 0.5 Adam's kin, 1 Newton's: 0,0.5.")
     ] = "0",
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two.")] = "4..65536",
-    target: Annotated[float, typer.Option(help="Expected loss to reach.")] = 0.01,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two, the default; with --spectrum the sweep's."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Expected loss to reach. Default: 0.01; with --spectrum the sweep's target.")
+    ] = None,
     momentum: Annotated[
         str | None, typer.Option(help="Of momentum and nesterov, a curve for each: 0.9,0.99. Default: tuned.")
     ] = None,
@@ -38,6 +43,21 @@ def command(
     reference: Annotated[
         bool, typer.Option("--reference", help="Conventions of the authors' notebook: its grids, 100 bins, last miss.")
     ] = False,
+    spectrum: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULTS",
+            help="Predict this sweep from the spectrum that cbs spectrum stored in it, and show both. --optim then "
+            "names optimizers of the sweep.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Point of the spectrum: start or target. Default: target if it was measured.")
+    ] = None,
+    floor: Annotated[
+        list[float] | None,
+        typer.Option(help="Also assume this floor of the loss; repeats. Default: 0 and half the target."),
+    ] = None,
     *,
     config: AnalysisConfig,
     figure: Annotated[Path | None, typer.Option(help="Also draw the curves: a .pdf or .png file.")] = None,
@@ -47,16 +67,33 @@ def command(
 ) -> None:
     """Which optimizers gain from large batches, predicted by the noisy quadratic model (Zhang et al. 2019).
 
-    Example: cbs nqm --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf
+    Example: cbs nqm --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
+    or of a sweep: cbs spectrum results/quick && cbs nqm --spectrum results/quick
     """
     from analysis.questions.quadratic import quadratic
     from cbs.errors import ConfigError
     from cbs.parsing import parse_batch_sizes, parse_numbers
     from cbs.theory.noisy_quadratic import NoisyQuadratic
 
+    if spectrum is not None:
+        alone = {
+            "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
+            "--dimension": dimension != 10_000, "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0,
+            "--reference": reference,
+        }  # fmt: skip
+        if given := [flag for flag, there in alone.items() if there]:
+            raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
+        _predicted(
+            spectrum, figure, as_json, wide=wide, config=config, at=at, floors=floor, optimizers=optim,
+            targets=None if target is None else [target],
+            batch_sizes=None if batch_sizes is None else parse_batch_sizes(batch_sizes),
+        )  # fmt: skip
+        return
+    if at is not None or floor:
+        raise ConfigError("--at and --floor are about a measured spectrum: add --spectrum RESULTS")
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
-    sizes = parse_batch_sizes(batch_sizes)
+    sizes = parse_batch_sizes(batch_sizes or "4..65536")
     if reference and (spectrum_power, noise) != (1.0, 1.0):
         raise ConfigError("--reference is the paper's spectrum: leave out --spectrum-power and --noise")
     try:
@@ -71,7 +108,7 @@ def command(
             optim or ("sgd", "momentum", "ema"),
             batch_sizes=sizes,
             powers=parse_numbers(power, "--power", float),
-            target=target,
+            target=0.01 if target is None else target,
             momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
             decays=parse_numbers(ema, "--ema", float) if ema else (None,),
             model=model,
@@ -86,3 +123,17 @@ def command(
         save_figure(found.fit, figure)
         drawn.append(figure)
     tell(found, drawn, as_json=as_json, wide=wide, definitions=definitions)
+
+
+def _predicted(results: Path, figure: Path | None, as_json: bool, *, wide: bool, **asked: Any) -> None:
+    """The prediction of a sweep, beside it."""
+    from analysis.questions.prediction import predict
+
+    with errors.status("predicting") if not as_json and errors.is_terminal else nullcontext() as status:
+        found = predict(results, **asked, progress=lambda what: status.update(what) if status else None)
+    drawn = []
+    if figure is not None:
+        from analysis.present.results.analysis import save
+
+        drawn = [figure] if save("prediction", found, figure) else []
+    tell(found, drawn, as_json=as_json, wide=wide)

@@ -5,7 +5,8 @@ Equation 2.8. The quadratic statistic is :math:`T(g) = g^\top H g`, taken at a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,7 +74,8 @@ def hessian_moments(
     try:
         with torch.enable_grad():
             gradients = [torch.autograd.grad(loss(group), parameters, materialize_grads=True) for group in groups]
-            products = _hessian_products(loss, curvature, parameters, gradients)
+            product = hessian_product(loss, curvature, parameters)
+            products = [product(gradient) for gradient in gradients]
     finally:
         before.restore()
     shares = [count / total for count in counts]
@@ -85,42 +87,55 @@ def hessian_moments(
     return Moments(indices=tuple(range(len(parameters))), signal=signal, noise=noise, sizes=effective)
 
 
-def _hessian_products(
-    loss: Callable[[Any], Tensor],
-    batch: Any,
-    parameters: Sequence[Tensor],
-    directions: Sequence[Sequence[Tensor]],
-) -> list[tuple[Tensor, ...]]:
-    """H times every direction, from one graph of the gradient."""
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            value = loss(batch)
-            # A seed with a graph of its own, so that the gradient of a linear part has one too.
-            seed = torch.ones_like(value, requires_grad=True)
-            gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
-        used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
-        products = [
-            torch.autograd.grad(
+def hessian_product(
+    loss: Callable[[Any], Tensor], batch: Any, parameters: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """Products of the Hessian of the mean loss of ``batch`` with directions, all from one graph of the gradient.
+
+    Args:
+        loss: mean loss over the examples of a batch, a scalar.
+        batch: examples.
+        parameters: that the Hessian is taken in.
+
+    Returns:
+        A direction, one tensor for each parameter, to the Hessian times it, likewise.
+
+    Raises:
+        ConfigError: here or from the product, if a part of the model has no second derivative.
+    """
+    with _second_derivatives(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        value = loss(batch)
+        # A seed with a graph of its own, so that the gradient of a linear part has one too.
+        seed = torch.ones_like(value, requires_grad=True)
+        gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
+    if _HIDDEN in _nodes(gradient):
+        raise ConfigError("second derivatives are needed; the model has a once_differentiable function")
+    used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
+
+    def product(direction: Sequence[Tensor]) -> Sequence[Tensor]:
+        with _second_derivatives():
+            return torch.autograd.grad(
                 [gradient[index] for index in used],
                 parameters,
                 [direction[index] for index in used],
                 retain_graph=True,
                 materialize_grads=True,
             )
-            for direction in directions
-        ]
+
+    return product
+
+
+@contextlib.contextmanager
+def _second_derivatives() -> Iterator[None]:
+    """Say in one line what torch says where something can be differentiated once only."""
+    try:
+        yield
     except RuntimeError as error:
         if not any(phrase in str(error) for phrase in _REFUSALS):
             raise
         raise ConfigError(
-            f"the Hessian-weighted noise scale needs second derivatives, which compiled models and some kernels lack: "
-            f"{reason(error)}"
+            f"second derivatives are needed, which compiled models and some kernels lack: {reason(error)}"
         ) from error
-    if _HIDDEN in _nodes(gradient):
-        raise ConfigError(
-            "the Hessian-weighted noise scale needs second derivatives; the model has a once_differentiable function"
-        )
-    return products
 
 
 def _nodes(tensors: Sequence[Tensor]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.estimate.result import Answer
 from analysis.phrases import number
@@ -68,15 +68,27 @@ def save_figure(found: TableFit, path: Path) -> None:
         ConfigError: if the name ends otherwise.
         ResultsError: if it cannot be written.
     """
+    save("steps", [_labelled(answer, found.answers) for answer in found.answers], path)
+
+
+def save(name: str, part: Any, path: Path) -> bool:
+    """One figure, by its name, of a part of a result as ``.pdf`` or ``.png``; whether there was anything to draw.
+
+    Raises:
+        ConfigError: if the name of the file ends otherwise.
+        ResultsError: if it cannot be written.
+    """
     from analysis.present import style
     from analysis.present.figures import FIGURES
 
     if path.suffix not in (".pdf", ".png"):
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
-    kind = FIGURES["steps"]
-    table = kind.compute([_labelled(answer, found.answers) for answer in found.answers])
+    kind = FIGURES[name]
+    if not len(table := kind.compute(part)):
+        return False
     with whole_file(path, "the figure ", "") as draft:
         style.save_as(kind.figure(table), draft)
+    return True
 
 
 def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:

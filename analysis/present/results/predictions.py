@@ -1,0 +1,96 @@
+"""What ``cbs nqm --spectrum`` prints."""
+
+from __future__ import annotations
+
+from analysis.phrases import percent
+from analysis.present import Presentation, presentation
+from analysis.present.answers import about
+from analysis.present.table import Column, Table
+from analysis.questions.prediction import Prediction, Predictions, Variation
+
+
+@presentation.register
+def _(found: Predictions) -> Presentation:
+    tables = {"prediction": summary(found), "assumptions": assumptions(found), "predicted_steps": steps(found)}
+    return Presentation(
+        shown=[*tables.values(), *found.notes],
+        tables=tables,
+        latex=("prediction", "assumptions"),
+        json="prediction.json",
+    )
+
+
+def summary(found: Predictions) -> Table:
+    """One row per optimizer and target: measured, predicted, and whether that holds."""
+    answers = [entry.answer for entry in found.entries]
+    rows = [(entry, entry.answer) for entry in found.entries]
+
+    def quantity(key: str, of: str, heading: str) -> Column:
+        return Column(key, f"{of}.value", heading, f"{of}.interval")
+
+    columns = (
+        *about(answers),
+        Column("method", "mapped.words", "on the quadratic", left=True),
+        quantity("critical_batch_size", "answer.critical", "B_crit measured"),
+        quantity("predicted_critical_batch_size", "main.critical_batch_size", "predicted"),
+        quantity("critical_batch_size_ratio", "critical_ratio", "ratio"),
+        quantity("min_steps", "answer.min_steps", "S_min measured"),
+        quantity("predicted_min_steps", "main.min_steps", "predicted"),
+        quantity("min_steps_ratio", "min_steps_ratio", "ratio"),
+        Column("says"),
+    )  # fmt: skip
+    kind = found.spectrum.curvature.replace("_", "-")
+    where = found.entries[0].main.words
+    title = f"Predicted from the measured {kind} spectrum ({where}) [{percent(found.config.confidence)} % interval]"
+    lines = [f"{entry.answer.group.optimizer}: {entry.says}" for entry in found.entries]
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def assumptions(found: Predictions) -> Table:
+    """One row per optimizer, target and assumption: how much the prediction depends on it."""
+    rows = [(each, entry, entry.answer) for entry in found.entries for each in (entry.main, *entry.others)]
+
+    def over(key: str, measured: str) -> Column:
+        def ratio(each: Variation, entry: Prediction, _: object) -> float | None:
+            one = getattr(each, key).value
+            other = (entry.answer.critical if measured == "B_crit" else entry.answer.min_steps).value
+            return None if one is None or other is None else one / other
+
+        return Column(f"{key}_ratio", ratio, f"{measured} over measured")
+
+    columns = (
+        *about([entry.answer for entry in found.entries]),
+        Column("assumption", "words", "assumption", left=True),
+        Column("point"),
+        Column("floor"),
+        Column("own_floor", "own"),
+        Column("predicted_critical_batch_size", "critical_batch_size.value", "B_crit"),
+        over("critical_batch_size", "B_crit"),
+        Column("predicted_min_steps", "min_steps.value", "S_min"),
+        over("min_steps", "S_min"),
+        Column("why_not", "", "why not", left=True),
+    )
+    columns = tuple(c for c in columns if c.key != "why_not" or any(each.why_not for each, *_ in rows))
+    return Table(columns=columns, rows=rows, title="How much depends on what is assumed")
+
+
+def steps(found: Predictions) -> Table:
+    """One row per optimizer, target and batch size."""
+    rows = []
+    for entry in found.entries:
+        measured = {point.batch_size: point.steps_to_target for point in entry.answer.points}
+        for size, predicted in zip(entry.batch_sizes, entry.main.steps, strict=False):
+            rows.append(({"size": size, "steps": measured.get(int(size))}, predicted, entry, entry.answer))
+    columns = (
+        *about([entry.answer for entry in found.entries]),
+        Column("batch_size", lambda row, *_: row["size"], "batch size"),
+        Column("steps_to_target", lambda row, *_: row["steps"], "steps measured"),
+        Column("predicted_steps", lambda _, steps, *__: steps.value, "predicted", lambda _, steps, *__: steps.interval),
+        Column("ratio", _ratio, "ratio"),
+    )
+    return Table(columns=columns, rows=rows, title="Steps to target", asked="wide")
+
+
+def _ratio(row: dict[str, float | None], predicted: object, *_: object) -> float | None:
+    value, steps = predicted.value, row["steps"]  # type: ignore[attr-defined]
+    return None if value is None or steps is None else value / steps

@@ -1,0 +1,72 @@
+"""Which optimizers the noisy quadratic knows, and what of a trial's settings it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cbs.choices import Choice
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9, "nesterov": False},
+    "adam": {"betas": [0.9, 0.99]},
+    "adamw": {"betas": [0.9, 0.99]},
+}
+"""The optimizers, with the options that matter and their defaults."""
+
+ADAM_POWER = 0.5
+"""Adam divides by the root of the second moment of the gradient, which where noise outweighs the gradient and follows
+the curvature is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """A method on the quadratic.
+
+    Attributes:
+        method: of :data:`cbs.theory.noisy_quadratic.METHODS`.
+        momentum: of it.
+        power: exponent p of the preconditioner ``h^-p``.
+    """
+
+    method: str
+    momentum: float = 0.0
+    power: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """A few words for a person."""
+        momentum = f" {self.momentum:g}" if self.momentum else ""
+        power = f", preconditioner h^-{self.power:g}" if self.power else ""
+        return f"{self.method.replace('_', ' ')}{momentum}{power}"
+
+
+def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
+    """The method that an optimizer is on the quadratic, or why there is none.
+
+    Args:
+        choice: the optimizer and its options.
+        config: of a trial, as in its record.
+    """
+    if choice.name not in DEFAULTS:
+        return f"the noisy quadratic knows {', '.join(DEFAULTS)}"
+    if config.get("averaging"):
+        return "the noisy quadratic knows no averaged weights with momentum or preconditioning"
+    options = DEFAULTS[choice.name] | choice.options
+    if choice.name == "sgd":
+        method = "sgd" if not options["momentum"] else "nesterov" if options["nesterov"] else "heavy_ball"
+        return Mapped(method=method, momentum=float(options["momentum"]))
+    momentum = float(options["betas"][0])
+    return Mapped(method="heavy_ball" if momentum else "sgd", momentum=momentum, power=ADAM_POWER)
+
+
+def unlike(choice: Choice, config: Mapping[str, Any]) -> Iterator[str]:
+    """What the trials did that the quadratic does not."""
+    if choice.options.get("weight_decay"):
+        yield f"trained with weight decay {choice.options['weight_decay']:g}, which the quadratic leaves out"
+    if config.get("clip_norm"):
+        yield f"gradients were clipped at {config['clip_norm']:g}, which the quadratic does not do"
+    schedule = config["schedule"]["name"]
+    if schedule != "constant":
+        yield f"trained with the learning rate schedule {schedule}, the quadratic with a constant one"

@@ -1,0 +1,96 @@
+r"""Products of the curvature of a mean loss with vectors: the Gauss-Newton matrix, or the Hessian.
+
+A quadratic with a floor needs a curvature without negative directions, so the Gauss-Newton matrix
+:math:`G = E[J^\top (\nabla^2 l) J]` stands first (Schraudolph 2002): for a likelihood it is the Fisher matrix, and the
+Hessian is G plus a part that vanishes with the residuals and holds all that is negative. The Hessian serves models
+whose loss is not told as a function of outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError
+from cbs.noise_scale.hessian import hessian_product
+from cbs.optimizers.problem import Batch, Problem
+from cbs.optimizers.second_order.curvature import loss_curvature
+from cbs.optimizers.second_order.linearization import Linearization, full
+from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
+from cbs.spectrum.lanczos import Product
+from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN
+
+PartProduct = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""One tensor for each parameter -> the curvature of the mean loss of a batch times that, likewise."""
+
+Loss = Callable[[Any], Tensor]
+"""Mean loss over the examples of a batch, a scalar."""
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor for each parameter as a vector in float64, ``[d]``."""
+    return torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The inverse of :func:`flat`, in shapes and types of ``like``."""
+    parts = vector.split([tensor.numel() for tensor in like])
+    return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, like, strict=True)]
+
+
+def curvature_product(kind: str, model: nn.Module, loss: Loss, problem: Problem | None, batch: Batch) -> Product:
+    """Products with the curvature of the mean loss over ``batch`` at the present parameters.
+
+    Args:
+        kind: ``"gauss_newton"`` or ``"hessian"``.
+        model: whose trainable parameters are meant.
+        loss: of the model.
+        problem: the loss in two halves, for the Gauss-Newton matrix; its ``micro_batch_size`` bounds the memory.
+        batch: examples.
+
+    Raises:
+        ConfigError: if there is no such curvature, or the model does not allow it.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    limit = problem.micro_batch_size if problem else None
+    if kind == GAUSS_NEWTON:
+        if problem is None:
+            raise ConfigError("the Gauss-Newton matrix needs the model's outputs; use --curvature hessian")
+        function = ModelFunction(problem)
+
+        def make(part: Batch) -> PartProduct:
+            return gauss_newton_product(function, part)
+    elif kind == HESSIAN:
+
+        def make(part: Batch) -> PartProduct:
+            return hessian_product(loss, part, parameters)
+    else:
+        raise ConfigError(f"curvature must be {GAUSS_NEWTON} or {HESSIAN}, got {kind!r}")
+    parts, total = list(micro_batches(batch, limit)), count_examples(batch)
+    kept = make(parts[0]) if len(parts) == 1 else None
+
+    def product(vector: Tensor) -> Tensor:
+        direction = shaped(vector, parameters)
+        found = [flat((kept or make(part))(direction)) * (count_examples(part) / total) for part in parts]
+        return torch.stack(found).sum(0)
+
+    return product
+
+
+def gauss_newton_product(function: ModelFunction, batch: Batch) -> PartProduct:
+    """Products with the Gauss-Newton matrix of the mean loss over ``batch``, from one graph of the outputs."""
+    problem, count = function.problem, count_examples(batch)
+    linearization = Linearization(function, full, [])
+    leaves = function.values()
+    with torch.enable_grad():
+        outputs = function.at(leaves, batch)
+
+    def product(direction: Sequence[Tensor]) -> Sequence[Tensor]:
+        moved = linearization.push(batch, dict(enumerate(direction)))
+        pulled = loss_curvature(problem, outputs, batch, moved) / count
+        return torch.autograd.grad(outputs, leaves, pulled, retain_graph=True, materialize_grads=True)
+
+    return product

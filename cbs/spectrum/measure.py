@@ -1,0 +1,162 @@
+"""One measurement of a model where it stands: curvature, gradient, gradient noise, on batches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbs import seeding
+from cbs.errors import ConfigError
+from cbs.spectrum.curvature import curvature_product, flat
+from cbs.spectrum.gradients import LEAST, Sampler
+from cbs.spectrum.lanczos import lanczos, outside, without
+from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
+from cbs.training import TrainingLoop
+from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
+
+AUTO = "auto"
+CURVATURES = (AUTO, GAUSS_NEWTON, HESSIAN)
+
+SETTLED = 0.05
+"""Residual of a Ritz vector, as part of its Ritz value, up to which the noise is measured along it by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a measurement may cost.
+
+    Attributes:
+        curvature: of :data:`CURVATURES`; ``auto`` is the Gauss-Newton matrix where the workload tells its outputs.
+        nodes: most points of a measure. What noiseless SGD takes off the loss in its first ``nodes / 2`` steps is then
+            exact, as ``((1 - lr h)^2k - 1) / h`` is a polynomial of degree ``2k - 1`` in the curvature.
+        curvature_examples: of the batch that the curvature is of.
+        gradient_examples: that the gradient is of.
+        noise_vectors: vectors with the covariance of the gradient noise.
+        density_vectors: vectors of random signs, for the density of the eigenvalues; 0 for none.
+    """
+
+    curvature: str = AUTO
+    nodes: int = 32
+    curvature_examples: int = 256
+    gradient_examples: int = 8192
+    noise_vectors: int = 1
+    density_vectors: int = 1
+
+    def __post_init__(self) -> None:
+        if self.curvature not in CURVATURES:
+            raise ConfigError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}")
+        for name in ("nodes", "curvature_examples", "noise_vectors"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name.replace('_', ' ')} must be at least 1, got {getattr(self, name)}")
+        if self.density_vectors < 0:
+            raise ConfigError(f"density vectors must be at least 0, got {self.density_vectors}")
+        if self.gradient_examples < LEAST:
+            raise ConfigError(f"gradient examples must be at least {LEAST}, got {self.gradient_examples}")
+
+    @property
+    def vectors(self) -> int:
+        """Measures of a sample."""
+        return 2 + self.noise_vectors + self.density_vectors
+
+
+def curvature_kind(loop: TrainingLoop, effort: Effort) -> str:
+    """What curvature is measured."""
+    if effort.curvature != AUTO:
+        return effort.curvature
+    return GAUSS_NEWTON if isinstance(loop.workload, PredictiveWorkload) else HESSIAN
+
+
+def measure(
+    loop: TrainingLoop,
+    start: Sequence[Tensor],
+    effort: Effort,
+    *,
+    point: str,
+    replicate: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Sample:
+    """Measure the model of a loop where it stands, in evaluation mode: dropout is off, statistics of batches are fixed.
+
+    Args:
+        loop: training as far as it went; stays as it is.
+        start: its parameters before training.
+        effort: what it may cost.
+        point: what the place is called.
+        replicate: number of the measurement, which its batches and signs follow.
+        progress: called after every vector.
+
+    Raises:
+        ConfigError: if the model has nothing to train, or does not allow the curvature.
+    """
+    config, model = loop.config, loop.model
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ConfigError("the model has no trainable parameter; there is no curvature to measure")
+    kind = curvature_kind(loop, effort)
+    problem = loop.problem() if kind == GAUSS_NEWTON else None
+
+    def loss(batch: Batch) -> Tensor:
+        return loop.workload.example_losses(model, batch).mean()
+
+    def gradient(batch: Batch) -> tuple[float, Tensor]:
+        with torch.enable_grad():
+            value = loss(loop.to_device(batch))
+        return float(value.detach()), flat(torch.autograd.grad(value, parameters, materialize_grads=True))
+
+    purpose = f"spectrum {point} {replicate}"
+    signs = seeding.generator(config.seed, f"{purpose} signs")
+
+    def stream(part: str) -> TrainingStream:
+        return loop.workload.training_stream(seeding.generator(config.seed, f"{purpose} {part}"))
+
+    sampler = Sampler(gradient, lambda: stream("gradient"), effort.gradient_examples)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        batch = loop.to_device(stream("curvature").next(effort.curvature_examples))
+        product = curvature_product(kind, model, loss, problem, batch)
+        (first, second), train_loss = sampler.halves()
+        along = lanczos(product, first, effort.nodes)
+        measures = [Measure("gradient", along.points, along.weights(second))]
+        progress()
+        moved = flat(start) - flat(parameters)
+        if bool(moved.any()):
+            moved = product(moved)
+            along = lanczos(product, first + moved, effort.nodes)
+        measures.append(Measure("start", along.points, along.weights(second + moved)))
+        progress()
+        # Along the few directions that hold most, random vectors tell least: there the noise is measured one by one.
+        values, directions = along.settled(SETTLED)
+        variances, vectors = sampler.noise(directions, effort.noise_vectors, signs)
+        measures.append(Measure("noise", values, variances))
+        if effort.density_vectors:
+            measures.append(Measure("density", values, np.ones(len(values))))
+        rest = without(product, directions)
+        randoms = [
+            torch.randint(0, 2, (len(moved),), generator=signs).to(moved).mul_(2).sub_(1)
+            for _ in range(effort.density_vectors)
+        ]
+        for name, starts in (("noise", list(vectors)), ("density", randoms)):
+            for vector in starts:
+                found = lanczos(rest, outside(vector, directions), effort.nodes)
+                measures.append(Measure(name, found.points, found.weights() / len(starts)))
+                progress()
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return Sample(
+        point=point,
+        replicate=replicate,
+        seed=config.seed,
+        step=loop.evaluations[-1].step,
+        value=loop.evaluations[-1].value,
+        start_value=loop.evaluations[0].value,
+        train_loss=train_loss,
+        gradient_examples=sampler.size * sampler.batches,
+        curvature_examples=effort.curvature_examples,
+        measures=tuple(measures),
+    )
