@@ -101,6 +101,13 @@ def test_noise_of_either_side_widens_the_interval() -> None:
     assert width(fitted(), beside) > 1.5 * plain
 
 
+def test_a_slow_seed_sees_more_examples_by_the_batch_size_in_force_at_the_target() -> None:
+    one = run(0.8, 300.0)  # its last batch is 1.5 times the mean one
+    found = compare(fitted(), [one] * 3, 0.95, hyperbola=True)
+    steps, examples = (np.log(np.array(each.interval, dtype=float)) for each in (found.steps, found.examples))
+    assert examples[1] - examples[0] == pytest.approx(1.5 * (steps[1] - steps[0]), rel=1e-6)
+
+
 def test_without_a_hyperbola_there_is_no_gamma_and_savings_remain() -> None:
     found = compare(fitted(exponent=0.7), [run(0.5, 300.0)] * 3, 0.95, hyperbola=False)
     assert found.gamma.value is None
