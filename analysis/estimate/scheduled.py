@@ -34,11 +34,13 @@ class Run:
         steps: to the target.
         examples: seen there.
         batch_size: in force there.
+        changed: whether it had changed by then.
     """
 
     steps: float
     examples: float
     batch_size: float
+    changed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,8 @@ class Comparison:
     Attributes:
         steps, examples: to the target, geometric means over seeds.
         gamma: see the head of this module; at or below 0 where the run lies below an asymptote.
-        steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more.
+        steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more,
+            no value where there is none.
         examples_saved: share of the examples of the best constant batch size at equal steps, likewise.
         equal_examples, equal_steps: these constant batch sizes; ``None`` where none has so few examples, or steps.
         beats: probability, over the resamples, that it saves steps.
@@ -106,8 +109,8 @@ def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool
         steps=Quantity(math.exp(s), _ends(many[0], confidence)),
         examples=Quantity(math.exp(e), _ends(many[1], confidence)),
         gamma=_quantity(found, confidence) if hyperbola else UNKNOWN,
-        steps_saved=_quantity(saved, confidence),
-        examples_saved=_quantity(cheaper, confidence),
+        steps_saved=_quantity(saved, confidence, known=bool(np.isfinite(at_examples))),
+        examples_saved=_quantity(cheaper, confidence, known=bool(np.isfinite(at_steps))),
         equal_examples=float(at_examples) if np.isfinite(at_examples) else None,
         equal_steps=float(at_steps) if np.isfinite(at_steps) else None,
         beats=float((saved[1] > 0).mean()) if count else None,
@@ -161,10 +164,10 @@ def _cheapest(exponent: Array) -> Array:
     return np.maximum(exponent - 1.0, 0.0) ** (1.0 / exponent)
 
 
-def _quantity(found: Sequence[Array], confidence: float) -> Quantity:
+def _quantity(found: Sequence[Array], confidence: float, *, known: bool = True) -> Quantity:
     """What was measured, shape ``[1]``, and its resamples."""
     (measured,), values = found
-    return Quantity(float(measured) if np.isfinite(measured) else None, _ends(values, confidence))
+    return Quantity(float(measured) if known and np.isfinite(measured) else None, _ends(values, confidence))
 
 
 def _ends(values: Array, confidence: float) -> tuple[float | None, float | None]:

@@ -164,8 +164,10 @@ def _judged(
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
     comparison = compare(answer.fit, runs, answer.confidence, hyperbola=hyperbola, seed=answer.config.seed)
     against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
-    if course.loc[course["step"] <= np.ceil(runs[0].steps), "batch_size"].nunique() == 1:
-        against.append("the target was reached before the batch size changed")
+    unchanged = sum(not run.changed for run in runs)
+    if unchanged:
+        where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
+        against.append(f"the target was reached before the batch size changed{where}")
     if comparison.equal_examples is None:
         remarks.append("by the curve no constant batch size takes so few examples")
     if comparison.equal_steps is None:
@@ -192,6 +194,7 @@ def _run(steps: float, recorded: dict[str, np.ndarray]) -> Run:
         steps=steps,
         examples=examples_at(steps, recorded["examples"]),
         batch_size=float(recorded["batch_size"][last - 1]),
+        changed=len(np.unique(recorded["batch_size"][:last])) > 1,
     )
 
 

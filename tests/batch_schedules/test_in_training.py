@@ -272,10 +272,18 @@ def grown(name: str, options: dict[str, Any], true_noise_scale: float, seed: int
     return found
 
 
-@pytest.mark.parametrize(("name", "options"), [("doubling", {}), ("norm_test", {"theta": 0.95})])
-def test_a_rule_rarely_grows_where_the_noise_scale_is_below_the_batch(name: str, options: dict[str, Any]) -> None:
-    most = [max(grown(name, options, 0.8 * 64 * options.get("theta", 1.0) ** 2, seed)) for seed in range(1000)]
-    assert np.mean(np.array(most) > 64) <= 0.05
+@pytest.mark.parametrize(
+    ("name", "options", "noise_scale"),
+    # below the batch; a tenth below twice the batch, where it would grow; a fifth below where the norm test grows
+    [("doubling", {}, 60.0), ("doubling", {}, 0.9 * 128), ("norm_test", {"theta": 0.95}, 0.8 * 64 * 0.95**2)],
+)
+def test_a_rule_rarely_grows_where_the_noise_scale_is_below_its_threshold(
+    name: str, options: dict[str, Any], noise_scale: float
+) -> None:
+    most = np.array([max(grown(name, options, noise_scale, seed)) for seed in range(1000)])
+    assert (most > 64).mean() <= (
+        0.0 if noise_scale < 64 and name == "doubling" else 0.1 if name == "doubling" else 0.05
+    )
 
 
 def test_doubling_comes_within_a_few_looks_where_the_noise_scale_is_far_above_twice_the_batch() -> None:

@@ -150,10 +150,10 @@ def test_a_late_switch_is_at_its_share_of_the_budget() -> None:
     assert (schedule.starts, schedule.stages[1]) == ((0, 750_000), Stage(2560, math.sqrt(2.5)))
 
 
-tables = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 60)), min_size=1, max_size=12)
+tables = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=12)
 
 
-@given(tables, st.integers(1, 2000))
+@given(tables, st.integers(1, 900))
 def test_no_boundary_is_skipped_and_the_batches_add_up_to_the_budget(
     table: list[tuple[int, int]], examples: int
 ) -> None:

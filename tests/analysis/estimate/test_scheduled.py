@@ -97,8 +97,19 @@ def test_noise_of_either_side_widens_the_interval() -> None:
     assert width(fitted(noise=0.1), [run(0.8, 300.0)] * 3) > 1.5 * plain
     scattered = [run(0.8, steps) for steps in (220.0, 300.0, 420.0)]
     assert width(fitted(), scattered) > 2 * plain
+    along = compare(fitted(), scattered, 0.95, hyperbola=True).steps.interval
+    assert along[0] is not None
+    assert along[1] is not None
+    assert math.log(along[1] / along[0]) > 0.6  # those of three seeds that differ by a third
     beside = [run(gamma, 300.0) for gamma in (0.4, 0.8, 1.6)]
     assert width(fitted(), beside) > 1.5 * plain
+
+
+def test_a_slow_seed_sees_more_examples_by_the_batch_size_in_force_at_the_target() -> None:
+    one = run(0.8, 300.0)  # its last batch is 1.5 times the mean one
+    found = compare(fitted(), [one] * 3, 0.95, hyperbola=True)
+    steps, examples = (np.log(np.array(each.interval, dtype=float)) for each in (found.steps, found.examples))
+    assert examples[1] - examples[0] == pytest.approx(1.5 * (steps[1] - steps[0]), rel=1e-6)
 
 
 def test_without_a_hyperbola_there_is_no_gamma_and_savings_remain() -> None:
