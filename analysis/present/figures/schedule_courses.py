@@ -94,7 +94,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.set_ylim(*style.log_limits(table["y"]))
         style.log_axis(axes.yaxis, table["y"] if y_label == "batch size" else None)
     if x_label.startswith("data"):
-        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes) - 1))
+        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
     looks = style.looks(["constant batch size", *table["optimizer"]])
     for name, rows in table.groupby("optimizer", sort=False):
