@@ -181,6 +181,9 @@ class Turn:
         run = self._run
         asked = {worker.where.remote(): config.trial_id for worker, config in self._busy.values()}
         there, _ = ray.wait(list(asked), num_returns=len(asked), timeout=1.0) if asked else ([], [])
+        for _ in range(len(asked) - len(there)):
+            if self._idle:  # a worker that is not placed yet may wait for the room of one that has nothing to do
+                ray.kill(self._idle.pop())
         running = {}
         for answer in there:
             with contextlib.suppress(RayError):  # its worker has died, which its trial will tell

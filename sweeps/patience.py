@@ -55,6 +55,7 @@ def timed_apart(sweep: Sweep, silence: float | None = None) -> StepCost | None:
 
 def measured(channel: Channel, sweep: Sweep, path: str) -> StepCost | None:
     """In the child: see :func:`timed_apart`."""
+    channel.say("imported")
     sys.path.insert(0, path)
     torch.set_num_threads(1)
     return measure_cost(sweep)
