@@ -30,6 +30,8 @@ from cbs.errors import CbsError, ResultsError, reason
 
 _TURN = 0.5
 """Seconds between two looks at whether a silent child is still there."""
+_IMPORTS = 120.0
+"""Least seconds until the first word of a child, which imports what it needs."""
 _LAST_WORDS = 3.0
 """Seconds a hanging child has to write down where it hangs."""
 _TAIL, _MOST_LOG = 2**14, 2**20
@@ -68,6 +70,7 @@ class Child:
     """A process that runs functions of this installation. Close it, or use it as a context."""
 
     def __init__(self) -> None:
+        self._heard = False
         try:
             self._connection, other = Pipe()
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
@@ -125,7 +128,7 @@ class Child:
             while True:
                 if self._connection.poll(_TURN):
                     kind, content = self._connection.recv()
-                    latest = time.monotonic()
+                    latest, self._heard = time.monotonic(), True
                     if kind == "said":
                         heard(content)
                         self._forget()
@@ -135,7 +138,7 @@ class Child:
                         return content
                 elif self._process.poll() is not None:
                     break
-                elif silence is not None and time.monotonic() - latest > silence:
+                elif silence is not None and time.monotonic() - latest > max(silence, 0 if self._heard else _IMPORTS):
                     self._last_words()
                     raise Died(None, silence, self.tail())
         except (EOFError, OSError):

@@ -56,6 +56,7 @@ def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
 
 def measured(channel: Channel, sweep: Sweep, path: str) -> Cost | None:
     """In the child: see :func:`timed_apart`."""
+    channel.say("imported")
     sys.path.insert(0, path)
     torch.set_num_threads(1)
     return measure_cost(sweep)

@@ -42,6 +42,7 @@ def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float
     Raises:
         CbsError: for what every further trial would run into.
     """
+    channel.say({"step": None})
     _prepare(setup)
     config = TrialConfig.from_dict(trial)
     watch = Watch(channel, Bound(setup.store, config.trial_id, best_steps), setup.prune_factor)

@@ -115,6 +115,7 @@ def paths(store: Store, outside: Path) -> None:
 
 
 def links(store: Store, outside: Path) -> None:
+    (outside / ".tmp-theirs").touch()
     for name in (".tmp-gone", "sweep.lock"):
         (store.root / name).symlink_to(outside / "kept")
     for name in ("analysis", "checkpoints"):
