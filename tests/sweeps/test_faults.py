@@ -92,7 +92,7 @@ def test_a_crash_a_full_memory_and_a_lost_worker_are_told_and_harm_no_other_tria
 @pytest.mark.parametrize(
     ("act", "status", "words"),
     [
-        ("hang", "FAILED", "no sign of life for 5 s: in <lambda>, "),
+        ("hang", "FAILED", "no sign of life for 20 s: in <lambda>, "),
         ("exit", "FAILED", "exited with code 3: last words of the workload"),
         ("die", "FAILED", "killed by SIGKILL"),
         ("sys.exit", "FAILED", "SystemExit: 4"),
@@ -106,7 +106,7 @@ def test_every_other_end_of_a_trial_is_told_and_a_later_sweep_mends_it(tmp_path,
     flag = tmp_path / "flag"
     flag.touch()
     wanted = asked({4: act}, flag=str(flag), after=after)
-    found, told = run(wanted, tmp_path / "out", silence=5.0 if act == "hang" else 60.0)
+    found, told = run(wanted, tmp_path / "out", silence=20.0 if act == "hang" else 60.0)
     assert found[4].status == status
     assert words in found[4].message
     assert "\n" not in found[4].message
