@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,8 @@ from benchmarks.calibration.page import fill, read, tables, write_csv
 from benchmarks.calibration.replicates import GRIDS, replicate, shared_workload
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.simulated import simulated
-from benchmarks.calibration.truth import Truth, on_lattice, truth_of
+from benchmarks.calibration.truth import Truth, truth_of
 from cbs.files import whole_file
-from sweeps.search import lattice
 
 Task = tuple[str, str, int]
 """Grid, case and number of a replicate."""
@@ -66,13 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def prepared(case: Case, folder: Path, sweeps: int, runs: int) -> Truth:
-    """The truth of a case, and what is made without replicates: the default lattice, simulated sweeps, gradients."""
+    """The truth of a case, and what is made without replicates: simulated sweeps and gradients."""
 
     def part(name: str, make: Callable[[], Any]) -> Any:
         return kept(folder / f"{name}-{case.name}.json", make)
 
     truth = Truth.from_json(part("truth", lambda: truth_of(case).to_json()))
-    part("lattice", lambda: asdict(on_lattice(case, truth, lattice(case.sweep((0,)), str(case.optimizer)))))
     part("simulated", lambda: [simulated(case, truth, index) for index in range(sweeps)])
     part("gradients", lambda: gradients(case, truth, runs))
     return truth

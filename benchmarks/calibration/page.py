@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.calibration.cases import CASES
-from benchmarks.calibration.summary import BIAS, COVERAGE, against, estimands, points, silent
-from benchmarks.calibration.truth import QUANTITIES, Estimands, Truth
+from benchmarks.calibration.summary import BIAS, COVERAGE, estimands, points, silent
+from benchmarks.calibration.truth import QUANTITIES, Truth
 
 NAMES = {"critical": "B_crit", "min_steps": "S_min", "min_examples": "E_min"}
 PREDICTORS = {"l2": "B_simple", "hessian": "B_noise", "preconditioned": "B_pre", "l1": "B_l1"}
@@ -26,14 +26,12 @@ class Found:
 
     Attributes:
         truth: of the best learning rate of all.
-        on_lattice: fitted to the best of the learning rates of the default search.
         fine, default: records of trained replicates by grid.
         simulated: likewise without training; none where that was not run.
         gradients: see :func:`benchmarks.calibration.gradients.gradients`; ``None`` where it was not run.
     """
 
     truth: Truth
-    on_lattice: Estimands
     fine: list[dict[str, Any]]
     default: list[dict[str, Any]]
     simulated: list[dict[str, Any]]
@@ -50,12 +48,10 @@ def read(folder: Path) -> dict[str, Found]:
             [json.loads(file.read_text()) for file in sorted((folder / grid).glob(f"{name}-*.json"))]
             for grid in ("fine", "default")
         ]
-        lattice = json.loads((folder / f"lattice-{name}.json").read_text())
         more = [folder / f"{what}-{name}.json" for what in ("simulated", "gradients")]
         simulated, gradients = [json.loads(file.read_text()) if file.exists() else None for file in more]
         found[name] = Found(
             Truth.from_json(json.loads(path.read_text())),
-            Estimands(**lattice),
             *grids,
             simulated or [],
             gradients,
@@ -84,9 +80,11 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
         "points": _table(
             "optimizer", "batch size", "expected loss", "trials", "seed, s.d.", "trained / trials", "chosen / trained"
         )([_point(name, of, row) for name, of in found.items() if of.fine for row in points(of.fine, of.truth)]),
-        "default": _table("optimizer", "quantity", "on its lattice", "replicates", "bias", "bias beyond the lattice's")(
-            [_default(name, of, quantity) for name, of in found.items() if of.default for quantity in QUANTITIES]
-        ),
+        "default": _table(
+            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width", "no value", "open"
+        )([
+            _estimand(name, row) for name, of in found.items() if of.default for row in estimands(of.default, of.truth)
+        ]),
         "gradients": _table(
             "optimizer", "source", "geometry", "signal, first half", "signal, second", "noise, first", "noise, second",
             "intervals that hold",
@@ -175,20 +173,6 @@ def _point(name: str, of: Found, row: dict[str, Any]) -> list[str]:
     trials = f"{row['truth']:.1f} ± {100 * row['truth_error']:.1f} %"
     ratios = [_share(math.expm1(value), error) for value, error in (row["trained"], row["chosen"])]
     return [name, f"{row['batch_size']:g}", f"{row['expected_loss']:.1f}", trials, f"{best.deviation:.3f}", *ratios]
-
-
-def _default(name: str, of: Found, quantity: str) -> list[str]:
-    truth, lattice = getattr(of.truth.estimands("trials", "fitted"), quantity), getattr(of.on_lattice, quantity)
-    found = against(of.default, quantity, truth)
-    beyond = against(of.default, quantity, lattice)
-    return [
-        name,
-        NAMES[quantity],
-        f"{100 * (lattice / truth - 1):+.0f} %",
-        str(found["replicates"]),
-        _share(found["bias"], found["bias_error"]),
-        _share(beyond["bias"], beyond["bias_error"]),
-    ]
 
 
 def _moments(name: str, row: dict[str, Any]) -> list[str]:

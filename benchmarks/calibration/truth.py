@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -157,25 +157,6 @@ def best_of(case: Case, batch_size: float, runs: tuple[int, int] = RUNS) -> Best
         expected_lr=expected.lr,
         expected_steps=expected.steps,
     )
-
-
-def on_lattice(case: Case, truth: Truth, lrs: Sequence[float], runs: int = RUNS[0]) -> Estimands:
-    """What is fitted where the learning rate is the best of ``lrs`` in place of the best of all.
-
-    Args:
-        case: the optimizer.
-        truth: its truth, near whose learning rates the best of ``lrs`` are looked for.
-        lrs: learning rates.
-        runs: of each; all batch sizes and learning rates draw from the same random numbers.
-    """
-    steps = []
-    for best in truth.swept:
-        near = [lr for lr in lrs if 0.3 < lr / best.lr < 1.7]
-        walks = [Walk(case.theory, lr, best.batch_size, case.momentum, case.power) for lr in near]
-        most = int(4 * best.expected_steps) + 10
-        found = [first_passages(walk, TARGET.value, PLAN, runs, np.random.default_rng(3), most=most) for walk in walks]
-        steps.append(min(math.exp(np.log(passages).mean()) for passages in found))
-    return fitted(np.array([best.batch_size for best in truth.swept]), np.array(steps))
 
 
 def _vertex(left: float, middle: float, right: float) -> float:

@@ -25,13 +25,12 @@ def main(seconds: float, command: list[str]) -> None:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True)
     except (OSError, ValueError) as error:
         print(f"cannot start {command[0]}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-        print(127, flush=True)
+        tell(127)
         return
     threading.Thread(target=end, args=(program, seconds), daemon=True).start()
     code = program.wait()
     send(program, signal.SIGKILL)  # what it has left behind
-    with contextlib.suppress(BrokenPipeError):
-        print(code, flush=True)
+    tell(code)
 
 
 def end(program: subprocess.Popen[bytes], seconds: float) -> None:
@@ -42,6 +41,12 @@ def end(program: subprocess.Popen[bytes], seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         program.wait(seconds)
     send(program, signal.SIGKILL)
+
+
+def tell(code: int) -> None:
+    """Say how it ended, if anybody is there to hear it."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, f"{code}\n".encode())
 
 
 def send(program: subprocess.Popen[bytes], number: signal.Signals) -> None:

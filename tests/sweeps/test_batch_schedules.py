@@ -55,7 +55,7 @@ def test_every_schedule_runs_under_every_optimizer_and_has_a_search_of_its_own()
     )
     search.add(done)
     assert [cell for cell in search.cells() if search.best_steps(cell) is not None] == [Cell.of(trial)]
-    assert Cell.of(trial).optimizer == "sgd, late_switch(to=16)"
+    assert Cell.of(trial).optimizer == f"{trial.optimizer}, late_switch(to=16)"
 
 
 def test_constant_trials_are_those_of_a_sweep_without_schedules() -> None:

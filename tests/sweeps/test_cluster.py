@@ -13,7 +13,7 @@ import torch
 
 from cbs.errors import ConfigError
 from sweeps import cluster
-from sweeps.cluster import Resources, check_placement, output_to_error, rooms, signals_as_interrupt, uninterrupted
+from sweeps.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -40,28 +40,6 @@ def test_a_gpu_is_refused_only_where_there_is_none(monkeypatch):
     with pytest.raises(ConfigError, match="2 GPUs does not fit on this machine, which has 1"):
         Resources(gpus_per_trial=2.0)
     Resources(gpus_per_trial=2.0, address="auto")  # the cluster knows
-
-
-@pytest.mark.parametrize(
-    ("nodes", "asked", "gpus", "expected"),
-    [
-        ([{"CPU": 4.0}, {"CPU": 3.0}], {"cpus_per_trial": 2}, 0.0, 3),
-        ([{"CPU": 4.0}, {"CPU": 3.0}], {"cpus_per_trial": 2, "workers": 2}, 0.0, 2),
-        ([{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0}], {}, 1.0, 8),
-        ([{"CPU": 64.0, "GPU": 1.0}], {}, 0.1, 10),
-        ([{"CPU": 2.0, "GPU": 8.0}], {}, 0.5, 2),
-        ([], {}, 0.0, 0),
-        ([{"CPU": 1.0}], {"workers": 5}, 0.0, 5),
-    ],
-)
-def test_trials_side_by_side(nodes, asked, gpus, expected, monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: nodes)
-    assert rooms(Resources(address="auto", **asked), gpus) == expected
-
-
-def test_here_workers_never_outnumber_the_room(monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 2.0}])
-    assert rooms(Resources(workers=5), 0.0) == 2
 
 
 def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):

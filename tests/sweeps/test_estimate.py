@@ -188,15 +188,16 @@ def test_a_target_that_is_there_already_is_refused():
 @pytest.mark.parametrize(
     ("resources", "gpus", "expected"),
     [
-        (Resources(workers=1), 0, 1),
-        (Resources(workers=1, gpus_per_trial=0.5), 8, 1),
-        (Resources(gpus_per_trial=2.0), 2, 1),
-        (Resources(address="auto"), 0, 0),
-        (Resources(address="auto", workers=12), 4, 12),
+        ({"workers": 1}, 0, 1),
+        ({"workers": 1, "gpus_per_trial": 0.5}, 8, 1),
+        ({"gpus_per_trial": 2.0}, 2, 1),
+        ({"address": "auto"}, 0, 0),
+        ({"address": "auto", "workers": 12}, 4, 12),
     ],
 )
-def test_trials_at_a_time(resources, gpus, expected):
-    assert resources.parallel(gpus) == expected
+def test_trials_at_a_time(resources, gpus, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert Resources(**resources).parallel(gpus) == expected
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
             sys.path.insert(0, {ROOT!r})
             from pathlib import Path
             from sweeps.external.process import Process
-            Process(["sh", "-c", "echo $$ > pid; sleep 60"], Path("."), ".", {{}}, grace=1.0)
+            process = Process(["sh", "-c", "echo $$ > pid; sleep 60"], Path("."), ".", {{}}, grace=1.0)
             time.sleep(60)
         """)], cwd=tmp_path,
     )  # fmt: skip

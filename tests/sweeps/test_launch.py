@@ -104,10 +104,10 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
     assert "left" in text.getvalue()
 
 
-def test_pruning_changes_no_best_steps(reference, tmp_path):
-    pruned = sweep(tiny(), copied(reference, tmp_path))
+def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
+    pruned = sweep(tiny(search="grid"), tmp_path / "pruned", resources=ONE)
     with without_ray():
-        full = sweep(tiny(prune_factor=None), tmp_path / "full")
+        full = sweep(tiny(search="grid", prune_factor=None), tmp_path / "full")
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
