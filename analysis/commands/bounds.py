@@ -61,8 +61,7 @@ def command(
     config: AnalysisConfig,
     answer: Callable[..., None],
 ) -> None:
-    """Steps bounds (Sato et al. 2025): the batch size of the fewest examples, and which predictions measured steps bear
-    out.
+    """Steps bounds of Sato, Naganuma and Iiduka (2025): batch size of fewest examples, and which predictions hold.
 
     Example: cbs bounds results/ --at-lr 0.008
 
