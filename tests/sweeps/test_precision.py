@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from unittest.mock import Mock
 
 import pytest
 
-from benchmarks.precision_coverage import CASES, FEW, TRUTH, covered, replicate, trainer
+from benchmarks.precision_coverage import CASES, FEW, TRUTH, covered, replicate, trainer, width
 from benchmarks.search_worlds import World, sweep
 from cbs.choices import parse_choice
 from cbs.errors import ConfigError, ResultsError
 from cbs.store import Store
+from sweeps import launch
+from sweeps.dispatch import Run
 from sweeps.forecast import End
 from sweeps.precision import MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
+from sweeps.progress import Progress
 from sweeps.report import outcome_lines, outcome_report
 
 GOAL = 0.25
@@ -97,6 +102,18 @@ def test_no_round_begins_after_the_deadline(tmp_path):
     assert not (tmp_path / ROUNDS).exists()
 
 
+def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
+    """Those that run end; the next call without a deadline goes on."""
+    monkeypatch.setattr("sweeps.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    search = launch.sweep(SMALL, tmp_path, deadline=-math.inf)
+    assert not search.done
+    assert not outcome_report(search, tmp_path)["statuses"]
+    run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0)
+    assert not run.over
+    run.deadline = time.monotonic()
+    assert run.over
+
+
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.precision.MOST_ROUNDS", 3)
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end))
@@ -150,5 +167,5 @@ def test_the_interval_holds_the_truth_where_it_ended_because_it_is_narrow(noise,
     """Of 100 at 95 %, 88 and fewer are found once in 200."""
     found = [replicate(World(1.0, 0.5, noise, number), goal, 3)[1] for number in range(100)]
     assert sum(map(covered, found)) >= 89
-    assert all(one["estimates"][0]["half_width"] <= goal for one in found)
+    assert sum(width(one) <= goal for one in found) >= 95
     assert sum(one["estimates"][0]["critical_batch_size"] > TRUTH for one in found) in range(30, 71)
