@@ -421,7 +421,7 @@ FLAGS = {
             ),
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--precision": (["--precision", "0.15"], ", 0.15, "),
-            "--max-time": (["--precision", "0.15", "--max-time", "2h"], "deadline=7200.0"),
+            "--max-time": (["--precision", "0.15", "--max-time", "2h"], "deadline=7200.0), deadline=7200.0, say"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
             "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'train {batch_size} {lr} {seed} {folder}'"),

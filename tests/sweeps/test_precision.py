@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from unittest.mock import Mock
 
@@ -93,6 +94,17 @@ def test_the_same_command_again_adds_nothing(whole):
     again = to_precision(BOTH, GOAL, folder, trainer(folder, two_laws, most=0))
     assert again.rounds == done.rounds
     assert Store(folder).trial_ids() == before
+
+
+def test_rounds_are_gone_through_on_what_they_had(whole, tmp_path):
+    """A better learning rate that came later, by another command, does not open a search that was at its end."""
+    done, folder, _ = whole
+    shutil.copytree(folder, tmp_path / "sweep")
+    later = SMALL.replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,))
+    trainer(tmp_path / "sweep", lambda config: End(300.0))(later)
+    again = to_precision(BOTH, GOAL, tmp_path / "sweep", trainer(tmp_path / "sweep", two_laws, most=0))
+    assert again.searches[0].done
+    assert again.rounds[: len(done.rounds) - 1] == done.rounds[:-1]
 
 
 def test_no_round_begins_after_the_deadline(tmp_path):
