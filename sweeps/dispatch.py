@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +39,7 @@ class Run:
 
     Attributes:
         silence: seconds without a sign of life after which a trial is stopped.
+        deadline: by :func:`time.monotonic`; no trial starts after it, and those under way end.
         fatal: why the sweep has to end, or ``None``.
         out: the trials that workers have, by trial id.
         deaths: how often the process of a trial has died, by trial id.
@@ -49,6 +52,7 @@ class Run:
     progress: Progress
     lock: Lock
     silence: float
+    deadline: float = math.inf
     fatal: str | None = None
     out: dict[str, TrialConfig] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
@@ -61,7 +65,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        return self.fatal is not None or self.search.done
+        return self.fatal is not None or self.search.done or time.monotonic() >= self.deadline
 
     def next(self) -> tuple[TrialConfig, float | None] | None:
         """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from pathlib import Path
 
 from cbs.averaging import build_averaging
@@ -108,6 +110,7 @@ def sweep(
     progress: Progress | None = None,
     command: str = "",
     patience: float = UNTIMED_SECONDS,
+    deadline: float = math.inf,
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -119,9 +122,10 @@ def sweep(
         command: the command line, for the record.
         patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
             none; see :mod:`sweeps.patience`.
+        deadline: by :func:`time.monotonic`; no trial starts after it.
 
     Returns:
-        The finished search, with every result.
+        The finished search, with every result; one that is not done where the deadline came first.
 
     Raises:
         ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
@@ -138,10 +142,10 @@ def sweep(
             store.prepare()
             store.write_manifest(merged_manifest(store, sweep, command))
             search = Search(sweep, [r for r in store.sound_results(progress.note) if r.status.final])
-            if not search.done:
+            if not search.done and time.monotonic() < deadline:
                 from sweeps.dispatch import Run, run_search
 
-                run = Run(search, store, progress, lock, resources.trial_timeout or patience)
+                run = Run(search, store, progress, lock, resources.trial_timeout or patience, deadline)
                 try:
                     with progress.showing(search):
                         run_search(run, resources)
@@ -149,7 +153,7 @@ def sweep(
                     write_plan(search, output)
                 if run.fatal is not None:
                     raise ResultsError(f"{run.fatal}; {again}")
-            for cell in search.cells():
+            for cell in search.cells() if search.done else ():
                 for changed in search.settled(cell):
                     store.update_record(changed)
     except Unfinished as error:

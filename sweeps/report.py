@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,40 +106,58 @@ def reasons(search: Search) -> list[dict[str, Any]]:
 
 def write_plan(search: Search, folder: Path) -> None:
     """Write :data:`PLAN`. It is a record: the next sweep plans anew, from the trials."""
+    write_reasons(reasons(search), folder)
+
+
+def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write :data:`PLAN` from what :func:`reasons` found."""
     with whole_file(folder / PLAN) as draft:
-        draft.write_text("".join(json.dumps(row) + "\n" for row in reasons(search)))
+        draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def outcome_report(search: Search, folder: Path) -> dict[str, Any]:
-    """Best learning rate and steps of every study, how many trials ended how, and why each was run."""
-    statuses: Counter[str] = Counter()
-    for cell in search.cells():
-        changed = {result.trial_id: result.status for result in search.settled(cell)}
-        for result in search.results[cell].values():
-            statuses[str(changed.get(result.trial_id, result.status))] += 1
-    studies = []
-    for study in search.sweep.studies():
-        best, lrs = search.best(study), search.lrs(study)
+def outcome_report(search: Search, folder: Path, further: Sequence[Search] = ()) -> dict[str, Any]:
+    """Best learning rate and steps of every study, how many trials ended how, and why each was run.
+
+    Args:
+        search: the sweep.
+        folder: of it.
+        further: of its optimizers into the same folder, later ones with all the seeds of those before where they share
+            a study; see :mod:`sweeps.precision`.
+    """
+    searches = [search, *further]
+    ends: dict[str, tuple[TrialStatus, str]] = {}
+    for one in searches:
+        for cell in one.cells():
+            changed = {result.trial_id: result.status for result in one.settled(cell)} if one.done else {}
+            for result in one.results[cell].values():
+                ends[result.trial_id] = changed.get(result.trial_id, result.status), result.message
+    statuses = Counter(str(status) for status, _ in ends.values())
+    studies, last = [], {study: one for one in searches for study in one.sweep.studies()}
+    names = list(search.sweep.choices)
+    for study, one in sorted(last.items(), key=lambda pair: (names.index(pair[0].optimizer), pair[0].batch_size)):
+        best, lrs = one.best(study), one.lrs(study)
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "steps_to_target": best[1] if best else None,
-                "at_grid_edge": best is not None and not search.interior(study),
-                "lowest_lr": min(lrs),
-                "highest_lr": max(lrs),
+                "at_grid_edge": best is not None and not one.interior(study),
+                "lowest_lr": min(lrs, default=None),
+                "highest_lr": max(lrs, default=None),
             }
         )
-    failed = [r for cell in search.cells() for r in search.results[cell].values() if r.status is TrialStatus.FAILED]
-    first = f"{failed[0].trial_id}: {failed[0].message}" if failed else None
+    rows: dict[str, dict[str, Any]] = {}
+    for row in itertools.chain.from_iterable(map(reasons, searches)):
+        rows.setdefault(row["trial"], row)
+    failed = [f"{trial}: {message}" for trial, (status, message) in ends.items() if status is TrialStatus.FAILED]
     return {
         "output": str(folder),
         "target": str(search.sweep.target),
         "statuses": dict(statuses),
         "studies": studies,
-        "failures": {"trials": len(failed), "first": first},
-        "trials": reasons(search),
+        "failures": {"trials": len(failed), "first": failed[0] if failed else None},
+        "trials": list(rows.values()),
     }
 
 
@@ -149,7 +169,9 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
         edge = "  LR at the edge of the grid" if study["at_grid_edge"] else ""
-        if study["best_lr"] is None:
+        if study["lowest_lr"] is None:
+            edge = "  not begun"
+        elif study["best_lr"] is None:
             edge = f"  no learning rate from {study['lowest_lr']:.3g} to {study['highest_lr']:.3g} reached it"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -109,6 +112,17 @@ def command(
     resume: Annotated[
         str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
     ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Go on, with what cbs analyze --suggest proposes, until the half-width of the interval of ln B_crit, "
+            "ln(high/low)/2, is at most this: 0.15 is about 15 % to either side."
+        ),
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --precision: no trial starts after this long: 2h, 30m, or seconds."),
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
@@ -137,6 +151,8 @@ def command(
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
 
+    Until B_crit is known to about 15 %: cbs sweep --optim adamw --precision 0.15 --max-time 2h
+
     A program of yours: cbs sweep --command 'python train.py --batch {batch_size} --lr {lr} --seed {seed} --out
     {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
     sequence --optim adamw --batch-sizes 64..1024
@@ -153,10 +169,16 @@ def command(
         from sweeps.external.trainer import trained_by
         from sweeps.overrides import override
         from sweeps.patience import patience, timed_apart
+        from sweeps.precision import check_goal, parse_duration, to_precision
         from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
-        from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+        from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
 
+    deadline = math.inf if max_time is None else time.monotonic() + parse_duration(max_time)
+    if precision is None and max_time is not None:
+        raise ConfigError("--max-time is the limit of --precision: give both, or leave it out")
+    if precision is not None and telescope is not None:
+        raise ConfigError("--telescope looks for learning rates, not for B_crit: leave it out, or --precision")
     base = RECIPES[recipe]()
     asked = base
     if optim:
@@ -207,6 +229,8 @@ def command(
         address=address,
         trial_timeout=trial_timeout,
     )
+    if precision is not None:
+        check_goal(asked, precision)
     if address is not None:
         check_listening(address)
     with errors.status("loading the data and timing a few steps"):
@@ -231,13 +255,27 @@ def command(
     parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)
+        if precision is not None:
+            report["precision"] = precision
+            errors.print(f"what --precision {precision:g} adds follows from how these trials end, and is not counted")
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
     progress = Progress(errors, cost, parallel)
-    done = launch.sweep(
-        planned, folder, resources=resources, progress=progress, command=told, patience=patience(planned, cost)
+    run = functools.partial(
+        launch.sweep,
+        output=folder,
+        resources=resources,
+        progress=progress,
+        command=told,
+        patience=patience(planned, cost),
+        deadline=deadline,
     )
-    report = outcome_report(done, folder)
+    if precision is None:
+        report = outcome_report(run(planned), folder)
+    else:
+        done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
+        report = outcome_report(done.searches[0], folder, done.searches[1:]) | done.to_json()
+        write_reasons(report["trials"], folder)
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
     if report["failures"]["trials"]:
         raise Unfinished(f"{report['failures']['trials']} trials failed; to run them again: {told}")

@@ -219,8 +219,16 @@ def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
             cost = sum(_examples(answer, size) for size, _ in cells)
             reason = f"{what} {_listed(chosen)}: nothing is missing; these narrow the interval most per example"
             plans.append((_factor(answer, cells) or 1.0, cost, (chosen, seeds, (reason,))))
-    best = min(plans, key=lambda plan: (plan[0] > GOAL, plan[1] if plan[0] <= GOAL else plan[0]), default=None)
+    best = min(plans, key=_price, default=None)
     return None if best is None else best[2]
+
+
+def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
+    """What a plan costs that reaches the goal; of others, which come after, examples per log of narrowing."""
+    factor, cost, _ = plan
+    if factor <= GOAL:
+        return False, cost
+    return True, cost / -math.log(factor) if factor < 1.0 else math.inf
 
 
 def _done(answer: Answer) -> dict[Cell, set[float]]:

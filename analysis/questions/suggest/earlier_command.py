@@ -11,7 +11,7 @@ from cbs.choices import Choice
 from cbs.store import Store
 
 _SWITCHES = ("--dry-run", "--json")
-_AXES = ("--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--output")
+_AXES = ("--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--precision", "--max-time", "--output")
 
 
 def adding(

@@ -223,7 +223,7 @@ def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(
         tmp_path,
-        "cbs sweep --optim adamw --recipe quick --set adamw.eps=1e-6 -oout --json",
+        "cbs sweep --optim adamw --recipe quick --precision .1 --max-time=2h --set adamw.eps=1e-6 -oout --json",
         "cbs sweep --optim=muon --optim torch.adam --recipe quick --set muon.beta=0.9 --set torch.adam.eps=1 --dry-run",
         "python other.py",
     )
@@ -234,6 +234,8 @@ def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
     alone = adding(tmp_path, Choice(name="adamw", options={"eps": 1e-6}), (4,), (3,), None)
     assert "--optim 'adamw(eps=1e-06)'" in alone
     assert "--set" not in alone
+    assert "--precision" not in alone
+    assert "--max-time" not in alone
     assert "--seeds 3," in alone
     assert "muon" not in alone
 

@@ -1,0 +1,313 @@
+"""``cbs sweep --precision``: a sweep that goes on until the critical batch size is known well enough.
+
+Once every search is at its end the folder is analysed as ``cbs analyze`` does. Each optimizer whose interval is wider
+than asked for gets the trials that ``cbs analyze --suggest`` proposes, as a sweep into the same folder; then it is
+looked at again. A round is written down (:data:`ROUNDS`) before its trials run, with the trials it was decided on. The
+same command goes through those that are written down first, each search on no more than it had then, so a killed sweep
+goes on to the same trials.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbs.errors import ConfigError, ResultsError, reason
+from cbs.files import whole_file
+from cbs.record import TrialResult, TrialStatus
+from cbs.store import Store
+from sweeps.search import Search
+from sweeps.spec import Sweep
+
+if TYPE_CHECKING:
+    from analysis.estimate.result import Answer
+
+ROUNDS = "rounds.json"
+"""File in the folder of a sweep: for every command with ``--precision`` its axes, what each round added, and the trials
+that had finished since the one before."""
+
+MOST_ROUNDS = 20
+"""Rounds after which a sweep ends however wide the interval is; each is expected to make it a fifth narrower."""
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass
+class Rounds:
+    """What came of it.
+
+    Attributes:
+        goal: half-width asked for, see :func:`half_width`.
+        searches: every one in the order they ran, the one that was asked for first; optimizers and batch sizes recur.
+        rounds: one per look at the results, as plain JSON values.
+        reasons: why it ended where the precision was not reached, by optimizer.
+    """
+
+    goal: float
+    searches: list[Search] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"asked": self.goal, "reached": not self.reasons, "reasons": self.reasons}
+        return {"precision": told, "rounds": self.rounds}
+
+
+def check_goal(sweep: Sweep, goal: float) -> None:
+    """Check what was asked for.
+
+    Raises:
+        ConfigError: if it is no half-width, or batch sizes of the sweep change while it trains.
+    """
+    if not 0.0 < goal < math.inf:
+        raise ConfigError(f"--precision must be above 0, got {goal:g}; 0.15 is about 15 % to either side")
+    if "batch_schedules" in sweep.axes():
+        raise ConfigError(
+            "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
+        )
+
+
+def parse_duration(text: str, flag: str = "--max-time") -> float:
+    """Seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        seconds = float(number) * UNITS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 < seconds < math.inf:
+        raise ConfigError(f"{flag} takes a length of time such as 2h, 30m or 90 (seconds), got {text!r}")
+    return seconds
+
+
+def half_width(interval: tuple[float | None, float | None]) -> float:
+    """Of the interval of ``ln B_crit``, ``ln(high / low) / 2``: for small ones the half-width relative to the value;
+    infinite where an end is open."""
+    low, high = interval
+    return math.log(high / low) / 2 if low and high and math.isfinite(high) else math.inf
+
+
+def to_precision(
+    sweep: Sweep,
+    goal: float,
+    folder: Path,
+    train: Callable[[Sweep], Search],
+    *,
+    deadline: float = math.inf,
+    say: Callable[[str], None] = lambda line: None,
+) -> Rounds:
+    """Run a sweep, and what narrows its intervals most per example, until each is as narrow as asked for.
+
+    Args:
+        sweep: its target resolved.
+        goal: half-width of ``ln B_crit`` at which nothing is added any more.
+        folder: of the sweep.
+        train: runs what ``folder`` does not hold yet of a sweep; one that ends early ends everything.
+        deadline: by :func:`time.monotonic`; no round begins after it.
+        say: takes one line per round.
+
+    Raises:
+        ConfigError: see :func:`check_goal`.
+        ResultsError: if the rounds before cannot be read, or those to come written.
+    """
+    check_goal(sweep, goal)
+    done, written = Rounds(goal), _Written(folder, {"precision": goal, "axes": sweep.axes()})
+    parts, number = [sweep], 0
+    for number, entry in enumerate(written.rounds, start=1):
+        there = _stored(folder, written.trials(number))
+        done.searches += [_again(part, there) or train(part) for part in parts]
+        done.rounds.append({key: value for key, value in entry.items() if key != "trials"})
+        parts = [_part(sweep, part) for part in entry["added"]]
+    while True:
+        done.searches += map(train, parts)
+        stop = _stopped(done.searches, deadline)
+        try:
+            found = look(sweep, folder)
+        except ResultsError as error:
+            done.reasons = dict.fromkeys(sweep.labels.values(), str(error))
+            return done
+        added = _decide(sweep, found, done, stop if stop or number < MOST_ROUNDS else f"{MOST_ROUNDS} rounds are over")
+        entry = {
+            "round": number + 1,
+            "estimates": [_estimate(sweep, text, answer) for text, answer in found.items()],
+            "examples": spent(done.searches),
+            "added": added,
+        }
+        done.rounds.append(entry)
+        say(told(entry, done))
+        if not added:
+            return done
+        done.reasons = {}
+        written.add(entry, Store(folder).trial_ids())
+        parts, number = [_part(sweep, part) for part in added], number + 1
+
+
+def _stored(folder: Path, trials: set[str]) -> list[TrialResult]:
+    try:
+        return [r for r in Store(folder).results() if r.status.final and r.trial_id in trials]
+    except ResultsError:
+        # a damaged one: the sweep that then runs says which, and runs it again
+        return []
+
+
+def _again(part: Sweep, there: list[TrialResult]) -> Search | None:
+    """A search that was at its end; ``None`` where trials have gone since."""
+    search = Search(part, there)
+    return search if search.done else None
+
+
+def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
+    """What ``cbs analyze`` says of the optimizers of the sweep; without its noise scales, which cost most.
+
+    Raises:
+        ResultsError: if there are no usable results.
+    """
+    from analysis.config import DEFAULT
+    from analysis.estimate.estimates import answers
+    from analysis.read.results import load
+
+    found = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
+    return {text: found[text] for text in sweep.choices if text in found}
+
+
+def spent(searches: list[Search]) -> int:
+    """Examples of all trials that the searches hold, whatever their status."""
+    trials = {r.trial_id: r for search in searches for held in search.results.values() for r in held.values()}
+    return round(sum(trial.final_step * trial.config.batch_size for trial in trials.values()))
+
+
+def told(entry: dict[str, Any], done: Rounds) -> str:
+    """One look at the results for a person."""
+    parts = []
+    for one in entry["estimates"]:
+        low, high = (f"{end:.3g}" if end else "?" for end in one["interval"])
+        value = f"{one['critical_batch_size']:.3g}" if one["critical_batch_size"] else "unknown"
+        width = f", half-width {one['half_width']:.2f}" if one["half_width"] else ""
+        parts.append(f"{one['optimizer']}: B_crit {value} [{low}, {high}]{width}")
+    parts.append(f"{entry['examples']:,} examples so far, half-width asked for {done.goal:g}")
+    parts += [f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"]]
+    if not entry["added"]:
+        parts += [f"{label} ends here: {why}" for label, why in done.reasons.items()] or ["reached"]
+    return f"round {entry['round']}: {'; '.join(parts)}"
+
+
+def _stopped(searches: list[Search], deadline: float) -> str | None:
+    """Why no further round may begin."""
+    if time.monotonic() >= deadline or not all(search.done for search in searches):
+        return "the time of --max-time is over"
+    failed = sum(
+        r.status is TrialStatus.FAILED for search in searches for held in search.results.values() for r in held.values()
+    )
+    return f"{failed} trials failed" if failed else None
+
+
+def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | None) -> list[dict[str, Any]]:
+    """What to add, equal wishes of several optimizers together; ``done.reasons`` of those that get nothing and should.
+
+    An interval that is narrow while the verdict asks for other trials is not believed: those run first.
+    """
+    from analysis.estimate.diagnosis import Verdict
+    from analysis.questions.suggest import suggest
+
+    curable = set(Verdict) - {Verdict.OK, Verdict.OFF_THE_CURVE, Verdict.FAR_SEED}
+    earlier = {_key(text, part) for entry in done.rounds for part in entry["added"] for text in part["optimizers"]}
+    added: dict[str, dict[str, Any]] = {}
+    done.reasons = {}
+    for text, label in sweep.labels.items():
+        answer = found.get(text)
+        if answer is None:
+            done.reasons[label] = "it has no trials that can be read"
+            continue
+        narrow, verdict = half_width(answer.interval) <= done.goal, answer.verdict
+        if narrow and verdict not in curable:
+            if verdict is not Verdict.OK:
+                done.reasons[label] = f"the interval is narrow enough, but: {verdict}"
+            continue
+        state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
+        wish = None if stop else suggest(answer)
+        if wish is None:
+            done.reasons[label] = f"{stop or 'no further trial is known to help'} ({state})"
+            continue
+        part = {
+            "optimizers": [text],
+            "labels": [label],
+            "batch_sizes": list(wish.batch_sizes),
+            "seeds": list(wish.seeds),
+            "lrs": None if wish.lrs is None else list(wish.lrs),
+            "why": "; ".join(wish.reasons),
+        }
+        if _key(text, part) in earlier:
+            done.reasons[label] = f"what would help was asked for before and did not run ({state})"
+            continue
+        whole = added.setdefault(_key("", part), part)
+        if whole is not part:
+            whole["optimizers"].append(text)
+            whole["labels"].append(label)
+            whole["why"] = whole["why"] if part["why"] in whole["why"] else f"{whole['why']}; {part['why']}"
+    return list(added.values())
+
+
+def _key(text: str, part: dict[str, Any]) -> str:
+    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"]])
+
+
+def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
+    """A part of a round as a sweep of the same protocol."""
+    return sweep.replace(
+        optimizers=tuple(choice for text, choice in sweep.choices.items() if text in part["optimizers"]),
+        batch_sizes=tuple(part["batch_sizes"]),
+        seeds=tuple(part["seeds"]),
+        lrs=None if part["lrs"] is None else tuple(part["lrs"]),
+    )
+
+
+def _estimate(sweep: Sweep, text: str, answer: Answer) -> dict[str, Any]:
+    width = half_width(answer.interval)
+    return {
+        "optimizer": sweep.labels[text],
+        "critical_batch_size": answer.critical_batch_size,
+        "interval": list(answer.interval),
+        "half_width": width if math.isfinite(width) else None,
+        "verdict": str(answer.verdict),
+    }
+
+
+class _Written:
+    """The rounds of one command in :data:`ROUNDS`, among those of others.
+
+    Args:
+        folder: of the sweep.
+        asked: what tells the command from others.
+
+    Raises:
+        ResultsError: if the file cannot be read.
+    """
+
+    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
+        self._path = folder / ROUNDS
+        try:
+            self._all = json.loads(self._path.read_text()) if self._path.exists() else []
+            mine = [one for one in self._all if one["asked"] == asked]
+            self.rounds: list[dict[str, Any]] = mine[0]["rounds"] if mine else []
+            self.trials(len(self.rounds))
+            if not all(part["optimizers"] and part["batch_sizes"] for one in self.rounds for part in one["added"]):
+                raise ValueError("a round adds nothing")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ResultsError(f"cannot read {self._path}: {reason(error)}; remove it to decide anew") from None
+        if not mine:
+            self._all.append({"asked": asked, "rounds": self.rounds})
+
+    def trials(self, number: int) -> set[str]:
+        """Those that had finished when so many rounds were decided."""
+        return {trial for entry in self.rounds[:number] for trial in entry["trials"]}
+
+    def add(self, entry: dict[str, Any], trials: list[str]) -> None:
+        """Write a round down, with all trials that there are."""
+        before = self.trials(len(self.rounds))
+        self.rounds.append({**entry, "trials": [trial for trial in trials if trial not in before]})
+        with whole_file(self._path) as draft:
+            draft.write_text(json.dumps(self._all, indent=2) + "\n")

@@ -1,0 +1,183 @@
+"""A sweep that goes on until the critical batch size is known well enough, on laws that are known."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from unittest.mock import Mock
+
+import pytest
+
+from benchmarks.precision_coverage import CASES, FEW, TRUTH, covered, replicate, trainer, width
+from benchmarks.search_worlds import World, sweep
+from cbs.choices import parse_choice
+from cbs.errors import ConfigError, ResultsError
+from cbs.store import Store
+from sweeps import launch
+from sweeps.dispatch import Run
+from sweeps.forecast import End
+from sweeps.precision import MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
+from sweeps.progress import Progress
+from sweeps.report import outcome_lines, outcome_report
+
+GOAL = 0.25
+WORLD = World(1.0, 0.5, 0.1, 3)
+SMALL = sweep(WORLD).replace(batch_sizes=FEW)
+BOTH = SMALL.replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
+
+
+def two_laws(config):
+    """The second optimizer takes twice the examples, and its trials differ more."""
+    if config.optimizer.name == "adamw":
+        return WORLD.end(config)
+    end = World(1.0, 0.5, 0.12, 8).end(config)
+    return End(2 * end.steps, reached=end.reached, distance=end.distance) if end.reached else end
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two optimizers to a precision, without a break."""
+    folder, said = tmp_path_factory.mktemp("whole"), []
+    return to_precision(BOTH, GOAL, folder, trainer(folder, two_laws), say=said.append), folder, said
+
+
+def test_it_ends_with_the_precision_and_says_each_round(whole):
+    done, _, said = whole
+    last = {one["optimizer"]: one for one in done.rounds[-1]["estimates"]}
+    assert not done.reasons
+    assert done.to_json()["precision"] == {"asked": GOAL, "reached": True, "reasons": {}}
+    assert len(last) == 2
+    assert all(one["half_width"] <= GOAL and one["verdict"] == "ok" for one in last.values())
+    assert all(one["half_width"] == half_width(tuple(one["interval"])) for one in last.values())
+    assert 2 <= len(done.rounds) == len(said) <= MOST_ROUNDS
+    assert [line.partition(":")[0] for line in said] == [f"round {place + 1}" for place in range(len(said))]
+    assert "gets " in said[0]
+    assert "narrow the interval most per example" in said[0]
+    assert said[-1].endswith("reached")
+    spent = [entry["examples"] for entry in done.rounds]
+    assert spent == sorted(set(spent))
+
+
+def test_only_optimizers_that_need_more_get_more(whole):
+    """And what they get is of the same protocol, in the same folder."""
+    done, folder, _ = whole
+    for entry in done.rounds:
+        wide = {one["optimizer"] for one in entry["estimates"] if one["half_width"] > GOAL or one["verdict"] != "ok"}
+        assert {label for part in entry["added"] for label in part["labels"]} == wide
+    report = outcome_report(done.searches[0], folder, done.searches[1:])
+    stored = {result.trial_id: result for result in Store(folder).results()}
+    assert sum(report["statuses"].values()) == len(stored)
+    assert {row["trial"] for row in report["trials"]} == set(stored)
+    assert done.rounds[-1]["examples"] == round(sum(r.final_step * r.config.batch_size for r in stored.values()))
+    sizes = {(study["optimizer"], study["batch_size"]) for study in report["studies"]}
+    assert sizes == {(r.config.optimizer.name, r.config.batch_size) for r in stored.values()}
+    assert len(outcome_lines(report)) == len(sizes) + 3
+
+
+@pytest.mark.parametrize("after", [40, 110])
+def test_a_killed_sweep_goes_on_to_the_same_trials(whole, tmp_path, after):
+    done, folder, _ = whole
+    assert len(Store(folder).trial_ids()) > after
+    to_precision(BOTH, GOAL, tmp_path, trainer(tmp_path, two_laws, most=after))
+    assert len(Store(tmp_path).trial_ids()) < len(Store(folder).trial_ids())
+    again = to_precision(BOTH, GOAL, tmp_path, trainer(tmp_path, two_laws))
+    # examples of pruned trials depend on which ran side by side
+    assert [one | {"examples": 0} for one in again.rounds] == [one | {"examples": 0} for one in done.rounds]
+    assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
+
+
+def test_the_same_command_again_adds_nothing(whole):
+    done, folder, _ = whole
+    before = Store(folder).trial_ids()
+    again = to_precision(BOTH, GOAL, folder, trainer(folder, two_laws, most=0))
+    assert again.rounds == done.rounds
+    assert Store(folder).trial_ids() == before
+
+
+def test_rounds_are_gone_through_on_what_they_had(whole, tmp_path):
+    """A better learning rate that came later, by another command, does not open a search that was at its end."""
+    done, folder, _ = whole
+    shutil.copytree(folder, tmp_path / "sweep")
+    later = SMALL.replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,))
+    trainer(tmp_path / "sweep", lambda config: End(300.0))(later)
+    again = to_precision(BOTH, GOAL, tmp_path / "sweep", trainer(tmp_path / "sweep", two_laws, most=0))
+    assert again.searches[0].done
+    assert again.rounds[: len(done.rounds) - 1] == done.rounds[:-1]
+
+
+def test_no_round_begins_after_the_deadline(tmp_path):
+    done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end), deadline=-math.inf)
+    assert len(done.searches) == len(done.rounds) == 1
+    assert "--max-time is over" in done.reasons["adamw"]
+    assert not (tmp_path / ROUNDS).exists()
+
+
+def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
+    """Those that run end; the next call without a deadline goes on."""
+    monkeypatch.setattr("sweeps.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    search = launch.sweep(SMALL, tmp_path, deadline=-math.inf)
+    assert not search.done
+    assert not outcome_report(search, tmp_path)["statuses"]
+    run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0)
+    assert not run.over
+    run.deadline = time.monotonic()
+    assert run.over
+
+
+def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr("sweeps.precision.MOST_ROUNDS", 3)
+    done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end))
+    assert len(done.rounds) == 4
+    assert done.reasons["adamw"].startswith("3 rounds are over")
+    assert not done.to_json()["precision"]["reached"]
+
+
+def test_a_narrow_interval_is_not_believed_while_the_verdict_asks_for_trials(tmp_path):
+    """One side of the curve only, and hardly any noise."""
+    done = to_precision(
+        SMALL.replace(batch_sizes=(4, 8, 16, 32)), 5.0, tmp_path, trainer(tmp_path, World(1.0, 0.5, 0.01, 0).end)
+    )
+    first, last = (done.rounds[place]["estimates"][0] for place in (0, -1))
+    assert first["verdict"] == "saturating part not reached"
+    assert last["verdict"] == "ok"
+    assert covered(done.rounds[-1])
+
+
+def test_where_nothing_reaches_the_target_it_ends_with_the_reason(tmp_path):
+    never = trainer(tmp_path, lambda config: End(config.max_steps, reached=False, distance=0.9))
+    done = to_precision(SMALL.replace(batch_sizes=(4, 16)), GOAL, tmp_path, never)
+    assert done.rounds[-1]["added"] == []
+    assert "target not reached" in done.reasons["adamw"]
+
+
+def test_bad_input_is_one_line(tmp_path):
+    for goal in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="--precision must be above 0"):
+            check_goal(SMALL, goal)
+    with pytest.raises(ConfigError, match="leave out --schedule"):
+        check_goal(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), 0.1)
+    for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):
+        with pytest.raises(ConfigError, match="--max-time takes a length of time"):
+            parse_duration(text)
+    assert [parse_duration(text) for text in ("90", "90s", "30m", "2h", "1.5d")] == [90, 90, 1800, 7200, 129600]
+    (tmp_path / ROUNDS).write_text(json.dumps([{"asked": 1}]).replace("asked", "told"))
+    with pytest.raises(ResultsError, match="remove it to decide anew"):
+        to_precision(SMALL, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
+
+
+def test_open_ends_are_never_narrow():
+    assert half_width((None, 3.0)) == half_width((3.0, None)) == half_width((0.0, 3.0)) == math.inf
+    assert half_width((3.0, math.inf)) == math.inf
+    assert half_width((20.0, 40.0)) == pytest.approx(math.log(2) / 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("noise", "goal"), CASES)
+def test_the_interval_holds_the_truth_where_it_ended_because_it_is_narrow(noise, goal):
+    """Of 100 at 95 %, 88 and fewer are found once in 200."""
+    found = [replicate(World(1.0, 0.5, noise, number), goal, 3)[1] for number in range(100)]
+    assert sum(map(covered, found)) >= 89
+    assert sum(width(one) <= goal for one in found) >= 88
+    assert sum(one["estimates"][0]["critical_batch_size"] > TRUTH for one in found) in range(30, 71)
