@@ -207,6 +207,8 @@ class TrialConfig:
             "schedule": Schedule,
             "evaluation": EvaluationPlan,
         }
+        if not isinstance(data, dict):
+            raise ConfigError(f"not a trial configuration: {type(data).__name__} in place of names and values")
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
             choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}

@@ -7,6 +7,7 @@ record may name code of its author's, ``package.module:function``; that is run o
 from __future__ import annotations
 
 import dataclasses
+import math
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,8 @@ def _check_named(kind: str, name: str, given: str | None, path: Path) -> None:
 
 def _middle(reached: Sequence[TrialResult]) -> list[TrialResult]:
     sizes = sorted({trial.config.batch_size for trial in reached})
-    middle = min(sizes, key=lambda size: abs(np.log(size) - np.log(sizes).mean()))
+    centre = sum(map(math.log, sizes)) / len(sizes)
+    middle = min(sizes, key=lambda size: abs(math.log(size) - centre))
     by_lr: dict[float, list[TrialResult]] = {}
     for trial in reached:
         if trial.config.batch_size == middle:
