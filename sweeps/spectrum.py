@@ -7,8 +7,8 @@ record may name code of its author's, ``package.module:function``; that is run o
 from __future__ import annotations
 
 import dataclasses
-import math
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
