@@ -110,7 +110,8 @@ def test_the_figure_shows_points_forms_and_ratios(found: MeasuredBounds) -> None
     assert "The bound is an upper one" in kind.said(table)
 
 
-def test_constants_are_printed_and_drawn(run: Run, tmp_path: Path) -> None:
+def test_constants_are_printed_and_drawn(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, err = run("bounds", *GIVEN, "--noise", "5", "-o", str(tmp_path))
     assert code == 0, err
     assert "muon, beta 0.95, Nesterov" in out
