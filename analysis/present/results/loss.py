@@ -31,7 +31,7 @@ def _(found: Losses) -> Presentation:
         shown.append(parameters(found, [name], title, _loose(found, name), asked="" if name == "nqs" else "wide"))
     shown += [table for table in (tables["predictions"], tables["critical_batch_sizes"]) if table.rows]
     return Presentation(
-        shown=[*shown, *found.notes],
+        shown=[*shown, *_disagreement(found), *found.notes],
         tables={name: table for name, table in tables.items() if table.rows},
         latex=("holdout", "parameters"),
         json="losses.json",
@@ -152,7 +152,7 @@ def _disagreement(found: Losses) -> list[str]:
     """A line for every model size and target at which the forms are far apart."""
     places: dict[tuple[float, float], dict[str, float]] = {}
     for one in found.implied:
-        if one.critical.value is not None:
+        if one.critical.value:
             places.setdefault((one.parameters, one.target), {})[one.form] = one.critical.value
     lines = []
     for (size, target), values in places.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,19 @@ def test_what_cannot_be_fitted_is_said_and_the_rest_answered() -> None:
     assert "nqs is not fitted: gamma R and r" in lines
     with pytest.raises(DataError, match="E, P and p cannot be told apart with 2 model sizes"):
         losses(table(made(sizes=(1e6, 4e6))), QUICK)
+
+
+def test_forms_that_are_far_apart_about_a_batch_size_are_said_to_be(found: Losses) -> None:
+    one = next(each for each in found.implied if each.critical.value)
+
+    def said(factor: float) -> str:
+        value = one.critical.value
+        assert value is not None
+        other = replace(one, form="another", critical=replace(one.critical, value=factor * value))
+        return "\n".join(map(str, presentation(replace(found, implied=(one, other))).shown))
+
+    assert f"{one.form} and another differ by a factor of 3: losses do not settle B_crit" in said(3.0)
+    assert "differ by a factor" not in said(1.5)
 
 
 def test_rows_are_read_as_they_are_meant() -> None:
