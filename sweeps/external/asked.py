@@ -25,6 +25,7 @@ def program_of(
     Raises:
         ConfigError: naming all flags that are missing, or one that does not belong there.
     """
+    from analysis.commands import pairs
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")
@@ -43,12 +44,7 @@ def program_of(
     absent += [] if batch_sizes else ["--batch-sizes LIST"]
     if absent:
         raise ask_for(absent)
-    columns = {}
-    for text in given.pop("columns") or ():
-        ours, equals, theirs = map(str.strip, text.partition("="))
-        if not (ours and equals and theirs):
-            raise ConfigError(f"--column {text!r} must be ours=theirs, as in --column step=iteration")
-        columns[ours] = theirs
+    columns = pairs("--column", given.pop("columns"))
     told = {name: value for name, value in given.items() if value is not None}
     trainer = Trainer(columns=columns, **told)
     if trainer.reads != REPORT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.read.importers import IMPORTERS, Run
-from analysis.read.importers.trials import clean
+from analysis.read.importers.trials import clean, measurements
 from cbs.config import TrialConfig
 from cbs.errors import DataError, reason
 from cbs.record import Measurement
@@ -70,17 +69,8 @@ class Curve:
             self.problem = reason(error)
             return False
         self.problem = ""
-        before, trial = len(self.evaluations), self._trial
-        self.evaluations = [
-            Measurement(
-                step=int(step),
-                examples=int(step) * trial.batch_size,
-                value=float(value),
-                train_loss=math.nan,
-                lr=trial.lr if step else 0.0,
-            )
-            for step, value in zip(steps, values, strict=True)
-        ]
+        before = len(self.evaluations)
+        self.evaluations = measurements(self._trial, [int(step) for step in steps], values)
         return len(self.evaluations) > before
 
     def _files(self) -> dict[Path, tuple[int, int]]:

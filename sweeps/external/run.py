@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
+from analysis.read.importers.trials import no_steps
 from cbs.config import TrialConfig
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.errors import ResultsError, reason
@@ -65,7 +64,7 @@ def run_command(
         status=ending[0],
         steps_to_target=trial.target.crossing([r.step for r in rows], [r.value for r in rows]) if reached else None,
         evaluations=rows,
-        steps={"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)},
+        steps=no_steps(),
         workload=WorkloadInfo(**trainer.units, parameters=None, data_hash=None),
         message=f"{ending[1]}{words}",
         timing={"seconds": time.perf_counter() - started, "host": platform.node()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,23 +61,35 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
         max_steps=max(last, run.max_steps or 1),
         probe=None,
     )
-    evaluations = [
-        Measurement(
-            step=step, examples=step * config.batch_size, value=float(value), train_loss=math.nan,
-            lr=config.lr if step else 0.0,
-        )
-        for step, value in zip(steps, values, strict=True)
-    ]  # fmt: skip
     result = TrialResult(
         config=config,
         status=status,
         steps_to_target=crossing if status is TrialStatus.REACHED else None,
-        evaluations=evaluations,
-        steps={"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)},
+        evaluations=measurements(config, steps, values),
+        steps=no_steps(),
         workload=WorkloadInfo(**settings.units, parameters=facts["parameters"], data_hash=None),
         message=f"imported from run {run.name}",
     )
     return result, cleaning
+
+
+def measurements(config: TrialConfig, steps: Sequence[int], values: Iterable[float]) -> list[Measurement]:
+    """The evaluations of a curve that another program logged, which tells no training loss."""
+    return [
+        Measurement(
+            step=step,
+            examples=step * config.batch_size,
+            value=float(value),
+            train_loss=math.nan,
+            lr=config.lr if step else 0.0,
+        )
+        for step, value in zip(steps, values, strict=True)
+    ]
+
+
+def no_steps() -> dict[str, Array]:
+    """The per-step columns of a trial of which no step is known."""
+    return {"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)}
 
 
 def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
