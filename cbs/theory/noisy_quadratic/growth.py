@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.schedules import SMALLEST, loss_and_gradient, shortest
+from cbs.theory.noisy_quadratic.schedules import SMALLEST, largest_tried, loss_and_gradient, shortest
 
 MOST = 1e4
 """Largest batch size of a run over its smallest."""
@@ -63,10 +63,9 @@ def best_growth(
     """
     if model.initial_loss <= target:
         return BestGrowth(steps=0, lr=0.0, growth=1.0)
-    largest = model.largest_lr(power)
-    if not np.isfinite(largest):
+    largest = largest_tried(model, power)
+    if largest is None:
         return None
-    largest /= 1.0 + 10.0 ** (-4.0 * (1.0 - power)) + 1e-4
 
     def best(steps: int, start: np.ndarray) -> tuple[float, np.ndarray]:
         def log_loss(logs: np.ndarray) -> float:

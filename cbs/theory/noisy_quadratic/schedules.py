@@ -117,10 +117,9 @@ def best_pieces(
     """
     if model.initial_loss <= target:
         return BestPieces(steps=0, lrs=np.zeros(pieces))
-    largest = model.largest_lr(power)
-    if not np.isfinite(largest):
+    largest = largest_tried(model, power)
+    if largest is None:
         return None
-    largest /= 1.0 + 10.0 ** (-4.0 * (1.0 - power)) + 1e-4
     found = shortest(
         lambda steps, lrs: _best_lrs(model, steps, lrs, batch_size, power, largest),
         largest * np.geomspace(0.5, 0.05, pieces),
@@ -128,6 +127,12 @@ def best_pieces(
         limit,
     )
     return None if found is None else BestPieces(steps=found[0] * pieces, lrs=found[1])
+
+
+def largest_tried(model: NoisyQuadratic, power: float) -> float | None:
+    """How far learning rates are tried, just short of the largest stable one; ``None`` where there is no such."""
+    largest = model.largest_lr(power)
+    return largest / (1.0 + 10.0 ** (-4.0 * (1.0 - power)) + 1e-4) if np.isfinite(largest) else None
 
 
 def shortest(
