@@ -14,7 +14,7 @@ from bench_noise_scale import build, loss
 from interleaved import measure, table
 
 from cbs.text.gpt import SIZES
-from sweeps.memory import keep_freed_memory, set_thresholds
+from sweeps.running.memory import keep_freed_memory, set_thresholds
 
 
 def give_back() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.search_worlds import World, sweep
-from sweeps.forecast import play
-from sweeps.search import Search
+from sweeps.search.forecast import play
+from sweeps.search.search import Search
 
 WORLD = World(1.0, 0.5, 0.05, 0)
 

@@ -29,7 +29,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from cbs.training import run_trial
 from cbs.workloads import build_workload
-from sweeps.telescope import vertex
+from sweeps.telescoping.plan import vertex
 
 BASE = 32
 BATCH_SIZE = 64

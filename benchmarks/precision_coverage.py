@@ -24,10 +24,10 @@ from typing import Any
 from benchmarks.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 from cbs.config import TrialConfig
 from cbs.store import Store
-from sweeps.forecast import End, play
 from sweeps.manifest import merged_manifest
 from sweeps.precision import Rounds, to_precision
-from sweeps.search import Search
+from sweeps.search.forecast import End, play
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
@@ -41,7 +41,7 @@ def trainer(folder: Path, end_of: Callable[[TrialConfig], End], most: int | None
 
     Args:
         folder: of the sweep.
-        end_of: see :func:`sweeps.forecast.play`.
+        end_of: see :func:`sweeps.search.forecast.play`.
         most: trials over all calls, after which none starts any more, as if killed.
     """
     store, left = Store(folder), [math.inf if most is None else most]

@@ -26,8 +26,8 @@ from analysis.config import AnalysisConfig
 from analysis.questions.fit_table import fit_table
 from benchmarks.search_worlds import DEFAULT, MIN_EXAMPLES, MIN_STEPS, SIZES, World, sweep
 from cbs.record import TrialResult, TrialStatus
-from sweeps.forecast import play
-from sweeps.search import Search
+from sweeps.search.forecast import play
+from sweeps.search.search import Search
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 

@@ -25,8 +25,8 @@ from cbs.choices import Choice
 from cbs.config import TrialConfig
 from cbs.target import Target
 from sweeps.cell import Study
-from sweeps.forecast import End, play
-from sweeps.search import Search
+from sweeps.search.forecast import End, play
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 DISTANCES = (1 / 30, 1.0, 3.0, 8.0, 30.0, 100.0, 1000.0)

@@ -20,13 +20,13 @@ from cbs.store import Store
 from cbs.target import Target
 from cbs.training import run_of
 from sweeps.cell import Cell
-from sweeps.cluster import Resources
-from sweeps.lock import Lock
 from sweeps.manifest import merged_manifest
-from sweeps.patience import UNTIMED_SECONDS
-from sweeps.progress import Progress
-from sweeps.report import write_plan
-from sweeps.search import Search
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import write_plan
+from sweeps.running.cluster import Resources
+from sweeps.running.lock import Lock
+from sweeps.running.patience import UNTIMED_SECONDS
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from sweeps.workload import COMMAND, built
 
@@ -121,7 +121,7 @@ def sweep(
         progress: shows what happens; ``None`` for silence.
         command: the command line, for the record.
         patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
-            none; see :mod:`sweeps.patience`.
+            none; see :mod:`sweeps.running.patience`.
         deadline: by :func:`time.monotonic`; no trial starts after it.
 
     Returns:
@@ -143,7 +143,7 @@ def sweep(
             store.write_manifest(merged_manifest(store, sweep, command))
             search = Search(sweep, [r for r in store.sound_results(progress.note) if r.status.final])
             if not search.done and time.monotonic() < deadline:
-                from sweeps.dispatch import Run, run_search
+                from sweeps.running.dispatch import Run, run_search
 
                 run = Run(search, store, progress, lock, resources.trial_timeout or patience, deadline)
                 try:

@@ -11,8 +11,8 @@ from typing import Any
 from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store, find_sweeps, read_record, remove
-from sweeps.lock import LOCK, Owner, owner
-from sweeps.progress import duration
+from sweeps.outlook.progress import duration
+from sweeps.running.lock import LOCK, Owner, owner
 
 
 @dataclass(frozen=True, kw_only=True)

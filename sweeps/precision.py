@@ -21,7 +21,7 @@ from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import whole_file
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
-from sweeps.search import Search
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 if TYPE_CHECKING:

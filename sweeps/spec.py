@@ -78,9 +78,8 @@ class Sweep:
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
-        one
-            has a worse one on either side (:mod:`sweeps.search`); ``"grid"`` tries all of them on every seed, as it
-            always is with ``lrs``.
+            one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
+            seed, as it always is with ``lrs``.
         lr_resolution: smallest ratio between two learning rates of a search.
         seeds: seeds; every cell of the grid runs once per seed.
         target: where a trial stops; ``None`` takes the workload's own.

@@ -23,10 +23,10 @@ from cbs.store import find_sweeps, read_record
 from cbs.training import TrainingLoop, pick_device
 from cbs.workloads import Workload
 from sweeps.cell import Cell
-from sweeps.child import Channel, Child, Died, Failed
 from sweeps.launch import resolve
-from sweeps.patience import LEAST_SECONDS, MARGIN
 from sweeps.recipes import RECIPES
+from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running.patience import LEAST_SECONDS, MARGIN
 from sweeps.workload import built
 
 BLOCKS = 5

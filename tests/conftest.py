@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 import cli
-from sweeps.cluster import Resources, connected
+from sweeps.running.cluster import Resources, connected
 
 # One thread in processes that tests start, too; and time says nothing about a test on a machine that others use.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -20,8 +20,8 @@ from cbs.workloads.noisy_quadratic import NoisyQuadratic
 from sweeps.cell import Cell
 from sweeps.launch import resolve
 from sweeps.manifest import merged_manifest
-from sweeps.pruning import beyond
-from sweeps.search import Search
+from sweeps.search.pruning import beyond
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from sweeps.workload import built
 

@@ -163,16 +163,17 @@ def command(
         from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
-        from sweeps import across_widths, launch
-        from sweeps.cluster import Resources, check_listening
+        from sweeps import launch
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
+        from sweeps.outlook.progress import Progress
+        from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
         from sweeps.overrides import override
-        from sweeps.patience import patience, timed_apart
         from sweeps.precision import check_goal, parse_duration, to_precision
-        from sweeps.progress import Progress
         from sweeps.recipes import RECIPES
-        from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
+        from sweeps.running.cluster import Resources, check_listening
+        from sweeps.running.patience import patience, timed_apart
+        from sweeps.telescoping import stages
 
     deadline = math.inf if max_time is None else time.monotonic() + parse_duration(max_time)
     if precision is None and max_time is not None:
@@ -242,14 +243,14 @@ def command(
     if telescope is not None:
         widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
-            report = across_widths.planned(planned, widths, folder)
-            lines = across_widths.planned_lines
+            report = stages.planned(planned, widths, folder)
+            lines = stages.planned_lines
         else:
             progress = Progress(errors, None, 0)
-            report = across_widths.telescope(
+            report = stages.telescope(
                 planned, widths, folder, resources=resources, progress=progress, command=told
             )
-            lines = across_widths.report_lines
+            lines = stages.report_lines
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
         return
     parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())

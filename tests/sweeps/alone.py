@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from cbs.training import run_trial
-from sweeps import dispatch
-from sweeps.cluster import Resources
-from sweeps.dispatch import Run
+from sweeps.running import dispatch
+from sweeps.running.cluster import Resources
+from sweeps.running.dispatch import Run
 
 
 def one_after_the_other(run: Run, resources: Resources) -> None:

@@ -9,8 +9,8 @@ from cbs.config import Choice, TrialConfig
 from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.target import Target
 from sweeps.cell import Cell
-from sweeps.pruning import beyond
-from sweeps.search import Search
+from sweeps.search.pruning import beyond
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 MIN_STEPS, MIN_EXAMPLES, NOISE = 100.0, 3000.0, 0.03

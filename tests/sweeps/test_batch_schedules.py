@@ -12,14 +12,14 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
-from sweeps.across_widths import planned
 from sweeps.cell import Cell
 from sweeps.launch import output_folder, resolve
 from sweeps.manifest import merged_manifest
+from sweeps.outlook.report import dry_run_report
 from sweeps.overrides import override
-from sweeps.report import dry_run_report
-from sweeps.search import Search
+from sweeps.search.search import Search
 from sweeps.spec import ScheduleRule, Sweep
+from sweeps.telescoping.stages import planned
 
 SEESAW, LATE = parse_choice("seesaw(alpha=3)"), parse_choice("late_switch(to=16)")
 

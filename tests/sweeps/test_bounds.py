@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cbs.store import Store
-from sweeps import bounds
-from sweeps.bounds import BOUNDS, Bound, Bounds
+from sweeps.running import bounds
+from sweeps.running.bounds import BOUNDS, Bound, Bounds
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.bracket import (
+from sweeps.search.bracket import (
     SEED_DEVIATION,
     SEED_WEIGHT,
     Outcome,
@@ -20,8 +20,8 @@ from sweeps.bracket import (
     optimum,
     possible_gains,
 )
-from sweeps.lattice import FARTHEST, OCTAVE, Lattice
-from sweeps.lr_law import SLOPE, SLOPE_DEVIATION, expected
+from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
+from sweeps.search.lr_law import SLOPE, SLOPE_DEVIATION, expected
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()

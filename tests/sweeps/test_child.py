@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cbs.errors import ConfigError, DamagedError
-from sweeps.child import Channel, Child, Died, Failed
+from sweeps.running.child import Channel, Child, Died, Failed
 
 HERE = "tests.sweeps.test_child"
 
@@ -113,7 +113,7 @@ def test_a_death_says_how_and_where(function, words):
 
 @pytest.mark.parametrize("function", ["sleep", "hang_in_c", "stop_itself"])
 def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
-    monkeypatch.setattr("sweeps.child._LAST_WORDS", 1.0)
+    monkeypatch.setattr("sweeps.running.child._LAST_WORDS", 1.0)
     arguments = [1000.0] if function == "sleep" else []
     started = time.monotonic()
     with Child() as child:
@@ -152,7 +152,7 @@ def test_closing_ends_it_and_what_it_started():
 def test_it_does_not_outlive_the_one_who_asked(function):
     arguments = "1000.0" if function == "sleep" else ""
     code = (
-        "import threading, time; from sweeps.child import Child; child = Child(); print(child.pid, flush=True);"
+        "import threading, time; from sweeps.running.child import Child; child = Child(); print(child.pid, flush=True);"
         f"child.call('{HERE}:{function}', {arguments})"
     )
     asker = subprocess.Popen(

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cbs.errors import ConfigError
-from sweeps import cluster
-from sweeps.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
+from sweeps.running import cluster
+from sweeps.running.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
-from sweeps import dispatch
-from sweeps.cluster import Resources
 from sweeps.launch import resolve, sweep
 from sweeps.ledger import ledger
-from sweeps.progress import Progress
-from sweeps.report import outcome_lines, outcome_report
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.running import dispatch
+from sweeps.running.cluster import Resources
 from sweeps.spec import Sweep
 from tests.sweeps.test_kill import reached
 

@@ -20,7 +20,7 @@ import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
-from sweeps.cluster import remove_stale_folders
+from sweeps.running.cluster import remove_stale_folders
 from tests.sweeps.alone import without_ray
 
 ROOT = Path(__file__).resolve().parents[2]

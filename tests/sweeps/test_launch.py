@@ -16,12 +16,12 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.record import TrialStatus
 from cbs.store import Store
-from sweeps.cluster import Resources
-from sweeps.estimate import Cost
 from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launch import output_folder, resolve, sweep
-from sweeps.progress import Progress
-from sweeps.search import Search
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.progress import Progress
+from sweeps.running.cluster import Resources
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from tests.sweeps.alone import without_ray
 

@@ -11,7 +11,7 @@ import pytest
 from cbs.record import TrialStatus
 from cbs.store import Store
 from sweeps.ledger import clean, ledger, ledgers
-from sweeps.lock import LOCK, Lock
+from sweeps.running.lock import LOCK, Lock
 from tests.factories import sweep
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cbs.errors import ResultsError
 from cbs.store import Store
-from sweeps.lock import LOCK, STALE_SECONDS, Lock, owner
+from sweeps.running.lock import LOCK, STALE_SECONDS, Lock, owner
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_folder_is_free_again_after_an_error(store):
 
 def test_the_lock_of_a_killed_process_is_taken_at_once(store):
     code = (
-        "import time; from cbs.store import Store; from sweeps.lock import Lock\n"
+        "import time; from cbs.store import Store; from sweeps.running.lock import Lock\n"
         f"lock = Lock(Store({str(store.root)!r}), 'killed').__enter__(); print('held', flush=True); time.sleep(100)"
     )
     holder = subprocess.Popen(

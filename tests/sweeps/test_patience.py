@@ -7,8 +7,8 @@ import pytest
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.target import Target
-from sweeps.estimate import Cost, StepCost
-from sweeps.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
+from sweeps.outlook.cost import Cost, StepCost
+from sweeps.running.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
 from tests.sweeps.simulation import small_sweep
 
 

@@ -16,11 +16,11 @@ from cbs.choices import parse_choice
 from cbs.errors import ConfigError, ResultsError
 from cbs.store import Store
 from sweeps import launch
-from sweeps.dispatch import Run
-from sweeps.forecast import End
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.precision import MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
-from sweeps.progress import Progress
-from sweeps.report import outcome_lines, outcome_report
+from sweeps.running.dispatch import Run
+from sweeps.search.forecast import End
 
 GOAL = 0.25
 WORLD = World(1.0, 0.5, 0.1, 3)
@@ -116,7 +116,7 @@ def test_no_round_begins_after_the_deadline(tmp_path):
 
 def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     """Those that run end; the next call without a deadline goes on."""
-    monkeypatch.setattr("sweeps.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
     search = launch.sweep(SMALL, tmp_path, deadline=-math.inf)
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]

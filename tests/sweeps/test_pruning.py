@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cbs.record import TrialStatus
 from sweeps.cell import Cell
-from sweeps.pruning import beyond, settle
+from sweeps.search.pruning import beyond, settle
 from tests.sweeps.simulation import simulate, small_sweep
 
 CELL = Cell("adamw", 64, 0)

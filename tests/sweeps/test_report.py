@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from cbs.choices import parse_choice
-from sweeps.progress import Progress
-from sweeps.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
-from sweeps.search import Search
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+from sweeps.search.search import Search
 from tests.sweeps.simulation import run_search, small_sweep
 
 NAMES = ("muon", "muon(nesterov=false)", "adamw(betas=[0.9, 0.95], weight_decay=0.1)")

@@ -9,8 +9,8 @@ import pytest
 from cbs.choices import parse_choice
 from cbs.record import TrialStatus
 from sweeps.cell import Cell, Study
-from sweeps.forecast import End, ended, play
-from sweeps.search import Search
+from sweeps.search.forecast import End, ended, play
+from sweeps.search.search import Search
 from tests.sweeps import simulation
 from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 
@@ -173,8 +173,8 @@ def test_hundreds_of_seeds_are_planned_without_looking_at_all_of_them_each_time(
     """Work per finished trial: a search of 300 seeds looks at its trials a few times, not once for each."""
     looks = []
     real = simulation.Search.table
-    monkeypatch.setattr("sweeps.search.bracket.Table", counting("sweeps.bracket", "Table", looks))
-    monkeypatch.setattr("sweeps.bracket.Table", counting("sweeps.bracket", "Table", looks))
+    monkeypatch.setattr("sweeps.search.search.bracket.Table", counting("sweeps.search.bracket", "Table", looks))
+    monkeypatch.setattr("sweeps.search.bracket.Table", counting("sweeps.search.bracket", "Table", looks))
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(300))))
     play(search, law(1.0, 0.0, curvature=2.0))
     assert real is simulation.Search.table

@@ -32,7 +32,7 @@ from sweeps.launch import resolve
 from sweeps.manifest import merged_manifest
 from sweeps.overrides import override
 from sweeps.recipes import RECIPES
-from sweeps.search import Search
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from tests.factories import LRS, Truth, sweep, tables
 from tests.sweeps.simulation import simulate

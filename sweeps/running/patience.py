@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from cbs.errors import ConfigError
-from sweeps.child import Channel, Child, Died, Failed
-from sweeps.estimate import Cost, measure_cost
+from sweeps.outlook.cost import Cost, measure_cost
+from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.spec import Sweep
 
 LEAST_SECONDS = 300.0
@@ -35,7 +35,7 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
 
 
 def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
-    """:func:`sweeps.estimate.measure_cost` in a process of its own.
+    """:func:`sweeps.outlook.cost.measure_cost` in a process of its own.
 
     Args:
         sweep: what is to be run.
@@ -47,7 +47,7 @@ def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
     seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
     with Child() as child:
         try:
-            return child.call("sweeps.patience:measured", sweep, str(Path.cwd()), silence=seconds)
+            return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=seconds)
         except (Died, Failed) as error:
             raise ConfigError(
                 f"workload {sweep.workload.name!r} fails while its first steps are timed: {error}"

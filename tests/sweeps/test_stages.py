@@ -12,10 +12,11 @@ from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError
 from cbs.record import TrialResult
 from cbs.target import Target
-from sweeps import across_widths, launch
+from sweeps import launch
 from sweeps.recipes import RECIPES
-from sweeps.search import Search
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
+from sweeps.telescoping import stages
 from tests.sweeps import simulation
 
 WIDTHS = (16, 32, 64)
@@ -56,7 +57,7 @@ class Sweeps:
 
 def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps = Sweeps(monkeypatch)
-    told = across_widths.telescope(small(seeds=(0, 1)), WIDTHS, tmp_path)
+    told = stages.telescope(small(seeds=(0, 1)), WIDTHS, tmp_path)
     assert json.loads((tmp_path / "telescope.json").read_text()) == told
     assert sorted(path.name for path in sweeps.kept) == ["width-16", "width-32", "width-64"]
     for folder, results in sweeps.kept.items():
@@ -70,7 +71,7 @@ def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeyp
             assert abs(math.log2(stage["optimum"] / (5e-3 * math.exp(-5 / stage["width"])))) < 0.5
         assert study["trials"] == 2 * sum(len(stage["lrs"]) for stage in study["stages"])
         assert study["trials"] <= sum(len(results) for results in sweeps.kept.values())
-    lines = "\n".join(across_widths.report_lines(told))
+    lines = "\n".join(stages.report_lines(told))
     assert "adamw, batch size 64, to validation_loss" in lines
     assert "drift: optimum = " in lines
 
@@ -79,27 +80,27 @@ def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeyp
 def test_a_kill_at_any_point_changes_nothing(kill_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = small(optimizers=(Choice(name="adamw"),))
     Sweeps(monkeypatch)
-    undisturbed = across_widths.telescope(asked, (16, 32, 64, 128), tmp_path)
+    undisturbed = stages.telescope(asked, (16, 32, 64, 128), tmp_path)
     killed = Sweeps(monkeypatch, kill_after)
     with pytest.raises(launch.Interrupted):
-        across_widths.telescope(asked, (16, 32, 64, 128), tmp_path)
+        stages.telescope(asked, (16, 32, 64, 128), tmp_path)
     assert sum(map(len, killed.kept.values())) == kill_after
-    assert across_widths.telescope(asked, (16, 32, 64, 128), tmp_path) == undisturbed
+    assert stages.telescope(asked, (16, 32, 64, 128), tmp_path) == undisturbed
     assert sum(map(len, killed.kept.values())) == undisturbed["studies"][0]["trials"]
 
 
 def test_learning_rates_given_are_the_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Sweeps(monkeypatch)
     asked = small(lrs=(1e-3, 2e-3, 4e-3, 8e-3, 16e-3))
-    (stage, *_), *_ = (study["stages"] for study in across_widths.telescope(asked, WIDTHS, tmp_path)["studies"])
+    (stage, *_), *_ = (study["stages"] for study in stages.telescope(asked, WIDTHS, tmp_path)["studies"])
     assert stage["lrs"] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
 
 
 def test_a_plan_says_widths_learning_rates_and_trials(tmp_path: Path) -> None:
-    told = across_widths.planned(small(seeds=(0, 1)), (16, 32, 64, 128), tmp_path)
+    told = stages.planned(small(seeds=(0, 1)), (16, 32, 64, 128), tmp_path)
     assert told["trials"] == 2 * 2 * 17
     assert len(told["lrs"]["adamw"]) == 8
-    assert any(line.startswith("trials        68") for line in across_widths.planned_lines(told))
+    assert any(line.startswith("trials        68") for line in stages.planned_lines(told))
 
 
 @pytest.mark.parametrize(
@@ -120,15 +121,15 @@ def test_what_does_not_telescope_is_refused_before_anything_runs(
 ) -> None:
     sweeps = Sweeps(monkeypatch)
     with pytest.raises(ConfigError, match=message):
-        across_widths.telescope(small(**changes), widths, tmp_path)
+        stages.telescope(small(**changes), widths, tmp_path)
     assert not sweeps.kept
 
 
 def test_edges_misses_and_carried_learning_rates_are_said() -> None:
     stage = {"width": 16, "lrs": [1.0, 2.0], "steps": [None, 5.0], "best_lr": 1.0, "optimum": 1.0}
-    stages = [stage | {"tuned": True, "at_grid_edge": True}, stage | {"tuned": False, "at_grid_edge": False}]
-    study = {"optimizer": "lion", "batch_size": 4, "stages": stages, "drift": None, "trials": 9, "full_grid_trials": 20}
-    lines = across_widths.report_lines({"studies": [study], "target": "x", "output": "there"})
+    both = [stage | {"tuned": True, "at_grid_edge": True}, stage | {"tuned": False, "at_grid_edge": False}]
+    study = {"optimizer": "lion", "batch_size": 4, "stages": both, "drift": None, "trials": 9, "full_grid_trials": 20}
+    lines = stages.report_lines({"studies": [study], "target": "x", "output": "there"})
     assert lines[2].endswith("-  LR at the edge of the grid")
     assert lines[3].endswith("carried over")
     assert lines[4].startswith("drift: unknown")

@@ -39,7 +39,7 @@ _TAIL, _MOST_LOG = 2**14, 2**20
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+) in (\S+)')
 """A line of a stack as :mod:`faulthandler` writes it, innermost first."""
 _NOT_THEIRS = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1] / "cbs"), __file__, "<")
-_START = "import sys; sys.path[:] = {path!r}; from sweeps.child import main; main({fd})"
+_START = "import sys; sys.path[:] = {path!r}; from sweeps.running.child import main; main({fd})"
 
 
 class Died(CbsError):

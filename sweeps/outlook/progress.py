@@ -15,9 +15,9 @@ from rich.text import Text
 
 from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Study
-from sweeps.estimate import Cost
-from sweeps.outlook import Estimator
-from sweeps.search import Search
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.remaining import Estimator
+from sweeps.search.search import Search
 
 LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""

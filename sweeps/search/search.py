@@ -1,10 +1,10 @@
 """Which trial next: the learning-rate search of every study, and the order in which trials run.
 
 Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default, every other
-one around what the law of those before it expects (:mod:`sweeps.lr_law`); what a study needs follows from its trials
-alone (:mod:`sweeps.bracket`). It is asked again once all it asked for has finished, so the trials of a sweep depend
-neither on the order in which they end nor on where a sweep was killed: what is stored is gone through again in the same
-order.
+one around what the law of those before it expects (:mod:`sweeps.search.lr_law`); what a study needs follows from its
+trials alone (:mod:`sweeps.search.bracket`). It is asked again once all it asked for has finished, so the trials of a
+sweep depend neither on the order in which they end nor on where a sweep was killed: what is stored is gone through
+again in the same order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from cbs.config import TrialConfig
 from cbs.lr_choice import best_lr, censored
 from cbs.record import TrialResult, TrialStatus
-from sweeps import bracket
-from sweeps.bracket import Ask, Outcome, Rules, Seen
 from sweeps.cell import Cell, Study
-from sweeps.lattice import OCTAVE, Lattice, middle
-from sweeps.lr_law import Expected, expected
-from sweeps.pruning import settle
+from sweeps.search import bracket
+from sweeps.search.bracket import Ask, Outcome, Rules, Seen
+from sweeps.search.lattice import OCTAVE, Lattice, middle
+from sweeps.search.lr_law import Expected, expected
+from sweeps.search.pruning import settle
 from sweeps.spec import Sweep
 
 START = OCTAVE // 2

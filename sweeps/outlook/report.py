@@ -13,10 +13,10 @@ from cbs.files import whole_file
 from cbs.record import TrialStatus
 from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
-from sweeps.estimate import Cost
-from sweeps.outlook import START, outlook
-from sweeps.progress import duration
-from sweeps.search import Search
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.progress import duration
+from sweeps.outlook.remaining import START, outlook
+from sweeps.search.search import Search
 from sweeps.spec import ENDLESS, Sweep
 
 PLAN = "plan.jsonl"
@@ -24,7 +24,7 @@ PLAN = "plan.jsonl"
 
 
 def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> dict[str, Any]:
-    """Trials, examples and time of what is missing, by playing the search through (:mod:`sweeps.outlook`)."""
+    """Trials, examples and time of what is missing, by playing the search through (:mod:`sweeps.outlook.remaining`)."""
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)

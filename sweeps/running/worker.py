@@ -9,8 +9,8 @@ from typing import Any
 
 from cbs.errors import CbsError
 from cbs.record import TrialStatus
-from sweeps.child import Child, Died
-from sweeps.memory import killed_for_memory
+from sweeps.running.child import Child, Died
+from sweeps.running.memory import killed_for_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Worker:
         """Run a trial; its result is in the store afterwards.
 
         Returns:
-            What :func:`sweeps.trials.run` returns; or ``fatal``, what every further trial would run into; or ``died``,
+            What :func:`sweeps.running.trials.run` returns; or ``fatal``, what every trial would run into; or ``died``,
             what became of its process, with ``lines``, the last it wrote, ``hung`` and ``memory``, whether it was
             silent for too long and whether the system killed it to get memory back.
         """
@@ -58,7 +58,7 @@ class Worker:
             self._child = Child()
         try:
             answer = self._child.call(
-                "sweeps.trials:run",
+                "sweeps.running.trials:run",
                 self._setup,
                 trial,
                 best_steps,

@@ -15,10 +15,10 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.config import TrialConfig
-from sweeps.cluster import Resources, check_placement, temporary_folder
-from sweeps.dispatch import EngineLost, Run, check_home
-from sweeps.trainable import Trainable
-from sweeps.worker import Setup
+from sweeps.running.cluster import Resources, check_placement, temporary_folder
+from sweeps.running.dispatch import EngineLost, Run, check_home
+from sweeps.running.trainable import Trainable
+from sweeps.running.worker import Setup
 
 HOME_SECONDS = 2.0
 """How often it is checked that Ray is alive."""

@@ -11,13 +11,13 @@ from torch import nn
 
 from cbs.config import EvaluationPlan
 from cbs.errors import ConfigError
-from sweeps import estimate
-from sweeps.cluster import Resources
-from sweeps.estimate import Cost, StepCost, evaluations, measure_cost, prior_steps
-from sweeps.forecast import End, play
-from sweeps.outlook import Estimator, Pace, outlook
-from sweeps.progress import duration
-from sweeps.search import Search
+from sweeps.outlook import cost
+from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
+from sweeps.outlook.progress import duration
+from sweeps.outlook.remaining import Estimator, Pace, outlook
+from sweeps.running.cluster import Resources
+from sweeps.search.forecast import End, play
+from sweeps.search.search import Search
 from sweeps.workload import built
 from tests.sweeps.simulation import run_search, small_sweep
 
@@ -151,7 +151,7 @@ def test_a_model_too_slow_for_its_time_is_extrapolated_and_says_so(monkeypatch):
     sweep = small_sweep(workload=slow_text(), batch_sizes=(4, 4096), optimizers=small_sweep().optimizers[:1])
     real = measure_cost(sweep)
     clock = time.process_time
-    monkeypatch.setattr(estimate.time, "process_time", lambda: 1000.0 * clock())
+    monkeypatch.setattr(cost.time, "process_time", lambda: 1000.0 * clock())
     slow = measure_cost(sweep)
     assert any("steps beyond batch size" in told for told in slow.told)
     assert any("validation pass is extrapolated" in told for told in slow.told)
@@ -168,12 +168,12 @@ def test_a_validation_pass_that_was_cut_leaves_the_model_as_it_was():
     workload = built(slow_text())
     model = workload.build_model()
     hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
-    with estimate._Interrupted(model, time.process_time, 0.0) as stopped, torch.no_grad():
+    with cost._Interrupted(model, time.process_time, 0.0) as stopped, torch.no_grad():
         workload.validate(model)
     assert stopped.cut
     assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
     assert model.training
-    with pytest.raises(ValueError, match="mine"), estimate._Interrupted(nn.Linear(1, 1), time.process_time, math.inf):
+    with pytest.raises(ValueError, match="mine"), cost._Interrupted(nn.Linear(1, 1), time.process_time, math.inf):
         raise ValueError("mine")
 
 

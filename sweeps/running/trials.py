@@ -1,4 +1,4 @@
-"""A trial as it runs in a process of its own: under the eyes of :mod:`sweeps.child`, with its result in the store."""
+"""A trial as it runs in a process of its own: :mod:`sweeps.running.child` watches it, its result goes to the store."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cbs.errors import CbsError, out_of_memory, reason
 from cbs.record import Measurement, TrialResult, TrialStatus, without_curve
 from cbs.store import Store
 from cbs.training import run_trial
-from sweeps.bounds import Bound
-from sweeps.child import Channel
-from sweeps.memory import keep_freed_memory
-from sweeps.pruning import beyond
-from sweeps.worker import Setup
+from sweeps.running.bounds import Bound
+from sweeps.running.child import Channel
+from sweeps.running.memory import keep_freed_memory
+from sweeps.running.worker import Setup
+from sweeps.search.pruning import beyond
 from sweeps.workload import COMMAND, built
 
 REPORT_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""``cbs sweep --telescope``: the stages of :mod:`sweeps.telescope` as sweeps, and what they found for a person."""
+"""``cbs sweep --telescope``: the stages of :mod:`sweeps.telescoping.plan` as sweeps, and what they found."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cbs.files import whole_file
 from cbs.optimizers.widths import HasWidths
 from sweeps import launch
 from sweeps.cell import Study
-from sweeps.cluster import Resources
-from sweeps.progress import Progress
+from sweeps.outlook.progress import Progress
+from sweeps.running.cluster import Resources
 from sweeps.spec import Sweep
-from sweeps.telescope import POINTS, Telescoped, check_widths, first_grid
-from sweeps.telescope import telescope as plan
+from sweeps.telescoping.plan import POINTS, Telescoped, check_widths, first_grid
+from sweeps.telescoping.plan import telescope as plan
 from sweeps.workload import built
 
 TABLE = "telescope.json"
@@ -76,7 +76,7 @@ def telescope(
         What the file holds; see :func:`report`.
 
     Raises:
-        CbsError: as :func:`stages`, :func:`sweeps.launch.sweep` and :func:`sweeps.telescope.telescope` do.
+        CbsError: as :func:`stages`, :func:`sweeps.launch.sweep` and :func:`sweeps.telescoping.plan.telescope` do.
     """
     at_width = stages(sweep, widths)
     found = {}

@@ -52,7 +52,7 @@ class Resources:
         gpus_per_trial: share of a GPU a trial takes; ``None`` for a whole one where there is one.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
         trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` for what
-            :func:`sweeps.patience.patience` makes of the plan.
+            :func:`sweeps.running.patience.patience` makes of the plan.
     """
 
     workers: int | None = None

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from cbs.config import TrialConfig
 from cbs.record import TrialResult
 from sweeps.cell import Cell, Study
-from sweeps.estimate import Cost, StepCost, prior_steps
-from sweeps.forecast import End, Played, play
-from sweeps.lattice import middle
-from sweeps.lr_law import SLOPE
-from sweeps.search import Search
+from sweeps.outlook.cost import Cost, StepCost, prior_steps
+from sweeps.search.forecast import End, Played, play
+from sweeps.search.lattice import middle
+from sweeps.search.lr_law import SLOPE
+from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 CURVATURE, NOISE = 0.25, 0.05
@@ -45,7 +45,8 @@ def outlook(
     Args:
         sweep: the sweep, its target resolved.
         finished: final results.
-        cost: of steps, see :func:`sweeps.estimate.measure_cost`; without it, and without a pace, seconds mean nothing.
+        cost: of steps, see :func:`sweeps.outlook.cost.measure_cost`; without it, and without a pace, seconds mean
+            nothing.
         workers: trials at a time.
         seen: seconds of trials that have finished, which are better than ``cost``.
 

@@ -14,12 +14,12 @@ from cbs.config import TrialConfig
 from cbs.errors import ResultsError, Unfinished
 from cbs.record import TrialStatus, without_curve
 from cbs.store import Store
-from sweeps.bounds import Bounds
 from sweeps.cell import Cell
-from sweeps.cluster import Resources, connected
-from sweeps.lock import Lock
-from sweeps.progress import Progress
-from sweeps.search import Search
+from sweeps.outlook.progress import Progress
+from sweeps.running.bounds import Bounds
+from sweeps.running.cluster import Resources, connected
+from sweeps.running.lock import Lock
+from sweeps.search.search import Search
 
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
@@ -84,7 +84,7 @@ class Run:
             self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
 
     def take_in(self, config: TrialConfig, found: dict[str, Any]) -> None:
-        """What :meth:`sweeps.worker.Worker.run` returned."""
+        """What :meth:`sweeps.running.worker.Worker.run` returned."""
         self._back(config)
         for note in found.get("notes", ()):
             self.progress.note(note)
@@ -153,7 +153,7 @@ def run_search(run: Run, resources: Resources) -> None:
         ConfigError: if Ray cannot be reached or started, or no node can hold a trial.
         Unfinished: if Ray dies again and again, or one that was not started here.
     """
-    from sweeps.tuning import tune_search
+    from sweeps.running.tuning import tune_search
 
     lost, finished = 0, 0
     try:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import norm
 
 from cbs.lr_choice import best_lr_many, censored, standings
-from sweeps.lattice import FARTHEST, OCTAVE, Lattice
+from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
 """Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, as it is

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from cbs.config import TrialConfig
 from cbs.record import Measurement, TrialResult, TrialStatus
 from sweeps.cell import Cell
-from sweeps.search import Search
+from sweeps.search.search import Search
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray import tune
 
-from sweeps.worker import Worker
+from sweeps.running.worker import Worker
 
 TURN = 0.5
 """Seconds between two results of a running trial."""
@@ -17,7 +17,7 @@ TURN = 0.5
 class Trainable(tune.Trainable):
     """Runs one trial; the actor is used again for the next.
 
-    Its configuration: ``setup`` (:class:`sweeps.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict`) and
+    Its configuration: ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict`) and
     ``best_steps``, fewest of its cell so far.
     """
 
@@ -30,7 +30,7 @@ class Trainable(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Where the trial is, or, once it is over, what :meth:`sweeps.worker.Worker.run` returns."""
+        """Where the trial is, or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returns."""
         if self._answer is None:
             self._answer = self._thread.submit(self._worker.run, self.config["trial"], self.config["best_steps"])
         try:
