@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from cbs.averaging import build_averaging
@@ -28,6 +29,7 @@ from sweeps.running.lock import Lock
 from sweeps.running.patience import UNTIMED_SECONDS
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
+from sweeps.trackers.tracking import Tracking
 from sweeps.workload import COMMAND, built
 
 
@@ -111,6 +113,7 @@ def sweep(
     command: str = "",
     patience: float = UNTIMED_SECONDS,
     deadline: float = math.inf,
+    trackers: Sequence[str] = (),
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -123,6 +126,7 @@ def sweep(
         patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
             none; see :mod:`sweeps.running.patience`.
         deadline: by :func:`time.monotonic`; no trial starts after it.
+        trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
 
     Returns:
         The finished search, with every result; one that is not done where the deadline came first.
@@ -138,14 +142,16 @@ def sweep(
     again = f"every finished trial is kept in {output}; to go on: {command or 'the same call'}"
     try:
         store.create()
-        with Lock(store, command) as lock:
+        with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
             store.prepare()
             store.write_manifest(merged_manifest(store, sweep, command))
-            search = Search(sweep, [r for r in store.sound_results(progress.note) if r.status.final])
+            there = [result for result in store.sound_results(progress.note) if result.status.final]
+            tracking.add(there)
+            search = Search(sweep, there)
             if not search.done and time.monotonic() < deadline:
                 from sweeps.running.dispatch import Run, run_search
 
-                run = Run(search, store, progress, lock, resources.trial_timeout or patience, deadline)
+                run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, deadline)
                 try:
                     with progress.showing(search):
                         run_search(run, resources)
@@ -156,6 +162,7 @@ def sweep(
             for cell in search.cells() if search.done else ():
                 for changed in search.settled(cell):
                     store.update_record(changed)
+                    tracking.add([changed])
     except Unfinished as error:
         raise Unfinished(f"{error}; {again}") from error
     except KeyboardInterrupt:

@@ -443,6 +443,7 @@ FLAGS = {
             "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--trial-timeout": (["--trial-timeout", "77"], "trial_timeout=77.0"),
+            "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
             "--dry-run": (["--dry-run"], "dry_run_report("),
             "--json": (["--json"], '"trials": 0'),
         },

@@ -140,6 +140,14 @@ def command(
             "longest planned, at least 300."
         ),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log",
+            metavar="NAME",
+            help=f"Write every trial to this experiment tracker, too: {listed('sweeps.trackers')}. Repeats.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")
     ] = False,
@@ -174,6 +182,7 @@ def command(
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
         from sweeps.telescoping import stages
+        from sweeps.trackers import TRACKERS
 
     deadline = math.inf if max_time is None else time.monotonic() + parse_duration(max_time)
     if precision is None and max_time is not None:
@@ -232,6 +241,9 @@ def command(
     )
     if precision is not None:
         check_goal(asked, precision)
+    trackers = list(dict.fromkeys(log or ()))
+    for name in trackers:
+        TRACKERS[name]
     if address is not None:
         check_listening(address)
     with errors.status("loading the data and timing a few steps"):
@@ -248,7 +260,7 @@ def command(
         else:
             progress = Progress(errors, None, 0)
             report = stages.telescope(
-                planned, widths, folder, resources=resources, progress=progress, command=told
+                planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
             )
             lines = stages.report_lines
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
@@ -269,6 +281,7 @@ def command(
         progress=progress,
         command=told,
         patience=patience(planned, cost),
+        trackers=trackers,
         deadline=deadline,
     )
     if precision is None:

@@ -20,6 +20,7 @@ from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import Resources, connected
 from sweeps.running.lock import Lock
 from sweeps.search.search import Search
+from sweeps.trackers.tracking import Tracking
 
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
@@ -40,6 +41,7 @@ class Run:
     Attributes:
         silence: seconds without a sign of life after which a trial is stopped.
         deadline: by :func:`time.monotonic`; no trial starts after it, and those under way end.
+        tracking: gets every finished trial.
         fatal: why the sweep has to end, or ``None``.
         out: the trials that workers have, by trial id.
         deaths: how often the process of a trial has died, by trial id.
@@ -52,6 +54,7 @@ class Run:
     progress: Progress
     lock: Lock
     silence: float
+    tracking: Tracking
     deadline: float = math.inf
     fatal: str | None = None
     out: dict[str, TrialConfig] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class Run:
             return
         self.search.add(finished)
         self.progress.finished(finished, self.search)
+        self.tracking.add([finished])
 
     def look_around(self) -> None:
         """Show where the running trials are, here and in the lock."""

@@ -60,6 +60,7 @@ def telescope(
     resources: Resources | None = None,
     progress: Progress | None = None,
     command: str = "",
+    trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Find the best learning rate of every optimizer and batch size at every width, and write :data:`TABLE`.
 
@@ -71,6 +72,7 @@ def telescope(
         resources: see :func:`sweeps.launch.sweep`.
         progress: likewise.
         command: likewise.
+        trackers: likewise.
 
     Returns:
         What the file holds; see :func:`report`.
@@ -87,7 +89,9 @@ def telescope(
         def solve(width: int, lrs: tuple[float, ...], one: Sweep = one, study: Study = study) -> np.ndarray:
             stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
             folder = output / f"width-{width}"
-            done = launch.sweep(stage, folder, resources=resources, progress=progress, command=command)
+            done = launch.sweep(
+                stage, folder, resources=resources, progress=progress, command=command, trackers=trackers
+            )
             return done.table(study)
 
         found[study] = plan(widths, first(one, study), len(sweep.seeds), solve)

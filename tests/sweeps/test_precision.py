@@ -120,7 +120,7 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     search = launch.sweep(SMALL, tmp_path, deadline=-math.inf)
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
-    run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0)
+    run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
     assert not run.over
     run.deadline = time.monotonic()
     assert run.over

@@ -1,0 +1,71 @@
+"""What an experiment tracker is to a sweep, and what it is told of a trial."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cbs.record import TrialResult
+
+
+class Tracker(ABC):
+    """Writes finished trials, a run each, named and identified by the trial's id.
+
+    Args:
+        folder: of the sweep, which exists; a tracker that keeps files keeps them in a folder of its own in it, unless
+            its own settings say otherwise.
+
+    Raises:
+        MissingDependencyError: if its package is not installed.
+    """
+
+    @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def write(self, result: TrialResult) -> None:
+        """Write a trial as a whole run. Raises what its package raises."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Where a person finds the runs, in a few words."""
+
+
+def settings(result: TrialResult) -> dict[str, Any]:
+    """The configuration of a trial and its fingerprint, one value a name: ``optimizer.name``, ``lr``."""
+    return {"fingerprint": result.config.fingerprint, **dict(_flat("", result.config.to_dict()))}
+
+
+def outcome(result: TrialResult) -> dict[str, float]:
+    """The numbers a trial ended with: steps and examples to the target where it was reached, and the last step."""
+    found = {
+        "steps_to_target": result.steps_to_target,
+        "examples_to_target": result.examples_to_target,
+        "final_step": result.final_step,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def curve(result: TrialResult) -> Iterator[tuple[int, dict[str, float]]]:
+    """Step and values of every evaluation; a loss that is not finite is left out, as trackers refuse it."""
+    metric = result.config.target.metric
+    for point in result.evaluations:
+        values = {
+            metric: point.value,
+            "train_loss": point.train_loss,
+            "lr": point.lr,
+            "examples": float(point.examples),
+        }
+        yield point.step, {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _flat(above: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{above}{name}.", value)
+        elif value is not None:
+            yield above + name, value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,49 @@
+"""Weights & Biases: offline unless ``WANDB_MODE`` says otherwise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from analysis.read.importers.files import needed
+from cbs.record import TrialResult
+from sweeps.trackers import TRACKERS
+from sweeps.trackers.base import Tracker, curve, outcome, settings
+
+OFFLINE = "offline"
+
+
+@TRACKERS.register("wandb")
+class WeightsAndBiases(Tracker):
+    """Runs in the project ``WANDB_PROJECT``, or one of the folder's name; offline they are ``wandb/offline-run-*``."""
+
+    def __init__(self, folder: Path) -> None:
+        with needed("wandb", "runs of Weights & Biases"):
+            import wandb  # noqa: F401
+        self._folder = folder
+        self._mode = os.environ.get("WANDB_MODE", OFFLINE)
+
+    def write(self, result: TrialResult) -> None:
+        """Offline runs keep their id, so a trial that is written twice is one run once it is synchronised."""
+        import wandb
+
+        with wandb.init(
+            project=os.environ.get("WANDB_PROJECT", self._folder.name),
+            id=result.config.fingerprint,
+            name=result.trial_id,
+            group=str(result.config.optimizer),
+            config=settings(result),
+            dir=str(self._folder),
+            mode=self._mode,  # type: ignore[arg-type]
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+        ) as run:
+            for step, values in curve(result):
+                run.log(values, step=step)
+            run.summary.update({**outcome(result), "status": str(result.status)})
+
+    @property
+    def where(self) -> str:
+        if self._mode == OFFLINE:
+            return f"wandb sync {self._folder / 'wandb'}/offline-run-*"
+        return f"wandb project {os.environ.get('WANDB_PROJECT', self._folder.name)}"

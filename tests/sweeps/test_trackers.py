@@ -1,0 +1,163 @@
+"""Every tracker has the trials of a sweep once, and what it has is what ``cbs import`` reads back."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.read.importers import import_runs
+from cbs.config import TrialConfig
+from cbs.errors import MissingDependencyError, UnknownNameError
+from cbs.record import TrialResult, TrialStatus, without_curve
+from cbs.store import Store
+from sweeps.trackers import TRACKERS
+from sweeps.trackers.base import Tracker, curve, outcome, settings
+from sweeps.trackers.tracking import WRITTEN, Tracking
+from tests import factories
+from tests.analysis.read.importers.sources import settings as import_settings
+
+FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    return factories.sweep(tmp_path / "sweep", batch_sizes=(8, 32), lrs=(1e-3, 2e-3), growth=1.3)
+
+
+def write(store: Store, names: list[str], results: list[TrialResult] | None = None) -> list[str]:
+    """Lines said."""
+    said: list[str] = []
+    with Tracking(names, store, said.append) as tracking:
+        tracking.add(list(store.results()) if results is None else results)
+    return said
+
+
+@pytest.mark.parametrize("name", TRACKERS.names())
+def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, tmp_path: Path) -> None:
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{name} is not installed")
+    (told,) = write(store, [name])
+    assert told.startswith(f"{name} has 4 trials: ")
+    write(store, [name])  # nothing twice
+    asked = import_settings(metric=factories.TARGET.metric, pattern="{optimizer}-b{batch_size}-lr{lr}-s{seed}-*")
+    imported = import_runs([store.root / FOLDERS[name]], tmp_path / "back", asked)
+    assert imported.format == name
+    back = {(r.config.batch_size, r.config.lr): r for r in Store(tmp_path / "back").results()}
+    assert len(back) == 4
+    for result in store.results():
+        there = back[result.config.batch_size, result.config.lr]
+        assert [point.step for point in there.evaluations] == [point.step for point in result.evaluations]
+        # event files hold single precision
+        values = [[point.value for point in each.evaluations] for each in (there, result)]
+        np.testing.assert_allclose(*values, rtol=2.0**-23)
+        if result.steps_to_target is not None:
+            assert there.steps_to_target == pytest.approx(result.steps_to_target, rel=1e-5)
+
+
+class Recorded(Tracker):
+    """Keeps what it is given; fails at the trials of one batch size."""
+
+    written: list[tuple[str, TrialStatus]]
+    fails_at: int | None = None
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def write(self, result: TrialResult) -> None:
+        if result.config.batch_size == self.fails_at:
+            raise ConnectionError("no route to host\nmore")
+        self.written.append((result.trial_id, result.status))
+
+    @property
+    def where(self) -> str:
+        return "here"
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> type[Recorded]:
+    monkeypatch.setitem(TRACKERS._entries, "recorded", Recorded)
+    monkeypatch.setattr(Recorded, "written", [], raising=False)
+    return Recorded
+
+
+def test_a_trial_is_written_once_and_again_when_its_status_changes(store: Store, recorded: type[Recorded]) -> None:
+    results = list(store.results())
+    write(store, ["recorded"])
+    write(store, ["recorded"])
+    assert recorded.written == [(result.trial_id, result.status) for result in results]
+    reached = next(result for result in store.results(with_steps=True) if result.status is TrialStatus.REACHED)
+    changed = reached.replace(status=TrialStatus.PRUNED, steps_to_target=None)
+    store.update_record(changed)
+    write(store, ["recorded"])
+    assert recorded.written[4:] == [(changed.trial_id, TrialStatus.PRUNED)]
+
+
+def test_a_tracker_that_fails_is_named_and_left_out_and_made_up_for(
+    store: Store, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "fails_at", 8)
+    assert write(store, ["recorded"]) == ["recorded is left out from here on: ConnectionError: no route to host"]
+    assert len(recorded.written) == 2
+    monkeypatch.setattr(recorded, "fails_at", None)
+    assert write(store, ["recorded"]) == ["recorded has 4 trials: here"]
+    assert len(set(recorded.written)) == len(recorded.written) == 4
+
+
+def test_nothing_is_made_without_a_tracker(store: Store) -> None:
+    assert write(store, []) == []
+    assert not (store.root / WRITTEN).exists()
+
+
+def test_a_trial_that_left_no_curve_is_a_run_without_one(store: Store) -> None:
+    config = next(store.results()).config
+    failed = without_curve(TrialConfig.from_dict(config.to_dict() | {"seed": 7}), TrialStatus.FAILED, "x")
+    assert list(curve(failed)) == []
+    assert outcome(failed) == {"final_step": 0}
+    store.save(failed)
+    assert write(store, ["tensorboard"], [failed])[0].startswith("tensorboard has 1 trials")
+
+
+def test_settings_are_flat_and_losses_that_are_not_finite_are_left_out(store: Store) -> None:
+    result = next(store.results())
+    told = settings(result)
+    assert told["fingerprint"] == result.config.fingerprint
+    assert told["optimizer.name"] == "adamw"
+    assert told["target.value"] == factories.TARGET.value
+    assert all(isinstance(value, bool | int | float | str) for value in told.values())
+    first, *others = result.evaluations
+    bad = result.replace(evaluations=[first, *(dataclasses.replace(point, value=math.nan) for point in others)])
+    assert all(factories.TARGET.metric not in values for _, values in list(curve(bad))[1:])
+    assert all(values.keys() >= {"train_loss", "lr", "examples"} for _, values in curve(bad))
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_package_that_is_missing_is_named_before_anything_runs(
+    name: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependencyError, match=rf"critical-batch-size\[{name}\]"):
+        Tracking([name], store, print)
+
+
+def test_an_unknown_name_is_refused(store: Store) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean wandb"):
+        Tracking(["wandbb"], store, print)
+
+
+def test_trackers_are_told_where_their_own_settings_say(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (store.root / "elsewhere").as_uri())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    (told,) = write(store, ["mlflow"])
+    assert told.endswith(f"experiment mine of {(store.root / 'elsewhere').as_uri()}")
+    assert len(list((store.root / "elsewhere").glob("*/*/meta.yaml"))) == 4
+
+
