@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import Mock
@@ -399,6 +400,7 @@ FLAGS = {
             "sweeps.outlook.report.dry_run_lines": list,
             "sweeps.outlook.report.outcome_report": {"failures": {"trials": 0}, "trials": []},
             "sweeps.outlook.report.write_reasons": None,
+            "sweeps.running.time_limit.time_limit": nullcontext,
             "sweeps.precision.to_precision": lambda *_, **__: Mock(searches=[None], to_json=dict),
             "time.monotonic": 0.0,
             "sweeps.outlook.report.outcome_lines": list,
@@ -443,6 +445,7 @@ FLAGS = {
             "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--trial-timeout": (["--trial-timeout", "77"], "trial_timeout=77.0"),
+            "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0)"),
             "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
             "--dry-run": (["--dry-run"], "dry_run_report("),
             "--json": (["--json"], '"trials": 0'),

@@ -140,6 +140,14 @@ def command(
             "longest planned, at least 300."
         ),
     ] = None,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop after this long, for queues with a time limit: 11h, 55m, or seconds. Trials under way go on "
+            "from their last checkpoint with the same command.",
+        ),
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -181,6 +189,7 @@ def command(
         from sweeps.recipes import RECIPES
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
+        from sweeps.running.time_limit import time_limit
         from sweeps.telescoping import stages
         from sweeps.trackers import TRACKERS
 
@@ -241,6 +250,7 @@ def command(
     )
     if precision is not None:
         check_goal(asked, precision)
+    limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
     trackers = list(dict.fromkeys(log or ()))
     for name in trackers:
         TRACKERS[name]
@@ -259,9 +269,10 @@ def command(
             lines = stages.planned_lines
         else:
             progress = Progress(errors, None, 0)
-            report = stages.telescope(
-                planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
-            )
+            with limit:
+                report = stages.telescope(
+                    planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
+                )
             lines = stages.report_lines
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
         return
@@ -285,9 +296,11 @@ def command(
         deadline=deadline,
     )
     if precision is None:
-        report = outcome_report(run(planned), folder)
+        with limit:
+            report = outcome_report(run(planned), folder)
     else:
-        done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
+        with limit:
+            done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
         report = outcome_report(done.searches[0], folder, done.searches[1:]) | done.to_json()
         write_reasons(report["trials"], folder)
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
