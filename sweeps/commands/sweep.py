@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -148,6 +149,14 @@ def command(
             "from their last checkpoint with the same command.",
         ),
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Copy the folder there while the sweep runs, and go on from what is there: s3://bucket/folder, "
+            "gs://..., file:///folder.",
+        ),
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,6 +191,7 @@ def command(
         from sweeps import launch
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
+        from sweeps.mirror import Mirror
         from sweeps.outlook.progress import Progress
         from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
         from sweeps.overrides import override
@@ -262,6 +272,7 @@ def command(
         timed = address is None and telescope is None and program is None
         cost = timed_apart(planned, trial_timeout) if timed else None
     told = shlex.join(["cbs", *sys.argv[1:]])
+    copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
         widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
@@ -269,7 +280,7 @@ def command(
             lines = stages.planned_lines
         else:
             progress = Progress(errors, None, 0)
-            with limit:
+            with limit, copied:
                 report = stages.telescope(
                     planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
                 )
@@ -296,10 +307,10 @@ def command(
         deadline=deadline,
     )
     if precision is None:
-        with limit:
+        with limit, copied:
             report = outcome_report(run(planned), folder)
     else:
-        with limit:
+        with limit, copied:
             done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
         report = outcome_report(done.searches[0], folder, done.searches[1:]) | done.to_json()
         write_reasons(report["trials"], folder)
