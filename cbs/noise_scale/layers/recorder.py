@@ -125,7 +125,7 @@ class Recorder:
         if seen > uses:
             self.fail(TWO_BACKWARD)
             totals = [part.total() for part in parts]
-        elif uses > 1 and (self._sums.by_norm[index] or self._sums.by_value[index]):
+        elif uses > 1 and self._sums.wanted[index]:
             parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
             totals = [part.total() for part in parts]
@@ -179,8 +179,8 @@ class Recorder:
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
-            if not self._sums.by_value[index] and (square := _square_of_sum(calls)) is not None:
-                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
+            if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
+                self._sums.add_square(index, run.size, square.clamp_min(0))
                 continue
             for start, stop in self._blocks(index, run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
@@ -190,13 +190,11 @@ class Recorder:
 
     def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
         """Measure a parameter used once; returns the sum of the contributions."""
-        if not self._sums.by_value[index]:
-            if not self._sums.by_norm[index]:
-                return part.total()
-            square = part.squared_norm()
-            if square is not None:
-                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
-                return part.total()
+        if not self._sums.wanted[index]:
+            return part.total()
+        if self._sums.norms_suffice(index) and (square := part.squared_norm()) is not None:
+            self._sums.add_square(index, run.size, square.clamp_min(0))
+            return part.total()
         blocks = self._blocks(index, run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
             self._sums.add(index, run.size, part.values)
@@ -213,7 +211,7 @@ class Recorder:
 
     def _blocks(self, index: int, groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
         """Blocks of groups whose contributions fit the cache."""
-        step = max(1, (VALUE_BLOCK_BYTES if self._sums.by_value[index] else BLOCK_BYTES) // nbytes)
+        step = max(1, (BLOCK_BYTES if self._sums.norms_suffice(index) else VALUE_BLOCK_BYTES) // nbytes)
         return [(start, min(start + step, groups)) for start in range(0, groups, step)]
 
 
