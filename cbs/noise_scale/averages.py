@@ -90,17 +90,17 @@ class MomentAverages:
                 self._append(block)
 
     def estimate(
-        self, select: Sequence[int] | Array | None = None, *, exponent: int = 1, confidence: float = 0.95
+        self, select: Sequence[int] | None = None, *, exponent: int = 1, confidence: float = 0.95
     ) -> Estimate:
         """The noise scale of the parameter tensors together, or of some of them.
 
         Args:
-            select: indices or a mask of parameter tensors; all when absent.
+            select: indices of parameter tensors, at least one; all when absent.
             exponent: of the geometry: 1 where the moments are squared norms, 2 where they are norms.
             confidence: level of the interval.
 
         Raises:
-            ConfigError: if ``select`` names none, or one there is not, or ``confidence`` is not between 0 and 1.
+            ConfigError: if ``confidence`` is not between 0 and 1.
         """
         if not 0.0 < confidence < 1.0:
             raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
@@ -110,7 +110,7 @@ class MomentAverages:
         table = np.stack(self._blocks)
         steps = table[:, _STEPS]
         sums = table[:, _MOMENTS:].reshape(len(table), 2, -1).swapaxes(0, 1)
-        means = _selected(sums, select).sum(axis=2) / steps
+        means = (sums if select is None else sums[..., list(select)]).sum(axis=2) / steps
         signal, noise = means @ steps / steps.sum()
         interval = ratio_interval(*means, steps=steps, exponent=exponent, confidence=confidence)
         defined, note = bool(signal > 0 and noise > 0), interval.note
@@ -164,18 +164,3 @@ class MomentAverages:
     def _forget(self) -> None:
         while self.window and len(self._blocks) > 1 and self._held - self._blocks[0][_EXAMPLES] >= self.window:
             self._held -= int(self._blocks.popleft()[_EXAMPLES])
-
-
-def _selected(sums: Array, select: Sequence[int] | Array | None) -> Array:
-    if select is None:
-        return sums
-    index = np.asarray(select)
-    try:
-        chosen = sums[..., index if index.dtype == bool else index.astype(np.int64)]
-    except IndexError:
-        raise ConfigError(
-            f"select names parameter tensors that are not there; there are {sums.shape[-1]}, counted from 0"
-        ) from None
-    if not chosen.shape[-1]:
-        raise ConfigError("select names no parameter tensor; leave it out for all of them")
-    return chosen
