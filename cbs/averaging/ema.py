@@ -10,6 +10,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from cbs.averaging import AVERAGES
 from cbs.averaging.base import WeightAverage
 from cbs.errors import ConfigError
+from cbs.optimizers.scaling import decay_at
 
 
 @AVERAGES.register("ema")
@@ -44,7 +45,7 @@ class EMA(WeightAverage):
 
     def decay(self, batch_size: int) -> float:
         """gamma of an update of so many examples."""
-        return 2.0 ** (-batch_size / self._half_life) if self._half_life is not None else float(self._decay or 0.0)
+        return decay_at(batch_size, self._half_life) if self._half_life is not None else float(self._decay or 0.0)
 
     def update(self, examples: int, batch_size: int) -> None:
         """A step towards the weights."""

@@ -69,6 +69,6 @@ def from_text(noise_scale: NoiseScaleMeter, text: str) -> None:
     """Go on from :func:`to_text`.
 
     Raises:
-        ConfigError: if it is of other geometries, another window or another half-life.
+        ConfigError: if it is of other geometries or another window.
     """
     noise_scale.load_state_dict(json.loads(text))

@@ -15,10 +15,9 @@ from cbs.noise_scale.interval import Array, ratio_interval
 MOST_BLOCKS = 256
 """More blocks than these are merged in pairs."""
 
-_HALF_LIVES = 20.0
-_STEPS, _EXAMPLES, _WEIGHT, _MOMENTS = range(4)
-"""Entries of a block: how many steps, their examples, and sums weighted as at the last of them: of the weights, and
-from ``_MOMENTS`` on of the signals, then of the noises, of all parameter tensors."""
+_STEPS, _EXAMPLES, _MOMENTS = range(3)
+"""Entries of a block: how many steps, their examples, and from ``_MOMENTS`` on the sums over them of the signals, then
+of the noises, of all parameter tensors."""
 
 
 class MomentAverages:
@@ -28,13 +27,11 @@ class MomentAverages:
     be averaged over the same stretch of training for their ratio to mean anything.
 
     Steps are kept as up to 256 blocks of consecutive steps. When there are more, neighbours are merged and blocks
-    become twice as long, so memory does not grow with the number of steps. A window or a half-life forgets whole
-    blocks: a window holds what it says or up to one block more, at most a 127th of it once it spans more than 256
-    steps. With a half-life, what is older than 20 half-lives (its weight is below a millionth) is forgotten.
+    become twice as long, so memory does not grow with the number of steps. A window forgets whole blocks: it holds what
+    it says or up to one block more, at most a 127th of it once it spans more than 256 steps.
 
     Args:
         window: examples to look back; everything so far when absent.
-        half_life: examples after which a step counts half; no decay when absent.
 
     Attributes:
         steps: steps so far.
@@ -42,17 +39,13 @@ class MomentAverages:
         skipped: steps left out because a moment was not finite; not among ``steps``.
 
     Raises:
-        ConfigError: if both are given, or one is not positive.
+        ConfigError: if it is not positive.
     """
 
-    def __init__(self, *, window: int | None = None, half_life: float | None = None) -> None:
-        if window is not None and half_life is not None:
-            raise ConfigError("averages take a window or a half_life, not both; leave one out")
-        for name, value in (("window", window), ("half_life", half_life)):
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} of the averages must be a positive number of examples, got {value}")
+    def __init__(self, *, window: int | None = None) -> None:
+        if window is not None and not window > 0:
+            raise ConfigError(f"window of the averages must be a positive number of examples, got {window}")
         self.window = window
-        self.half_life = half_life
         self.reset()
 
     def reset(self) -> None:
@@ -88,7 +81,7 @@ class MomentAverages:
         self.steps += 1
         self.examples += int(examples)
         self._held += int(examples)
-        self._append(np.concatenate([[1.0, int(examples), 1.0], signal, noise]))
+        self._append(np.concatenate([[1.0, int(examples)], signal, noise]))
         self._forget()
         if len(self._blocks) > MOST_BLOCKS:
             self._length *= 2
@@ -97,17 +90,17 @@ class MomentAverages:
                 self._append(block)
 
     def estimate(
-        self, select: Sequence[int] | Array | None = None, *, exponent: int = 1, confidence: float = 0.95
+        self, select: Sequence[int] | None = None, *, exponent: int = 1, confidence: float = 0.95
     ) -> Estimate:
         """The noise scale of the parameter tensors together, or of some of them.
 
         Args:
-            select: indices or a mask of parameter tensors; all when absent.
+            select: indices of parameter tensors, at least one; all when absent.
             exponent: of the geometry: 1 where the moments are squared norms, 2 where they are norms.
             confidence: level of the interval.
 
         Raises:
-            ConfigError: if ``select`` names none, or one there is not, or ``confidence`` is not between 0 and 1.
+            ConfigError: if ``confidence`` is not between 0 and 1.
         """
         if not 0.0 < confidence < 1.0:
             raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
@@ -115,14 +108,11 @@ class MomentAverages:
             note = "no step yet" if not self.skipped else f"no finite moments in {self.skipped} steps"
             return Estimate(confidence=confidence, note=note)
         table = np.stack(self._blocks)
-        steps, examples, weights = table[:, :_MOMENTS].T
+        steps = table[:, _STEPS]
         sums = table[:, _MOMENTS:].reshape(len(table), 2, -1).swapaxes(0, 1)
-        means = _selected(sums, select).sum(axis=2) / weights
-        weights = weights * self._decay(examples.sum() - np.cumsum(examples))
-        signal, noise = means @ weights / weights.sum()
-        interval = ratio_interval(
-            *means, steps=steps, weights=weights / steps, exponent=exponent, confidence=confidence
-        )
+        means = (sums if select is None else sums[..., list(select)]).sum(axis=2) / steps
+        signal, noise = means @ steps / steps.sum()
+        interval = ratio_interval(*means, steps=steps, exponent=exponent, confidence=confidence)
         defined, note = bool(signal > 0 and noise > 0), interval.note
         if not defined:
             which, mean = ("signal", signal) if signal <= 0 else ("noise", noise)
@@ -141,7 +131,7 @@ class MomentAverages:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain numbers and arrays."""
-        names = ("window", "half_life", "steps", "examples", "skipped")
+        names = ("window", "steps", "examples", "skipped")
         return {name: getattr(self, name) for name in names} | {
             "length": self._length,
             "blocks": np.array(self._blocks, dtype=np.float64),
@@ -151,14 +141,13 @@ class MomentAverages:
         """Go on from an earlier :meth:`state_dict`.
 
         Raises:
-            ConfigError: if it was taken with another window or half-life.
+            ConfigError: if it was taken with another window.
         """
-        for name in ("window", "half_life"):
-            if state[name] != getattr(self, name):
-                raise ConfigError(
-                    f"the saved averages have {name}={state[name]}, these {name}={getattr(self, name)}; "
-                    "build them with the same arguments"
-                )
+        if state["window"] != self.window:
+            raise ConfigError(
+                f"the saved averages have window={state['window']}, these window={self.window}; "
+                "build them with the same arguments"
+            )
         self.steps, self.examples, self.skipped = state["steps"], state["examples"], state["skipped"]
         self._length = state["length"]
         self._blocks = deque(np.array(state["blocks"], dtype=np.float64))
@@ -170,31 +159,8 @@ class MomentAverages:
         if last is None or last[_STEPS] >= self._length:
             self._blocks.append(block)
             return
-        last[_WEIGHT:] *= self._decay(block[_EXAMPLES])
         last += block
 
     def _forget(self) -> None:
-        horizon = self.window if self.half_life is None else _HALF_LIVES * self.half_life
-        if horizon is None:
-            return
-        while len(self._blocks) > 1 and self._held - self._blocks[0][_EXAMPLES] >= horizon:
+        while self.window and len(self._blocks) > 1 and self._held - self._blocks[0][_EXAMPLES] >= self.window:
             self._held -= int(self._blocks.popleft()[_EXAMPLES])
-
-    def _decay(self, examples: Any) -> Any:
-        """Weight of a step that lies ``examples`` back."""
-        return 1.0 if self.half_life is None else 2.0 ** (-examples / self.half_life)
-
-
-def _selected(sums: Array, select: Sequence[int] | Array | None) -> Array:
-    if select is None:
-        return sums
-    index = np.asarray(select)
-    try:
-        chosen = sums[..., index if index.dtype == bool else index.astype(np.int64)]
-    except IndexError:
-        raise ConfigError(
-            f"select names parameter tensors that are not there; there are {sums.shape[-1]}, counted from 0"
-        ) from None
-    if not chosen.shape[-1]:
-        raise ConfigError("select names no parameter tensor; leave it out for all of them")
-    return chosen

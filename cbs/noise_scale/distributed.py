@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
@@ -133,26 +132,6 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
         sums = sum_over_ranks([results[index] for index in indices], groups)
         results.update(zip(indices, sums, strict=True))
     return list(results.values())
-
-
-def refuse_hidden_wrapper(model: nn.Module) -> RemovableHandle | None:
-    """Watch out for a DDP wrapper around ``model`` that nobody was told of.
-
-    Its ranks would each measure their own groups against the gradient of all, and raise instead in the first forward
-    pass. ``None`` where this process is no rank.
-    """
-    if not initialized():
-        return None
-
-    def look(_module: nn.Module, _args: object) -> None:
-        # The one place where torch says that a forward pass belongs to a wrapper.
-        wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
-        if wrapper is not None and any(part is model for part in wrapper.modules()):
-            raise ConfigError(
-                "the model is called by DistributedDataParallel: give the noise scale the wrapper, not the module"
-            )
-
-    return model.register_forward_pre_hook(look)
 
 
 def require_norms(geometry: Geometry) -> None:

@@ -116,7 +116,8 @@ def _require_equal(table: Tensor, rounding: float, passes: int, *, gone: bool) -
         )
     raise ConfigError(
         ".grad is not what the backward passes of the step add up to: it was changed since, as by weight decay or "
-        "noise added to it, or by a hook; measure before that"
+        "noise added to it, by a hook, or by a wrapper that averages over ranks; measure before that, and give the "
+        "noise scale the wrapper"
     )
 
 

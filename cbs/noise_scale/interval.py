@@ -1,7 +1,7 @@
 r"""A confidence interval for the ratio of two means of correlated steps.
 
 Let :math:`s_t, n_t` be signal and noise of step t and :math:`R = E\,n / E\,s`. A value r is in the interval when the
-weighted mean of :math:`d_t = n_t - r s_t` is zero within its error. That is a quadratic inequality in r, Fieller's
+mean of :math:`d_t = n_t - r s_t` is zero within its error. That is a quadratic inequality in r, Fieller's
 (1954), which needs no division by :math:`\bar s`; where :math:`\bar s` may be zero an end is open.
 
 The error of a mean of correlated steps comes from its slowest fluctuations. With the orthonormal cosines
@@ -10,7 +10,7 @@ The error of a mean of correlated steps comes from its slowest fluctuations. Wit
 .. math:: V = \frac{1}{\nu} \sum_{j=1}^{\nu} \Big(\sum_t \varphi_j(t)\,d_t\Big)^2 \frac{P_0}{P_j}
 
 has about :math:`\nu` degrees of freedom of Student's t, whatever the distribution and the correlation of the steps,
-as long as they are correlated over a small part of the series only (equal-weighted cosines: Müller 2004; Lazarus,
+as long as they are correlated over a small part of the series only (equally weighted cosines: Müller 2004; Lazarus,
 Lewis, Stock and Watson 2018, "HAR inference"). Where the part is not that small, cosines see less variance than the
 mean does. :math:`P_0/P_j` makes up for that: the variances of mean and cosine in an AR(1) series, whose correlation is
 fitted to the slow cosines (Whittle likelihood). Where fewer than about eight independent steps are left, no interval
@@ -60,7 +60,6 @@ def ratio_interval(
     noise: Array,
     *,
     steps: Array | None = None,
-    weights: Array | None = None,
     starts: Array | None = None,
     exponent: int = 1,
     confidence: float = 0.95,
@@ -71,16 +70,14 @@ def ratio_interval(
         signal: mean signal of every block of consecutive steps, in their order, shape ``[blocks]``.
         noise: likewise.
         steps: number of steps of every block; one when absent.
-        weights: of a step of every block; equal when absent.
         starts: true at the first block of a series, where several series follow one another (the first always is).
         exponent: 1 or 2.
         confidence: level, between 0 and 1.
     """
     blocks = len(signal)
     steps = np.ones(blocks) if steps is None else np.asarray(steps, dtype=float)
-    weights = np.ones(blocks) if weights is None else np.asarray(weights, dtype=float)
     starts = np.zeros(blocks, dtype=bool) if starts is None else np.asarray(starts, dtype=bool)
-    design = _design(steps.tobytes(), weights.tobytes(), starts.tobytes())
+    design = _design(steps.tobytes(), starts.tobytes())
     if design.columns.shape[1] < 1 + _LEAST_WAVES:
         return Interval(None, None, "too few steps for an interval")
     coefficients = np.stack([signal, noise]) @ design.columns
@@ -103,7 +100,7 @@ def ratio_interval(
 
 @dataclass(frozen=True)
 class _Design:
-    """What an interval needs to know about steps and weights.
+    """What an interval needs to know about the steps of blocks.
 
     Attributes:
         columns: the mean and the slow waves, orthonormal for steps of equal variance, shape ``[blocks, 1 + waves]``.
@@ -117,37 +114,26 @@ class _Design:
 
 
 @lru_cache(maxsize=8)
-def _design(steps: bytes, weights: bytes, starts: bytes) -> _Design:
-    share, weight, start = np.frombuffer(steps), np.frombuffer(weights), np.frombuffer(starts, dtype=bool)
+def _design(steps: bytes, starts: bytes) -> _Design:
+    share, start = np.frombuffer(steps), np.frombuffer(starts, dtype=bool)
     root = np.sqrt(share / share.mean())
-    mean = root * weight / np.linalg.norm(root * weight)
-    columns = np.column_stack([mean, _slow_waves(root, weight, start)])
+    columns = np.column_stack([root / np.linalg.norm(root), _slow_waves(root, start)])
     correlations, variances = _ar1_variances(columns, start)
-    equal = (root**2 @ weight) ** 2 / (root**2 @ weight**2)
-    return _Design(root[:, None] * columns, variances, equal * (1.0 - correlations) / (1.0 + correlations))
+    return _Design(root[:, None] * columns, variances, len(root) * (1.0 - correlations) / (1.0 + correlations))
 
 
-def _slow_waves(root: Array, weights: Array, starts: Array) -> Array:
-    """Orthonormal columns, slowest first and none faster than the blocks can show, that see neither the weighted mean
-    nor a constant, nor, where weights are equal, a linear drift within the series. Shape ``[blocks, waves]``."""
-    unseen = root[:, None] * np.column_stack([weights / weights.max(), _drift(root, weights, starts)])
-    unseen = np.linalg.qr(unseen)[0]
-    # between equal time and equal weight: recent steps need the room, old ones must not stand still
-    share = root**2 * np.sqrt(weights)
-    time = (np.cumsum(share) - share / 2) / share.sum()
+def _slow_waves(root: Array, starts: Array) -> Array:
+    """Orthonormal columns, slowest first and none faster than the blocks can show, that see neither the mean nor a
+    linear drift within the series. Shape ``[blocks, waves]``."""
+    share = root**2
+    middle = np.cumsum(share) - share / 2
+    series = np.cumsum(starts) - starts[0]
+    drift = middle - (np.bincount(series, middle) / np.bincount(series))[series]
+    unseen = np.linalg.qr(root[:, None] * np.column_stack([np.ones_like(root), drift]))[0]
     index = np.arange(2, min(2 + _MOST_WAVES, math.floor(share.sum() / share.max())))
-    waves = (root * weights)[:, None] * np.cos(np.pi * np.outer(time, index))
+    waves = root[:, None] * np.cos(np.pi * np.outer(middle / share.sum(), index))
     waves /= np.linalg.norm(waves, axis=0)
     return np.linalg.qr(waves - unseen @ (unseen.T @ waves))[0]
-
-
-def _drift(root: Array, weights: Array, starts: Array) -> Array:
-    """A linear drift within every series; a constant where weights differ, which is the same for nearly equal ones."""
-    if np.ptp(weights) > 0:
-        return np.ones_like(root)
-    series = np.cumsum(starts) - starts[0]
-    time = np.cumsum(root**2) - root**2 / 2
-    return time - (np.bincount(series, time) / np.bincount(series))[series]
 
 
 def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:

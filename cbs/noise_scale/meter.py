@@ -54,7 +54,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         groups: groups a backward pass is split into by ``split``.
         every: measure one step in that many; the others run as if nothing was attached.
         window: average over the latest ``window`` examples.
-        half_life: weigh a step that lies ``half_life`` examples back half as much as the latest.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
             first tensor by default.
 
@@ -75,13 +74,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         groups: int = 2,
         every: int = 1,
         window: int | None = None,
-        half_life: float | None = None,
         count: CountExamples = first_dimension,
     ) -> None:
         names = [geometry] if isinstance(geometry, str) else list(geometry)
         if not names:
             raise ConfigError("name at least one geometry")
-        new_averages = partial(MomentAverages, window=window, half_life=half_life)
+        new_averages = partial(MomentAverages, window=window)
         new_averages()  # refuses a bad window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(model, optimizer, source=source, geometries=names, groups=groups, every=every, count=count)

@@ -13,12 +13,10 @@ from cbs.noise_scale.distributed import (
     combine,
     data_parallel_groups,
     is_sharded,
-    refuse_hidden_wrapper,
     sum_over_ranks,
     whole_statistics,
 )
-from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
-from cbs.noise_scale.geometries.base import Statistics, scale_
+from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -101,7 +99,6 @@ class Probe(AbstractContextManager["Probe"]):
                 raise
             self._watch(FALLBACK, str(error))
         self._ranks = self._source.ranks or data_parallel_groups(model)
-        self._guard = None if self._ranks else refuse_hidden_wrapper(model)
 
     def _watch(self, source: str, why: str = "") -> None:
         self.why = why
@@ -173,10 +170,10 @@ class Probe(AbstractContextManager["Probe"]):
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
             signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             if sizes.groups > 1:
-                whole = self._whole(geometry, indices)
-                if loss_scale != 1.0:
-                    scale_(statistics, loss_scale**-2)
-                    scale_(whole, big_scale)
+                whole = whole_statistics(geometry, self._gradients(indices))
+                for entries, factor in ((statistics, loss_scale**-2), (whole, big_scale)):
+                    for entry in entries if factor != 1.0 else ():
+                        entry.mul_(factor)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
         return moments
@@ -203,9 +200,6 @@ class Probe(AbstractContextManager["Probe"]):
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
         self._source.detach()
-        if self._guard is not None:
-            self._guard.remove()
-            self._guard = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -228,22 +222,13 @@ class Probe(AbstractContextManager["Probe"]):
             return None
         return failure or ConfigError("another rank cannot measure its part of the batch")
 
-    def _whole(self, geometry: Geometry, indices: Sequence[int]) -> Statistics:
-        """T of the whole step's gradients."""
-        gradients = {}
-        for index in indices:
-            gradient = self.parameters[index].grad
-            gradients[index] = torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
-        if geometry.norms_suffice and not self._sharded:
-            return _squared_norms(list(gradients.values()))
-        return whole_statistics(geometry, gradients)
-
-
-def _squared_norms(tensors: list[Tensor]) -> Tensor:
-    """One vector, in float32 or better, by one call for all."""
-    dtypes = {tensor.dtype for tensor in tensors}
-    dtype = torch.promote_types(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float64
-    return torch.stack(torch._foreach_norm(tensors, 2, dtype)).square()
+    def _gradients(self, indices: Sequence[int]) -> dict[int, Tensor]:
+        """Those of the whole step, by index."""
+        gradients = {index: self.parameters[index].grad for index in indices}
+        return {
+            index: torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
+            for index, gradient in gradients.items()
+        }
 
 
 def _resolve(

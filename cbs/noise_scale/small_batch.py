@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.geometries.base import Geometry, Statistics, scale_
+from cbs.noise_scale.geometries.base import Geometry
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class Small:
         examples: of the step, or their effective number over ranks of unequal batches.
     """
 
-    statistics: list[Statistics]
+    statistics: list[list[Tensor]]
     groups: int
     size: float
     examples: float
@@ -42,17 +42,13 @@ class Small:
 class GroupSums:
     """Sums of T over the groups of a step, each divided by its number of examples.
 
-    Norms come in one by one during backward passes and are squared, weighted and added up in a few operations at the
-    end: on small models the time goes into dispatch.
-
     Args:
         parameters: the parameter tensors, by index.
         watched: indices of those that count.
-        geometries: what to measure.
+        geometries: what to sum.
 
     Attributes:
-        by_norm: whether a geometry wants the norms of a parameter tensor, by index.
-        by_value: places of the geometries that want more than the norms of a parameter tensor, by index.
+        wanted: places of the geometries that count a parameter tensor, by index.
     """
 
     def __init__(
@@ -61,19 +57,19 @@ class GroupSums:
         self._parameters = parameters
         self._geometries = geometries
         self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
-        wanted = [
+        self.wanted = [
             [place for place, geometry in enumerate(geometries) if geometry.covers(index)]
             for index in range(len(parameters))
         ]
-        self.by_norm = [any(geometries[place].norms_suffice for place in places) for places in wanted]
-        self.by_value = [[place for place in places if not geometries[place].norms_suffice] for places in wanted]
-        self._layout: tuple[tuple[int, ...], tuple[float, ...]] = (), ()
         self.forget()
 
     def forget(self) -> None:
         """Start a new step."""
-        self._norms: list[tuple[int, float, Tensor]] = []
-        self._values: list[dict[int, Tensor]] = [{} for _ in self._geometries]
+        self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
+
+    def norms_suffice(self, index: int) -> bool:
+        """Whether nothing is wanted of a parameter tensor but norms."""
+        return all(self._geometries[place].norms_suffice for place in self.wanted[index])
 
     def add(self, index: int, size: int, contributions: Tensor) -> None:
         """Add groups of a parameter tensor.
@@ -83,17 +79,13 @@ class GroupSums:
             size: examples per group.
             contributions: shape ``[groups, *parameter.shape]``.
         """
-        if self.by_norm[index]:
-            dtype = torch.float32 if contributions.dtype.itemsize < 4 else contributions.dtype
-            self.add_norm(index, size, torch.linalg.vector_norm(contributions, dtype=dtype))
-        for place in self.by_value[index]:
-            value = self._geometries[place].statistic(index, contributions).mul_(1.0 / size)
-            table = self._values[place]
-            table[index] = table[index].add_(value) if index in table else value
+        for place in self.wanted[index]:
+            self._add(place, index, self._geometries[place].statistic(index, contributions).mul_(1.0 / size))
 
-    def add_norm(self, index: int, size: int, norm: Tensor) -> None:
-        """Add groups whose norm, that of all of them together, is all that is wanted."""
-        self._norms.append((index, 1.0 / size, norm))
+    def add_square(self, index: int, size: int, square: Tensor) -> None:
+        """Add groups whose squared norms, added up, are all that is wanted."""
+        for place in self.wanted[index]:
+            self._add(place, index, square / size)
 
     def small(self, groups: int, examples: int) -> Small:
         """The sums so far.
@@ -102,30 +94,14 @@ class GroupSums:
             groups: number of all groups of the step.
             examples: of the step.
         """
-        statistics: list[Statistics] = []
-        for geometry, covered, table in zip(self._geometries, self._covered, self._values, strict=True):
-            if geometry.norms_suffice:
-                squares = self._squares()
-                statistics.append(squares if len(covered) == len(squares) else squares[covered])
-                continue
+        statistics = []
+        for geometry, covered, sums in zip(self._geometries, self._covered, self._sums, strict=True):
             for index in covered:
-                if index not in table:
-                    table[index] = geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
-            statistics.append([table[index] for index in covered])
-        for entries in statistics:
-            scale_(entries, float(examples))
+                if index not in sums:
+                    sums[index] = geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
+            statistics.append([sums[index].mul_(examples) for index in covered])
         return Small(statistics=statistics, groups=groups, size=examples / groups, examples=examples)
 
-    def _squares(self) -> Tensor:
-        """Sums of squared norms of all parameter tensors, float64; fresh."""
-        device = self._parameters[0].device
-        sums = torch.zeros(len(self._parameters), dtype=torch.float64, device=device)
-        if not self._norms:
-            return sums
-        indices, weights, norms = zip(*self._norms, strict=True)
-        if self._layout != (indices, weights):  # it seldom changes from one step to the next
-            self._layout = indices, weights
-            self._targets = torch.tensor(indices, device=device)
-            self._weights = torch.tensor(weights, dtype=torch.float64, device=device)
-        stacked = torch.stack([norm.to(device) for norm in norms]).double()
-        return sums.index_add_(0, self._targets, self._weights * stacked.square())
+    def _add(self, place: int, index: int, value: Tensor) -> None:
+        sums = self._sums[place]
+        sums[index] = sums[index].add_(value) if index in sums else value

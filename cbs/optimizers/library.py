@@ -8,11 +8,10 @@ learning rates of a sweep lie around its default.
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import inspect
 import re
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -33,6 +32,7 @@ INSTALL = "pip install pytorch-optimizer"
 _CLOSURE = "its step needs a closure that evaluates the loss again"
 _CURVATURE = "it differentiates the gradient, which the training loop does not keep a graph for"
 _MATRICES = "it takes matrices only and leaves the other parameters to another optimizer"
+_REDUCED = "__reduce_ex__"
 _STATE = "its state holds objects of its own, which a checkpoint does not take"
 _OWN_LR = "it sets the learning rate itself"
 
@@ -146,15 +146,25 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
         built = kind(params, lr=lr, **options)  # type: ignore[call-arg]
     except Exception as error:
         raise ValueError(reason(error)) from error
-    copyreg.pickle(kind, _whole)  # type: ignore[arg-type]
-    return declare(built, _geometry(kind))
+    return declare(_kept_whole(built), _geometry(kind))
 
 
-def _whole(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
-    # torch keeps defaults, groups and state only. Its hooks are left behind, and a step that a scheduler has put in.
+def _kept_whole(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Have copies and pickles of an optimizer keep all its attributes, where torch keeps defaults, groups and state."""
+    vars(optimizer)[_REDUCED] = partial(_attributes, optimizer)
+    return optimizer
+
+
+def _attributes(optimizer: torch.optim.Optimizer, _protocol: object) -> tuple[Any, ...]:
+    # torch's hooks are left behind, and a step that a scheduler has put in.
     attributes = vars(optimizer).items()
-    kept = {name: value for name, value in attributes if name != "step" and not name.startswith("_optimizer_")}
-    return copyreg.__newobj__, (type(optimizer),), kept  # type: ignore[attr-defined]
+    left = ("step", _REDUCED)
+    kept = {name: value for name, value in attributes if name not in left and not name.startswith("_optimizer_")}
+    return _anew, (type(optimizer),), kept
+
+
+def _anew(kind: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    return _kept_whole(kind.__new__(kind))
 
 
 def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:

@@ -89,18 +89,14 @@ def resolve(
             options["weight_decay"] = batch_size / (lr * float(examples))
         else:
             beta1, _, *others = options.get("betas", defaults["betas"])
-            options["betas"] = [beta1, beta2_at(batch_size, float(examples)), *others]
+            options["betas"] = [beta1, decay_at(batch_size, float(examples)), *others]
     return options
 
 
-def beta2_at(batch_size: int, half_life: float) -> float:
-    """Decay per step of a second moment whose half-life is ``half_life`` examples."""
+def decay_at(batch_size: int, half_life: float) -> float:
+    """Decay per step of an average in which ``half_life`` examples later something counts half, as a second moment or
+    the weights."""
     return 2.0 ** (-batch_size / half_life)
-
-
-def half_life_of(beta2: float, batch_size: int) -> float:
-    """Examples after which a squared gradient counts half: inverse of :func:`beta2_at`."""
-    return -batch_size / math.log2(beta2)
 
 
 class Rescaling:
@@ -128,8 +124,8 @@ class Rescaling:
         for name, examples in self._given.items():
             found = 0
             for group in self._optimizer.param_groups:
-                if name == "beta2_half_life" and _close(group.get("betas", (0, -1))[1], beta2_at(old_size, examples)):
-                    group["betas"] = (group["betas"][0], beta2_at(batch_size, examples), *group["betas"][2:])
+                if name == "beta2_half_life" and _close(group.get("betas", (0, -1))[1], decay_at(old_size, examples)):
+                    group["betas"] = (group["betas"][0], decay_at(batch_size, examples), *group["betas"][2:])
                     found += 1
                 elif name == "weight_decay_timescale" and _close(
                     group.get("weight_decay", -1), old_size / (old_lr * examples)

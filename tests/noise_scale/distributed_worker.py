@@ -309,9 +309,14 @@ def refusals() -> dict[str, str]:
         evaluated(batch(0, 0, 2)[0])
     inside = network()
     wrapper = DistributedDataParallel(inside)
-    hidden = Probe(inside, source="accumulation")
+    hidden = Probe(inside, source="split")
+
+    def averaged_unseen() -> None:
+        wrapper(batch(dist.get_rank(), 0, 2)[0], branch=True).square().mean().backward()
+        hidden.step()
+
     cases = {
-        "hidden wrapper": lambda: wrapper(batch(0, 0, 2)[0]),
+        "hidden wrapper": averaged_unseen,
         "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
         "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
         "whole": lambda: watch(evaluated, "replicas", int),
@@ -324,7 +329,6 @@ def refusals() -> dict[str, str]:
         except ConfigError as error:
             said[name] = str(error)
     hidden.detach()
-    wrapper(batch(0, 0, 2)[0])
     return said
 
 

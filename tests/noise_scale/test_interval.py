@@ -127,17 +127,6 @@ def test_coverage_everywhere(steps: int, rho: float, case: dict) -> None:
         assert given < 0.3 or independent > 5 or "kind" in case
 
 
-@pytest.mark.parametrize("half_life", [20, 60])
-def test_coverage_with_decaying_weights(half_life: int) -> None:
-    """500 streams, bounds as above."""
-    rng = np.random.default_rng(1)
-    moments, truth = streams(rng, 500, 400, 0.3, 1.0)
-    weights = 0.5 ** (np.arange(400)[::-1] / half_life)
-    covered, given = coverage(moments, truth, weights=weights)
-    assert 0.92 <= covered <= 0.985
-    assert given > 0.9
-
-
 def test_coverage_of_several_series_with_means_of_their_own() -> None:
     """Three series whose signals differ by 10 %: the ratio of the pooled true means; bounds as above."""
     rng = np.random.default_rng(2)
@@ -151,16 +140,14 @@ def test_coverage_of_several_series_with_means_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("weighted", [False, True])
-def test_equals_the_slow_twin(seed: int, weighted: bool) -> None:
+def test_equals_the_slow_twin(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(16, 90))
     moments, _ = streams(rng, 1, count, (0.0, 0.6)[seed % 2], (0.5, 3.0)[seed % 2])
     steps = np.full(count, 4.0)
     steps[-1] = 3.0
-    weights = 0.97 ** np.arange(count)[::-1] if weighted else np.ones(count)
-    found = ratio_interval(*moments[:, 0], steps=steps, weights=weights, confidence=0.9)
-    expected = slow.ratio_interval(*moments[:, 0], steps, weights, 0.9)
+    found = ratio_interval(*moments[:, 0], steps=steps, confidence=0.9)
+    expected = slow.ratio_interval(*moments[:, 0], steps, 0.9)
     if expected is None:
         assert (found.low, found.high) == (None, None)
         return

@@ -275,7 +275,6 @@ def test_detached_models_are_as_before(source: str) -> None:
         ({"geometry": "matched"}, "needs the optimizer"),
         ({"groups": 1}, "at least 2"),
         ({"window": 0}, "window"),
-        ({"window": 10, "half_life": 3.0}, "half_life"),
     ],
 )
 def test_misuse_is_one_line(arguments: dict[str, Any], word: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import inspect
 import io
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -362,3 +365,18 @@ def test_the_table_holds_only_known_names() -> None:
 def test_errors_of_the_library_become_value_errors() -> None:
     with pytest.raises(ValueError, match="learning rate"):
         construct(EVERY_CLASS["pytorch_optimizer.yogi"], list(fresh().parameters()), -1.0)
+
+
+def test_only_what_is_built_here_is_copied_another_way() -> None:
+    """Nothing changes for other instances of the class, and a copy of a copy keeps what the class keeps."""
+    before = dict(copyreg.dispatch_table)
+    built = construct(EVERY_CLASS["torch.adamw"], list(fresh().parameters()), 0.1)
+    built.note = 1  # type: ignore[attr-defined]
+    assert copyreg.dispatch_table == before
+    again = copy.deepcopy(pickle.loads(pickle.dumps(built)))
+    assert type(again) is torch.optim.AdamW
+    assert (again.note, again.geometry) == (1, built.geometry)  # type: ignore[attr-defined]
+    assert again.__reduce_ex__(2)[1:][1]["param_groups"] is again.param_groups
+    other = torch.optim.AdamW(list(fresh().parameters()))
+    other.note = 1  # type: ignore[attr-defined]
+    assert not hasattr(copy.deepcopy(other), "note")

@@ -19,23 +19,22 @@ def blocks(moments: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio_interval(
-    signal: np.ndarray, noise: np.ndarray, steps: np.ndarray, weights: np.ndarray, confidence: float
+    signal: np.ndarray, noise: np.ndarray, steps: np.ndarray, confidence: float
 ) -> tuple[float, float] | None:
     """Smallest and largest positive ratio that is not rejected (0 and infinity included), ``None`` where there are
     fewer than twelve waves or eight independent steps. One series, some ratio near the estimate must be accepted."""
     count = len(signal)
     root = np.sqrt(steps / steps.mean())
-    mean = root * weights / np.sqrt((root**2 * weights**2).sum())
+    mean = root / np.linalg.norm(root)
     middle = np.cumsum(steps) - steps / 2
-    equal = len(set(weights)) == 1
     basis: list[np.ndarray] = []
-    for vector in (root * weights, root * (middle - middle.mean()) if equal else root):
+    for vector in (root, root * (middle - middle.mean())):
         rest = orthogonal(vector, basis)
         basis.append(rest / np.linalg.norm(rest))
     unseen = len(basis)
-    share = steps * weights**0.5 / (steps * weights**0.5).sum()
+    share = steps / steps.sum()
     for index in range(unseen, min(unseen + 48, math.floor(1 / share.max()))):
-        wave = root * weights * np.cos(np.pi * index * (np.cumsum(share) - share / 2))
+        wave = root * np.cos(np.pi * index * (np.cumsum(share) - share / 2))
         rest = orthogonal(wave, basis)
         basis.append(rest / np.linalg.norm(rest))
     waves = basis[unseen:]
@@ -53,7 +52,7 @@ def ratio_interval(
         covariance = rho ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
         spectrum = np.array([wave @ covariance @ wave for wave in waves])
         cost = np.log(spectrum).sum() + len(waves) * np.log((squares / spectrum).sum())
-        independent = (steps @ weights) ** 2 / (steps @ weights**2) / steps.mean() / time
+        independent = count / time
         fits.append((cost, independent, mean @ covariance @ mean / spectrum[:8]))
     _, independent, shares = min(fits, key=lambda fit: fit[0])
     if independent < 8:
@@ -82,10 +81,3 @@ def orthogonal(vector: np.ndarray, basis: list[np.ndarray]) -> np.ndarray:
         for other in basis:
             vector = vector - (other @ vector) * other
     return vector
-
-
-def weighted_ratio(moments: np.ndarray, examples: np.ndarray, half_life: float) -> float:
-    """Mean noise over mean signal of steps ``[steps, 2]`` that lose half their weight every ``half_life`` examples."""
-    age = np.array([examples[index + 1 :].sum() for index in range(len(examples))])
-    signal, noise = (0.5 ** (age / half_life)) @ moments
-    return noise / signal

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from cbs.noise_scale.moments import Sizes
 
-Statistics = Sequence[Tensor] | Tensor
-"""T of several parameter tensors, one entry each; where T is a number, they may be one vector."""
-
 
 class Geometry(Protocol):
     r"""A norm in which signal and noise of a gradient are compared.
@@ -58,7 +55,7 @@ class Geometry(Protocol):
             Of any shape that depends on the parameter tensor alone. Always a fresh tensor.
         """
 
-    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
         """``(signal, noise)`` of every covered parameter tensor, each float64 of shape ``[covered parameters]``.
 
         Args:
@@ -68,14 +65,6 @@ class Geometry(Protocol):
         """
 
 
-def vector(statistics: Statistics) -> Tensor:
+def vector(statistics: Sequence[Tensor]) -> Tensor:
     """Numbers as one vector, in float64."""
-    return (statistics if isinstance(statistics, Tensor) else torch.stack(list(statistics))).double()
-
-
-def scale_(statistics: Statistics, factor: float) -> None:
-    """Multiply in place."""
-    if isinstance(statistics, Tensor):
-        statistics.mul_(factor)
-    else:
-        torch._foreach_mul_(list(statistics), factor)
+    return torch.stack(list(statistics)).double()

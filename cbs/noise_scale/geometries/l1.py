@@ -3,12 +3,13 @@ r"""The geometry of sign methods: :math:`B_{\ell_1} = (\|\sigma\|_1/\|G\|_1)^2` 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Geometry, Statistics
+from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.moments import Sizes
 
 
@@ -39,7 +40,7 @@ class L1(Geometry):
         squares = gradients.to(torch.promote_types(gradients.dtype, torch.float32)).square()
         return squares[0] if len(squares) == 1 else squares.sum(0)
 
-    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
         signals = torch.stack(torch._foreach_norm(torch._foreach_sqrt(list(big)), 1, torch.float64))
         if not sizes.big > sizes.small:
             return signals, torch.full_like(signals, math.nan)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Statistics
 from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.optimizers.geometry import geometry_of
@@ -69,7 +68,7 @@ class Nuclear:
             matrices = matrices.mT
         return torch.einsum("g...ij,g...kj->...ik", matrices, matrices)
 
-    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
         covariances = [
             solve_moments(at_small, sizes.small, at_big, sizes.big)[1]
             for at_small, at_big in zip(small, big, strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Statistics, vector
+from cbs.noise_scale.geometries.base import vector
 from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 
@@ -63,7 +63,7 @@ class Preconditioned:
             return torch.where(total == 0, total, torch.nan)
         return (squares / denominator).sum()
 
-    def read(self, small: Statistics, big: Statistics, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
         return solve_moments(vector(small), sizes.small, vector(big), sizes.big)
 
     def _denominator(self, index: int) -> Tensor | None:

@@ -43,13 +43,17 @@ class ByGroup(Layer):
             return self.original(*args, **kwargs)
         split = self._split(current, args, kwargs)
         if split is None:
-            self.recorder.fail(
-                f"cannot tell the examples in layer {self.name!r} ({type(self.module).__name__}) apart; use "
-                "batches of sequences that are not packed, or use the source 'accumulation'"
-            )
-            return self.original(*args, **kwargs)
+            return self.given_up(*args, **kwargs)
         current.count(self.watched.values())
         return self._call(current, self.sharing.shared(current), *split)
+
+    def given_up(self, *args: Any, **kwargs: Any) -> Any:
+        """The output where examples cannot be told apart."""
+        self.recorder.fail(
+            f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
+            "use the source 'accumulation'"
+        )
+        return self.original(*args, **kwargs)
 
     def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args if self.module.batch_first else transposed(args)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cbs.noise_scale.layers.scratch import Scratch
-
 PRODUCT_ENTRIES = 2**20
 """Entries of the matrices that are multiplied at a time by :func:`sum_of_products`."""
 
@@ -30,14 +28,8 @@ class Contribution:
     groups: int
     nbytes: int
 
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
-        """Contributions of the groups ``start`` to ``stop``, shape ``[stop - start, *parameter.shape]``.
-
-        Args:
-            start: first group.
-            stop: one past the last.
-            scratch: memory that may be used for the result, which lasts until it is used again.
-        """
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Contributions of the groups from ``start`` to before ``stop``, shape ``[stop - start, *parameter.shape]``."""
         raise NotImplementedError
 
     def total(self) -> Tensor:
@@ -72,7 +64,7 @@ class Dense(Contribution):
         self.groups = values.shape[0]
         self.nbytes = values[0].numel() * values.element_size()
 
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+    def dense(self, start: int, stop: int) -> Tensor:
         return self.values[start:stop]
 
     def total(self) -> Tensor:

@@ -12,7 +12,6 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.scratch import Scratch
 
 UNFOLDED_POSITIONS = 32
 """Positions of an output up to which unfolded activations are multiplied."""
@@ -41,7 +40,7 @@ class ConvolutionWeight(Contribution):
         self._gradients = gradients
         self._weight = module.weight.detach().to(gradients.dtype)
 
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+    def dense(self, start: int, stop: int) -> Tensor:
         size = self._inputs.shape[0] // self.groups
         if size == 1:
             return self._of_examples(slice(start, stop))

@@ -12,7 +12,6 @@ from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Found, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
-from cbs.noise_scale.layers.scratch import Scratch
 from cbs.noise_scale.layers.shared import are_places
 
 DENSE_ADVANTAGE = 4
@@ -35,7 +34,7 @@ class EmbeddingWeight(Contribution):
         self.nbytes = entries * gradients.shape[2] * gradients.element_size()
         self._entries = entries
 
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
+    def dense(self, start: int, stop: int) -> Tensor:
         groups = stop - start
         tables = torch.ops.aten.embedding_dense_backward(
             self.gradients[start:stop], self._distinct(start, stop), groups * self._entries, -1, False

@@ -11,7 +11,6 @@ from torch.nn.functional import linear
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, cast, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.scratch import Scratch
 
 GRAM_ADVANTAGE = 32
 """Multiplications a group may spend on Gram matrices, per entry of the weight whose gradient need not be written."""
@@ -31,14 +30,8 @@ class LinearWeight(Contribution):
         self.groups = inputs.shape[0]
         self.nbytes = inputs.shape[2] * gradients.shape[2] * inputs.element_size()
 
-    def dense(self, start: int, stop: int, scratch: Scratch | None = None) -> Tensor:
-        gradients, inputs = self.gradients, self.inputs
-        if stop - start < self.groups:
-            gradients, inputs = gradients[start:stop], inputs[start:stop]
-        out = None
-        if scratch is not None:
-            out = scratch.empty((stop - start, gradients.shape[2], inputs.shape[2]), like=gradients)
-        return torch.bmm(gradients.mT, inputs, out=out)
+    def dense(self, start: int, stop: int) -> Tensor:
+        return torch.bmm(self.gradients[start:stop].mT, self.inputs[start:stop])
 
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)

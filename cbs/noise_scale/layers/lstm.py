@@ -1,4 +1,5 @@
-"""``nn.LSTM``: one backward pass through time for all examples, then products of activations and gate gradients."""
+"""``nn.LSTM`` in many groups: one backward pass through time for all examples, then products of activations and gate
+gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.by_group import transposed
+from cbs.noise_scale.layers.by_group import ByGroup
+from cbs.noise_scale.layers.by_run import FEW_GROUPS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
@@ -112,8 +114,9 @@ def _through_time(
 
 
 @LAYERS.register("lstm")
-class LSTM(Layer):
-    """Watches an ``nn.LSTM``, those with projections excepted, as one layer per depth and direction."""
+class LSTM(ByGroup):
+    """Watches an ``nn.LSTM``, those with projections excepted, as one layer per depth and direction; group by group
+    where groups are few and draw no random numbers, for which torch's own kernel is the faster."""
 
     types = (nn.LSTM,)
 
@@ -130,22 +133,21 @@ class LSTM(Layer):
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
         return () if module.proj_size else tuple(module._parameters)
 
-    def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return args if self.module.batch_first else transposed(args)
+    def unwatched(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)
 
     def watch(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         module = self.module
         current = self.recorder.enter(self.name)
         if current is None or self.sharing.places() is None:
             return self.original(input, hx)
+        few = max(run.groups for run in current.runs) <= FEW_GROUPS
+        if few and not (module.training and module.dropout):
+            return super().watch(input, hx)
         (x,) = self.examples_first((input,))
         known = isinstance(x, Tensor) and x.ndim == 3 and not isinstance(x, Shared)
         if not known or x.shape[0] == 1 < current.examples:
-            self.recorder.fail(
-                f"layer {self.name!r} is given a packed sequence or one without a batch dimension; "
-                "use the source 'accumulation'"
-            )
-            return self.original(input, hx)
+            return self.given_up(input, hx)
         if hx is None:
             zeros = x.new_zeros(sum(map(len, self._depths)), len(x), module.hidden_size)
             hx = zeros, zeros

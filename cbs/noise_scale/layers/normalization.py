@@ -85,8 +85,7 @@ class LayerNorm(_Normalization):
         inputs, mean, rstd = saved
         weight = None
         if "weight" in self.watched:
-            weight = torch.sub(inputs, mean, out=self.recorder.scratch.empty(inputs.shape, like=mean))
-            weight.mul_(rstd).mul_(gradient)
+            weight = torch.sub(inputs, mean).mul_(rstd).mul_(gradient)
         return weight, gradient if "bias" in self.watched else None
 
 

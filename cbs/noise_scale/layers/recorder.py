@@ -11,16 +11,12 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers.completeness import Completeness
 from cbs.noise_scale.layers.contribution import Contribution, Dense, sum_of_groups
 from cbs.noise_scale.layers.forward_pass import Pass, Run, split_examples
-from cbs.noise_scale.layers.scratch import Scratch
 from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD, ForwardPasses
 from cbs.noise_scale.small_batch import GroupSums, Small
 
-BLOCK_BYTES = 2**22
-"""Contributions written out at a time where their norm and their sum are all that is read."""
-
-VALUE_BLOCK_BYTES = 2**20
-"""The same where a geometry makes something of them that is as large; about the size of a core's cache."""
+BLOCK_BYTES = 2**20
+"""Contributions written out at a time; about the size of a core's cache."""
 
 HELD_BYTES = 2**26
 """Contributions to a parameter used several times that are kept written out until its last use was seen."""
@@ -42,7 +38,6 @@ class Recorder:
 
     Attributes:
         failure: why this step cannot be measured; ``None`` if it can.
-        scratch: memory for intermediate results.
     """
 
     def __init__(
@@ -55,7 +50,6 @@ class Recorder:
         groups: int | None,
     ) -> None:
         self.separation = separation
-        self.scratch = Scratch()
         self._completeness = Completeness(names)
         self._passes = passes
         self._sums = sums
@@ -125,7 +119,7 @@ class Recorder:
         if seen > uses:
             self.fail(TWO_BACKWARD)
             totals = [part.total() for part in parts]
-        elif uses > 1 and (self._sums.by_norm[index] or self._sums.by_value[index]):
+        elif uses > 1 and self._sums.wanted[index]:
             parts = [self._keep(part) for part in parts]
             current.held.setdefault(index, []).append(parts)
             totals = [part.total() for part in parts]
@@ -179,10 +173,10 @@ class Recorder:
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
-            if not self._sums.by_value[index] and (square := _square_of_sum(calls)) is not None:
-                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
+            if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
+                self._sums.add_square(index, run.size, square.clamp_min(0))
                 continue
-            for start, stop in self._blocks(index, run.groups, max(part.nbytes for part in calls)):
+            for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
                 values = calls[0].dense(start, stop)
                 for part in calls[1:]:
                     values = values + part.dense(start, stop)
@@ -190,31 +184,27 @@ class Recorder:
 
     def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
         """Measure a parameter used once; returns the sum of the contributions."""
-        if not self._sums.by_value[index]:
-            if not self._sums.by_norm[index]:
-                return part.total()
-            square = part.squared_norm()
-            if square is not None:
-                self._sums.add_norm(index, run.size, square.clamp_min(0).sqrt())
-                return part.total()
-        blocks = self._blocks(index, run.groups, part.nbytes)
+        if not self._sums.wanted[index]:
+            return part.total()
+        if self._sums.norms_suffice(index) and (square := part.squared_norm()) is not None:
+            self._sums.add_square(index, run.size, square.clamp_min(0))
+            return part.total()
+        blocks = _blocks(run.groups, part.nbytes)
         if isinstance(part, Dense) and len(blocks) == 1:
             self._sums.add(index, run.size, part.values)
             return part.total()
         total = None
         for start, stop in blocks:
-            values = part.dense(start, stop, self.scratch)
+            values = part.dense(start, stop)
             self._sums.add(index, run.size, values)
-            if total is None:
-                total = sum_of_groups(values)
-            else:
-                total.add_(values[0] if stop - start == 1 else sum_of_groups(values))
+            own = sum_of_groups(values)
+            total = own if total is None else total.add_(own)
         return total  # type: ignore[return-value]
 
-    def _blocks(self, index: int, groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
-        """Blocks of groups whose contributions fit the cache."""
-        step = max(1, (VALUE_BLOCK_BYTES if self._sums.by_value[index] else BLOCK_BYTES) // nbytes)
-        return [(start, min(start + step, groups)) for start in range(0, groups, step)]
+def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
+    """Blocks of groups whose contributions fit the cache."""
+    step = max(1, BLOCK_BYTES // nbytes)
+    return [(start, min(start + step, groups)) for start in range(0, groups, step)]
 
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:

@@ -50,20 +50,6 @@ class Copies(torch.autograd.Function):
         return recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
 
 
-class Unseen(torch.autograd.Function):
-    """Identity for uses of a parameter tensor whose groups cannot be told apart."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, sharing: Sharing) -> Tensor:  # type: ignore[override]
-        ctx.sharing = sharing
-        return parameter.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        ctx.sharing.fail("is used where it cannot be told what belongs to which example")
-        return gradient, None
-
-
 class Shared(Tensor):
     """What is the same for all examples; behaves as the tensor itself, differentiable where groups are not told apart.
 
@@ -129,7 +115,7 @@ class Sharing:
     def shared(self, current: Pass) -> list[Shared]:
         """The parameter tensors as shared tensors."""
         return [
-            _shared(Unseen.apply(mine, self), Copies.apply(mine, self, current, index), self, current)  # type: ignore[no-untyped-call]
+            _shared(mine.view_as(mine), Copies.apply(mine, self, current, index), self, current)  # type: ignore[no-untyped-call]
             for mine, index in zip(self.parameters, self.watched.values(), strict=True)
         ]
 

@@ -72,6 +72,51 @@ def test_use_elsewhere_is_an_error_in_any_precision(mode: str, strength: float) 
             probe.step()
 
 
+class Late(nn.Module):
+    """Penalises the weights of a layer, used once or twice, from some step on, before or after the layer runs."""
+
+    def __init__(self, uses: int, *, before: bool) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.uses, self.before, self.strength = uses, before, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = self.inner.weight.square().sum() if self.strength and self.before else 0.0
+        for _ in range(self.uses):
+            x = torch.tanh(self.inner(x))
+        late = self.inner.weight.square().sum() if self.strength and not self.before else 0.0
+        return self.head(x).squeeze(1) + self.strength * (early + late)
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_use_elsewhere_from_a_later_step_on_is_an_error(uses: int, before: bool, source: str) -> None:
+    """Autograd adds what comes later to the layer's own gradient in place."""
+    torch.manual_seed(0)
+    model = Late(uses, before=before)
+    with Probe(model, source=source) as probe:
+        for step in range(4):
+            model.strength = 0.01 * (step == 3)
+            model.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            if step < 3:
+                assert probe.step()["l2"].sizes.big == 6
+        with pytest.raises(ConfigError, match=r"'inner\.weight'.*outside the layer"):
+            probe.step()
+
+
+def test_more_uses_from_a_later_step_on_are_none_elsewhere() -> None:
+    torch.manual_seed(0)
+    model = Late(1, before=True)
+    with Probe(model, source="split") as probe:
+        for uses in (1, 1, 2, 2, 1, 3):
+            model.uses = uses
+            model.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            assert probe.step()["l2"].sizes.big == 6
+
+
 def test_the_rounding_of_additions_is_allowed_and_no_more() -> None:
     parts = [torch.randn(1000).bfloat16() for _ in range(3)]
     total = parts[0] + parts[1] + parts[2]

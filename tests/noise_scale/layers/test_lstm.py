@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.layers import lstm
 from cbs.noise_scale.layers.lstm import LSTM
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact, watch
@@ -43,6 +44,12 @@ class Recurrent(nn.Module):
         return output.square().flatten(1).sum(1) + h.sin().sum((0, 2)) + c.cos().sum((0, 2))
 
 
+@pytest.fixture(params=[0, 8], ids=["through time", "group by group"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lstm, "FEW_GROUPS", request.param)
+
+
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option(name: str, states: bool) -> None:
@@ -65,6 +72,7 @@ def test_projections_alone_are_left_to_another_kind() -> None:
     assert kinds[1] is not LSTM
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("frozen", ["weight_ih_l0", "weight_hh_l1", "bias_hh_l0"])
 def test_frozen_parameters(frozen: str) -> None:
     torch.manual_seed(0)
@@ -74,6 +82,7 @@ def test_frozen_parameters(frozen: str) -> None:
     assert_exact(model, lambda model: model(x), source="split", rtol=RTOL)
 
 
+@pytest.mark.usefixtures("few")
 def test_packed_sequences_are_an_error_and_have_their_gradient() -> None:
     class Packed(nn.Module):
         def __init__(self) -> None:
