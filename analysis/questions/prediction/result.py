@@ -18,13 +18,6 @@ FACTOR = 4.0
 """A ratio whose interval is wider than this says neither yes nor no."""
 
 
-APART = 0.1
-"""Relative difference between metric and training loss that is told."""
-
-MUCH = 0.01
-"""Part of a spectrum that is told where it is left out."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Variation:
     """The prediction under one assumption.
