@@ -110,6 +110,8 @@ def fit_table(
     notes = [f"columns that are not used: {', '.join(unused)}"] if unused else []
     if unit is None:
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
+    if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
+        notes.append(f"batch size {broken.iloc[0]:g} is not whole: a point is a decimal point, and separates no thousands")
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)
