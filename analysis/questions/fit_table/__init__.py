@@ -111,7 +111,7 @@ def fit_table(
     if unit is None:
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
     if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
-        notes.append(f"batch size {broken.iloc[0]:g} is not whole: a point is a decimal point, and separates no thousands")
+        notes.append(f"batch size {broken.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)

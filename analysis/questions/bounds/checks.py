@@ -1,33 +1,112 @@
 """What the bounds predict of the steps of one optimizer, held against the measured ones.
 
-The bounds say that steps fall with the batch size and are convex in it, that examples fall to a least value inside and
-then rise, up to where they are convex, and which form the steps have. Every one but the last is a set of inequalities
-between measured steps, see :mod:`.margins`.
+The bounds say that steps fall with the batch size and are convex in it, that examples are fewest at a batch size
+inside, and which form the steps have. The first three are inequalities between measured steps. A margin is the ratio of
+the two sides of one: above 1 it is kept. Its noise is that of seeds, as it compares measured steps and no curve; with
+one seed that of the residuals of the fitted curve stands in. Of K margins every interval has the level at which all
+hold together at that of the analysis (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
+from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
-from analysis.estimate.fitting import FEWEST_FREE, Fit
+from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
 from analysis.estimate.fitting.data import LEAST_DEVIATION
 from analysis.estimate.fitting.quality import Misfit, grid_variance, misfit_of
 from analysis.estimate.laws.steps_bound import BoundFit, fitted_data
 from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import tables
 from analysis.phrases import number, share
-from analysis.questions.bounds.margins import Check, Measured, Told, bends, ratio
 
 FALLING = "steps fall with the batch size"
 CONVEX = "steps are convex in the batch size"
-VALLEY = "examples fall, then rise, with the batch size"
 INSIDE = "examples are fewest at a batch size inside"
-CONVEX_EXAMPLES = "examples are convex up to where the form is"
-SHAPES = (FALLING, CONVEX, VALLEY, INSIDE)
 FORM = "steps have the form of the bound"
+
+
+class Told(StrEnum):
+    """Whether a prediction holds where it was looked at."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNKNOWN = "cannot be told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One prediction and what became of it.
+
+    Attributes:
+        prediction: in words.
+        verdict: whether it holds on the measured batch sizes.
+        margin: the worst one; above 1 on the side of the prediction.
+        why: what decided, in words.
+    """
+
+    prediction: str
+    verdict: Told
+    margin: Quantity = field(default=UNKNOWN)
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps to target of one optimizer with resamples around them.
+
+    Attributes:
+        sizes: batch sizes that reached the target, shape ``[M]``.
+        log_steps: the measured ones first, shape ``[1 + R, M]``.
+        freedom: degrees of freedom of the noise.
+        confidence: of the analysis.
+    """
+
+    sizes: Array
+    log_steps: Array
+    freedom: float
+    confidence: float
+
+    @classmethod
+    def of(cls, answer: Answer) -> Measured | None:
+        """That of an answer; ``None`` where its noise is not known, below three batch sizes."""
+        fit, confidence = answer.fit, answer.confidence
+        if fit is None or not len(fit.resampled_log_steps):
+            return None
+        drawn = fit.resampled_log_steps - fit.estimate.log_steps(fit.batch_sizes)
+        freedom = float(fit.seed_freedom or fit.freedom)
+        if fit.seed_freedom and fit.deviation > 0:
+            grid = grid_variance(tables(answer.studies)) * float(fit.weights.mean())
+            own = math.sqrt(max(fit.seed_variance, LEAST_DEVIATION**2) + grid) * widening(freedom, confidence)
+            drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
+        return cls(fit.batch_sizes, np.vstack([fit.log_steps, fit.log_steps + drawn]), freedom, confidence)
+
+    def ends(self, margins: Array) -> Array:
+        """Ends of the intervals of all ``margins`` ``[1 + R, K]`` together, shape ``[2, K]``.
+
+        The resamples are widened by Student's t at the level of the analysis; that of one of K intervals is higher, and
+        so is its t.
+        """
+        each = 1.0 - (1.0 - self.confidence) / margins.shape[1]
+        wider = widening(self.freedom, each) / widening(self.freedom, self.confidence) if self.freedom > 0 else 1.0
+        return percentiles(margins[0] + wider * (margins[1:] - margins[0]), each)
+
+    def check(self, prediction: str, margins: Array) -> Check:
+        """A prediction that every one of ``margins`` ``[1 + R, K]``, natural logarithms and each of as many batch sizes
+        next to one another, is above 0."""
+        low, high = self.ends(margins)
+        failing = bool((high < 0).any())
+        # what decides: the margin farthest on the wrong side, or else nearest to it
+        worst = int(high.argmin()) if failing else int(low.argmin())
+        verdict = Told.FAILS if failing else Told.HOLDS if low[worst] > 0 else Told.UNKNOWN
+        place = ", ".join(f"{size:g}" for size in self.sizes[worst : worst + 1 + len(self.sizes) - len(low)])
+        why = f"{(low > 0).sum()} of {len(low)} hold, worst at batch sizes {place}"
+        return Check(prediction=prediction, verdict=verdict, margin=_ratio(margins, low, high, worst), why=why)
 
 
 def shape_checks(answer: Answer) -> tuple[Check, ...]:
@@ -35,29 +114,16 @@ def shape_checks(answer: Answer) -> tuple[Check, ...]:
     found = Measured.of(answer)
     if found is None:
         why = "no interval: three batch sizes must reach the target"
-        return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in SHAPES)
-    examples = found.log_examples
-    rising, least = np.diff(examples, axis=1), int(examples[0].argmin())
-    valley = np.where(np.arange(rising.shape[1]) < least, -rising, rising)
+        return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in (FALLING, CONVEX, INSIDE))
+    sizes, logs = found.sizes, found.log_steps
+    # the chord over the value between its ends
+    part = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
+    chord = np.logaddexp(logs[:, :-2] + np.log(part), logs[:, 2:] + np.log1p(-part))
     return (
-        found.check(FALLING, -np.diff(found.log_steps, axis=1), found.runs(2)),
-        found.check(CONVEX, bends(found.sizes, found.log_steps), found.runs(3)),
-        found.check(VALLEY, valley, found.runs(2)),
+        found.check(FALLING, -np.diff(logs, axis=1)),
+        found.check(CONVEX, chord - logs[:, 1:-1]),
         _inside(answer, found),
     )
-
-
-def convex_examples(answer: Answer, bound: BoundFit | None, form: Check) -> Check:
-    """Whether examples are convex up to where those of the form are, for the form that the steps have."""
-    found = Measured.of(answer)
-    if found is None or bound is None or form.verdict is not Told.HOLDS:
-        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why="the form does not say up to where")
-    until = float(bound.form.convex_until)
-    within = found.upto(until)
-    if len(within.sizes) < 3:
-        why = f"convex up to batch size {number(until)}: no three measured ones lie there"
-        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why=why)
-    return within.check(CONVEX_EXAMPLES, bends(within.sizes, within.log_examples), within.runs(3))
 
 
 def _inside(answer: Answer, found: Measured) -> Check:
@@ -66,20 +132,20 @@ def _inside(answer: Answer, found: Measured) -> Check:
     A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
     one learning rate: of several, another one than those tried may have been the best.
     """
-    sizes, examples = found.sizes, found.log_examples
+    sizes, examples = found.sizes, found.log_steps + np.log(found.sizes)
     least, last = int(examples[0].argmin()), len(found.sizes) - 1
     above = examples - examples[:, [least]]
     low, high = found.ends(above[:, np.arange(last + 1) != least])[:, [0, -1]]
 
     def told(verdict: Told, why: str, end: int | None = None) -> Check:
-        margin = {} if end is None else {"margin": ratio(above[:, [0, -1]], low, high, end)}
-        return Check(prediction=INSIDE, verdict=verdict, why=why, **margin)
+        margin = UNKNOWN if end is None else _ratio(above[:, [0, -1]], low, high, end)
+        return Check(prediction=INSIDE, verdict=verdict, why=why, margin=margin)
 
     if least == last:
         return told(Told.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond")
     # the largest of the resampled minima leaves the bound room for the noise of one seed
     most = float(np.quantile(examples[1:, least], found.confidence))
-    for size, steps in given_up_at_one_lr(answer):
+    for size, steps in _given_up_at_one_lr(answer):
         if size < sizes[least] and math.log(size * steps) > most:
             why = f"batch size {size} took more examples than {sizes[least]:g} without reaching the target"
             return told(Told.HOLDS if low[1] > 0 else Told.UNKNOWN, why, 1)
@@ -123,14 +189,14 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
 def _missed(answer: Answer, found: BoundFit, fit: Fit) -> str:
     """A batch size that ran on without reaching the target where the form says it was reached long before."""
     spread = 3.0 * max(math.sqrt(fit.seed_variance), found.residual_rms, LEAST_DEVIATION)
-    for size, steps in given_up_at_one_lr(answer):
+    for size, steps in _given_up_at_one_lr(answer):
         said = float(found.form.log_steps(np.array([float(size)]))[0])
         if math.log(steps) > said + spread:
             return f"batch size {size} ran {number(steps)} steps; the form says {number(math.exp(said))}"
     return ""
 
 
-def given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
+def _given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
     """Batch sizes with one learning rate that did not reach the target, and the steps they ran."""
     pairs = zip(answer.points, answer.studies, strict=True)
     return [
@@ -138,3 +204,8 @@ def given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
         for point, study in pairs
         if not point.reached and point.steps_lower_bound and len(study.lrs) == 1
     ]
+
+
+def _ratio(margins: Array, low: Array, high: Array, place: int) -> Quantity:
+    """One margin with its interval, no longer logarithms."""
+    return Quantity(math.exp(margins[0, place]), (math.exp(low[place]), math.exp(high[place])))
