@@ -196,6 +196,18 @@ Normal = Callable[[Array, np.ndarray], tuple[Array, Array, Array]]
 ``[R, p]``, half its curvature ``[R, p, p]`` to first order."""
 
 
+def regression(value: Callable[[Array], tuple[Array, Array]], rows: Array, weights: Array | float = 1.0) -> Normal:
+    """The least squares of ``rows`` ``[R, n]``, with ``weights`` ``[n]``, for :func:`minimized`; ``value`` gives what
+    is fitted at parameters ``[R, p]``, shape ``[R, n]``, and its derivatives in them, ``[R, n, p]``."""
+
+    def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
+        found, slopes = value(theta)
+        left, across = rows[live] - found, (np.reshape(weights, (-1, 1)) * slopes).swapaxes(1, 2)
+        return (left**2 * weights).sum(axis=1), -(across @ left[..., None])[..., 0], across @ slopes
+
+    return normal
+
+
 def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[Array, Array]:
     """The parameters of least sum of squares, shape ``[R, p]``, and this sum, shape ``[R]``.
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.laws.three_term import Runs
+from analysis.estimate.laws.three_term import Points
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from analysis.read.results import load
@@ -226,9 +226,9 @@ def _logs(values: Array) -> Array:
     )
 
 
-def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
+def runs_of(found: Sequence[Answer]) -> dict[str, Points]:
     """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(found), [column.name for column in fields(Runs)]
+    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "seeds", "group"]
     rows = []
     for answer in found:
         group, loss = answer.group, answer.target.value
@@ -240,8 +240,8 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
                     size, trials = point.batch_size * factor, (id(group), point.batch_size)
                     rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
     table = pd.DataFrame(rows, columns=["of", *names])
-    table["trials"] = table["trials"].factorize()[0]
+    table["group"] = table["group"].factorize()[0]
     return {
-        str(of): Runs(**{name: part[name].to_numpy(dtype=float) for name in names})
+        str(of): Points(**{name: part[name].to_numpy(dtype=float) for name in names})
         for of, part in table.groupby("of", sort=False)
     }
