@@ -1,10 +1,8 @@
 """What the bounds predict of the steps of one optimizer, held against the measured ones.
 
-The bounds say that steps fall with the batch size and are convex in it, that examples are fewest at a batch size
-inside, and which form the steps have. The first three are inequalities between measured steps. A margin is the ratio of
-the two sides of one: above 1 it is kept. Its noise is that of seeds, as it compares measured steps and no curve; with
-one seed that of the residuals of the fitted curve stands in. Of K margins every interval has the level at which all
-hold together at that of the analysis (Bonferroni).
+The bounds say that examples are fewest at a batch size inside, and which form the steps have. The first is two
+inequalities between measured examples. A margin is the ratio of the sides of one: above 1 it is kept. Its noise is that
+of seeds, as it compares measured steps and no curve; with one seed that of the residuals of the fitted curve stands in.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
+from analysis.arrays import UNKNOWN, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
 from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
 from analysis.estimate.fitting.data import LEAST_DEVIATION
@@ -25,8 +23,6 @@ from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import tables
 from analysis.phrases import number, share
 
-FALLING = "steps fall with the batch size"
-CONVEX = "steps are convex in the batch size"
 INSIDE = "examples are fewest at a batch size inside"
 FORM = "steps have the form of the bound"
 
@@ -56,105 +52,48 @@ class Check:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Steps to target of one optimizer with resamples around them.
-
-    Attributes:
-        sizes: batch sizes that reached the target, shape ``[M]``.
-        log_steps: the measured ones first, shape ``[1 + R, M]``.
-        freedom: degrees of freedom of the noise.
-        confidence: of the analysis.
-    """
-
-    sizes: Array
-    log_steps: Array
-    freedom: float
-    confidence: float
-
-    @classmethod
-    def of(cls, answer: Answer) -> Measured | None:
-        """That of an answer; ``None`` where its noise is not known, below three batch sizes."""
-        fit, confidence = answer.fit, answer.confidence
-        if fit is None or not len(fit.resampled_log_steps):
-            return None
-        drawn = fit.resampled_log_steps - fit.estimate.log_steps(fit.batch_sizes)
-        freedom = float(fit.seed_freedom or fit.freedom)
-        if fit.seed_freedom and fit.deviation > 0:
-            grid = grid_variance(tables(answer.studies)) * float(fit.weights.mean())
-            own = math.sqrt(max(fit.seed_variance, LEAST_DEVIATION**2) + grid) * widening(freedom, confidence)
-            drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
-        return cls(fit.batch_sizes, np.vstack([fit.log_steps, fit.log_steps + drawn]), freedom, confidence)
-
-    def ends(self, margins: Array) -> Array:
-        """Ends of the intervals of all ``margins`` ``[1 + R, K]`` together, shape ``[2, K]``.
-
-        The resamples are widened by Student's t at the level of the analysis; that of one of K intervals is higher, and
-        so is its t.
-        """
-        each = 1.0 - (1.0 - self.confidence) / margins.shape[1]
-        wider = widening(self.freedom, each) / widening(self.freedom, self.confidence) if self.freedom > 0 else 1.0
-        return percentiles(margins[0] + wider * (margins[1:] - margins[0]), each)
-
-    def check(self, prediction: str, margins: Array) -> Check:
-        """A prediction that every one of ``margins`` ``[1 + R, K]``, natural logarithms and each of as many batch sizes
-        next to one another, is above 0."""
-        low, high = self.ends(margins)
-        failing = bool((high < 0).any())
-        # what decides: the margin farthest on the wrong side, or else nearest to it
-        worst = int(high.argmin()) if failing else int(low.argmin())
-        verdict = Told.FAILS if failing else Told.HOLDS if low[worst] > 0 else Told.UNKNOWN
-        place = ", ".join(f"{size:g}" for size in self.sizes[worst : worst + 1 + len(self.sizes) - len(low)])
-        why = f"{(low > 0).sum()} of {len(low)} hold, worst at batch sizes {place}"
-        return Check(prediction=prediction, verdict=verdict, margin=_ratio(margins, low, high, worst), why=why)
-
-
-def shape_checks(answer: Answer) -> tuple[Check, ...]:
-    """Those of the shape of steps and examples, which all bounds have in common."""
-    found = Measured.of(answer)
-    if found is None:
-        why = "no interval: three batch sizes must reach the target"
-        return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in (FALLING, CONVEX, INSIDE))
-    sizes, logs = found.sizes, found.log_steps
-    # the chord over the value between its ends
-    part = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
-    chord = np.logaddexp(logs[:, :-2] + np.log(part), logs[:, 2:] + np.log1p(-part))
-    return (
-        found.check(FALLING, -np.diff(logs, axis=1)),
-        found.check(CONVEX, chord - logs[:, 1:-1]),
-        _inside(answer, found),
-    )
-
-
-def _inside(answer: Answer, found: Measured) -> Check:
+def inside_check(answer: Answer) -> Check:
     """Whether both the smallest and the largest batch size take more examples than some other.
 
     A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
-    one learning rate: of several, another one than those tried may have been the best.
+    one learning rate: of several, another one than those tried may have been the best. The intervals hold together for
+    all batch sizes (Bonferroni), as the least is chosen among them.
     """
-    sizes, examples = found.sizes, found.log_steps + np.log(found.sizes)
-    least, last = int(examples[0].argmin()), len(found.sizes) - 1
+    fit, confidence = answer.fit, answer.confidence
+    if fit is None or not len(fit.resampled_log_steps):
+        why = "no interval: three batch sizes must reach the target"
+        return Check(prediction=INSIDE, verdict=Told.UNKNOWN, why=why)
+    sizes, steps, freedom = fit.batch_sizes, fit.log_steps, float(fit.seed_freedom or fit.freedom)
+    drawn, own = fit.resampled_log_steps - fit.estimate.log_steps(sizes), fit.deviation
+    if fit.seed_freedom and fit.deviation > 0:
+        grid = grid_variance(tables(answer.studies)) * float(fit.weights.mean())
+        own = math.sqrt(max(fit.seed_variance, LEAST_DEVIATION**2) + grid)
+    level = 1.0 - (1.0 - confidence) / (len(sizes) - 1)
+    if fit.freedom > 0 and fit.deviation > 0:
+        drawn = drawn * own * widening(freedom, level) / (fit.deviation * widening(fit.freedom, confidence))
+    examples = np.vstack([steps, steps + drawn]) + np.log(sizes)
+    least, last = int(examples[0].argmin()), len(sizes) - 1
     above = examples - examples[:, [least]]
-    low, high = found.ends(above[:, np.arange(last + 1) != least])[:, [0, -1]]
+    low, high = percentiles(above[1:], level)
 
     def told(verdict: Told, why: str, end: int | None = None) -> Check:
-        margin = UNKNOWN if end is None else _ratio(above[:, [0, -1]], low, high, end)
-        return Check(prediction=INSIDE, verdict=verdict, why=why, margin=margin)
+        of = UNKNOWN if end is None else Quantity(math.exp(above[0, end]), (math.exp(low[end]), math.exp(high[end])))
+        return Check(prediction=INSIDE, verdict=verdict, why=why, margin=of)
 
     if least == last:
         return told(Told.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond")
     # the largest of the resampled minima leaves the bound room for the noise of one seed
-    most = float(np.quantile(examples[1:, least], found.confidence))
-    for size, steps in _given_up_at_one_lr(answer):
-        if size < sizes[least] and math.log(size * steps) > most:
+    most = float(np.quantile(examples[1:, least], confidence))
+    for size, count in _given_up_at_one_lr(answer):
+        if size < sizes[least] and math.log(size * count) > most:
             why = f"batch size {size} took more examples than {sizes[least]:g} without reaching the target"
-            return told(Told.HOLDS if low[1] > 0 else Told.UNKNOWN, why, 1)
+            return told(Told.HOLDS if low[-1] > 0 else Told.UNKNOWN, why, -1)
     if least == 0:
-        if sizes[0] == 1 and (found.ends(above[:, 1:])[0] > 0).all():
+        if sizes[0] == 1 and (low[1:] > 0).all():
             return told(Told.FAILS, "fewest at batch size 1")
         return told(Told.UNKNOWN, "fewest at the smallest measured batch size: an optimum would lie there or below")
-    worst = int(low.argmin())
-    why = f"batch size {sizes[least]:g} against {sizes[-1 if worst else 0]:g}"
+    worst = 0 if low[0] <= low[-1] else -1
+    why = f"batch size {sizes[least]:g} against {sizes[worst]:g}"
     return told(Told.HOLDS if low[worst] > 0 else Told.UNKNOWN, why, worst)
 
 
@@ -204,8 +143,3 @@ def _given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
         for point, study in pairs
         if not point.reached and point.steps_lower_bound and len(study.lrs) == 1
     ]
-
-
-def _ratio(margins: Array, low: Array, high: Array, place: int) -> Quantity:
-    """One margin with its interval, no longer logarithms."""
-    return Quantity(math.exp(margins[0, place]), (math.exp(low[place]), math.exp(high[place])))

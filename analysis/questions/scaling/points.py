@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.laws.three_term import Points
 from analysis.estimate.result import Answer
@@ -102,7 +103,8 @@ def in_tokens(found: Sequence[Answer]) -> bool:
 
 
 def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
-    """Every critical batch size with an interval, and one line for everything that has none, with the reason.
+    """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
+    every verdict against those that have.
 
     Args:
         found: of all sweeps.
@@ -112,11 +114,15 @@ def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[lis
     kept = [answer for answer, why in whys if not why]
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
     tokens = in_tokens(found)
-    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], [
-        f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {why}"
-        for answer, why in whys
-        if why
-    ]
+    lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
+    for verdict in (each for each in Verdict if each is not Verdict.OK):
+        doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
+        lines += [f"{verdict}, of {len(doubted)} of {len(kept)} points: {'; '.join(doubted)}"] if doubted else []
+    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], lines
+
+
+def _named(answer: Answer) -> str:
+    return f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}"
 
 
 def _reason(answer: Answer) -> str:

@@ -259,6 +259,15 @@ def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path)
     assert all(point.sweep != "short" for point in found.points)
 
 
+def test_points_that_only_the_form_of_their_curve_gives_are_named(three: Path, tmp_path: Path) -> None:
+    sweep(tmp_path / "low", 32, parameters=60_000, batch_sizes=(2, 4, 8, 16), noise=0.003)
+    found = scale([three, tmp_path / "low"], QUICK, against=["parameters"])
+    (note,) = [note for note in found.notes if note.startswith("saturating part not reached, of ")]
+    assert any(point.sweep == "low" and point.critical_batch_size > 32 for point in found.points)
+    assert "low, synthetic, adamw, " in note
+    assert "w64, " not in note
+
+
 def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
     for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 800_000, 6)):
         table = FIGURES["scaling"].compute(Against(found, axis, data))
