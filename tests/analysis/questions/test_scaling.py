@@ -25,8 +25,6 @@ from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.store import Store
 from cbs.target import Target
-from tests.analysis.present.test_table import WIDTHS as SCREENS
-from tests.analysis.present.test_table import lacking, text
 
 QUICK = AnalysisConfig(resamples=200)
 TARGETS = (3.0, 2.7, 2.4)
@@ -282,14 +280,6 @@ def test_there_is_a_figure_per_axis(found: Scaling) -> None:
     names = [picture.name for picture in figures_of(found)]
     assert len(names) == len(set(names))
     assert {"scaling-data", "scaling-width", "scaling-width-data_800000"} <= set(names)
-
-
-@pytest.mark.parametrize("width", SCREENS)
-def test_no_number_is_cut_at_any_width(found: Scaling, width: int) -> None:
-    parts = [part for part in present.presentation(found).shown if not isinstance(part, str)]
-    assert len(parts) == 4
-    for part in parts:
-        assert lacking(part.shown(), text(part, width)) == []
 
 
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:
