@@ -255,6 +255,9 @@ def test_two_fits_together_have_the_degrees_of_freedom_of_both(noisy: dict[str, 
     assert narrowing((fit, quiet), 0.95) == pytest.approx([1.0, 1.0])
     assert narrowing((fit, dataclasses.replace(fit, deviation=0.0)), 0.95) == pytest.approx([1.0, 1.0])
     assert narrowing((fit, None), 0.95) == [1.0, 1.0]
+    # of three, the first with twice the weight: variances 4, 1 and 1
+    expected = widening(36 / 18 * freedom, 0.99) / widening(freedom, 0.95)
+    assert narrowing((fit,) * 3, 0.95, weights=(2.0, -1.0, -1.0), level=0.99) == pytest.approx([expected] * 3)
 
 
 def bent(exponent: float, critical: float, name: str, rng: np.random.Generator) -> pd.DataFrame:
