@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 
 from analysis.config import AnalysisConfig
 from analysis.questions.bounds.checks import FORM, INSIDE, Told, inside_check
@@ -278,6 +279,23 @@ def test_the_published_runs_of_a_llama_leave_the_optimum_open(optimizer: str) ->
         assert answer.definitions["sfo"].value == 64
         assert found.verdict is Told.UNKNOWN
         assert "an optimum would lie there or below" in found.why
+
+
+def test_the_margin_of_fewest_inside_is_known_as_well_as_two_means_and_holds_for_all() -> None:
+    rng, seeds = np.random.default_rng(1), 4
+    sizes = np.repeat(4.0 ** np.arange(6), seeds)
+    steps = 1000.0 * (1 + 64.0 / sizes + 256.0 / sizes**2) * np.exp(0.1 * rng.standard_normal(len(sizes)))
+    rows = pd.DataFrame({"batch_size": sizes, "steps": steps, "seed": np.tile(np.arange(seeds), 6)})
+    (answer,) = fit_table(rows, AnalysisConfig()).answers
+    found, fit = inside_check(answer), answer.fit
+    assert fit is not None
+    assert found.verdict is Told.HOLDS
+    low, high = found.margin.interval
+    assert low is not None
+    assert high is not None
+    # five margins: each at 99 %
+    reach = float(stdtrit(6 * (seeds - 1), 0.995)) * math.sqrt(2 * fit.seed_variance / seeds)
+    assert math.log(high / low) / 2 == pytest.approx(reach, rel=0.15)
 
 
 def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> None:
