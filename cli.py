@@ -35,7 +35,8 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 DISTRIBUTION = "critical-batch-size"
 
-errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
+"""As :data:`analysis.consoles.errors`, which may be another package's before :func:`neighbours` has looked."""
 
 
 def root(

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from cbs.noise_scale.correction import product_ends
+
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -38,6 +40,17 @@ class Quantity:
         """In another unit."""
         value, low, high = (None if each is None else each * factor for each in (self.value, *self.interval))
         return Quantity(value, (low, high))
+
+    def over(self, other: Quantity) -> Quantity:
+        """The ratio of two numbers that are independent; an end is open where one of theirs is.
+
+        See :mod:`cbs.noise_scale.correction`.
+        """
+        if self.value is None or other.value is None:
+            return UNKNOWN
+        low, high = other.interval
+        inverse = 1.0 / other.value, (1.0 / high if high else None, 1.0 / low if low else None)
+        return Quantity(self.value / other.value, product_ends((self.value, self.interval), inverse))
 
     def named(self, name: str) -> dict[str, Any]:
         """Two keys in place of a nested object."""

@@ -75,6 +75,17 @@ def test_without_arguments_it_says_what_it_can_do(run):
     assert "sweep" in out
 
 
+def test_what_is_printed_is_no_picture(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("fit", "steps:-1:.csv")
+    assert (code, one_line(err)) == (2, True)
+    assert "steps:-1:.csv" in err
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
+    code, out, err = run("analyze", tmp_path, "--no-figures", "-o", "out:-1:", "--resamples", 100)
+    assert code == 0, err
+    assert "in out:-1:: summary.csv" in out
+
+
 def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
 

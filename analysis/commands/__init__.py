@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from analysis.config import AnalysisConfig
+from analysis.consoles import console
 from analysis.venues import VENUES, venue
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
@@ -56,8 +54,6 @@ Definitions = Annotated[
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
-_WIDE = 160
-
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -74,16 +70,6 @@ class Training:
     step_times: Callable[[str, Sequence[str]], list[StepTime]]
     noise_scale: Callable[..., dict[str, Any]]
     noise_scale_check: Callable[..., Any]
-
-
-errors = Console(stderr=True, highlight=False)
-"""For progress and notes; what a script reads goes to standard output."""
-
-
-def console() -> Console:
-    """Standard output; where it is not a terminal, wide enough for most tables to stay in one piece."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(highlight=False, width=wide)
 
 
 def config_of(

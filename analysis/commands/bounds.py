@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import Targets, answer_with, config_of, errors, options
+from analysis.commands import Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
+from analysis.consoles import errors
 from cbs.errors import ConfigError
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, errors, pairs
+from analysis.commands import AsJson, pairs
+from analysis.consoles import errors
 from cbs.registry import listed
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, answer_with, errors
+from analysis.commands import AsJson, Confidence, answer_with
+from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 

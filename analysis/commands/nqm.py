@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, Definitions, Wide, config_of, errors, options, tell
+from analysis.commands import AsJson, Definitions, Wide, config_of, options, tell
 from analysis.config import AnalysisConfig
+from analysis.consoles import errors
 
 
 @options(config=config_of)

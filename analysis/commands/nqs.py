@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, Resamples, Wide, errors, pairs, tell
+from analysis.commands import AsJson, Confidence, Resamples, Wide, pairs, tell
 from analysis.config import AnalysisConfig
+from analysis.consoles import errors
 
 
 def command(

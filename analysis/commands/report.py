@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, ResultsPath, Targets, config_of, errors, options
+from analysis.commands import AsJson, ResultsPath, Targets, config_of, options
 from analysis.config import AnalysisConfig
+from analysis.consoles import errors
 
 
 @options(config=config_of)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import Targets, answer_with, config_of, errors, options
+from analysis.commands import Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
+from analysis.consoles import errors
 
 
 @options(config=config_of, answer=answer_with)

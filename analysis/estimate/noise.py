@@ -178,13 +178,8 @@ def over(scale: NoiseScale, critical: Quantity) -> NoiseScale:
         scale: the noise scale.
         critical: critical batch size in examples, its interval at the level of ``scale.interval``.
     """
-    if scale.value is None or critical.value is None:
-        return NoiseScale(None, measured=scale.measured)
-    low, high = critical.interval
-    inverse = 1.0 / critical.value, (1.0 / high if high else None, 1.0 / low if low else None)
-    return NoiseScale(
-        scale.value / critical.value, product_ends((scale.value, scale.interval), inverse), measured=scale.measured
-    )
+    ratio = scale.over(critical)
+    return NoiseScale(ratio.value, ratio.interval, measured=scale.measured)
 
 
 def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:

@@ -174,7 +174,7 @@ class Answer:
             name = f"{kind}_noise_scale"
             noise |= scale.named(name) | {f"{name}_note": scale.note} | ratio.named(f"{name}_ratio")
         return {
-            **{name: getattr(group, name) for name in ("sweep", "workload", "optimizer")},
+            **group.whose,
             "optimizer_options": group.choice.options,
             "target": self.target.to_json(),
             "definition": self.definition,

@@ -39,9 +39,7 @@ class LearningRate:
     protocols: tuple[Protocol, ...]
 
     def to_json(self) -> dict[str, Any]:
-        group, target = self.answer.group, self.answer.target
-        about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
-        return about | {"target": target.to_json()} | shown(self)
+        return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)

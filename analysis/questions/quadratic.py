@@ -104,7 +104,7 @@ def quadratic(
     )
     return Quadratic(
         rows=tuple(rows),
-        fit=fit_table(table, config, unit="samples") if reached else None,
+        fit=fit_table(table, config, unit="samples", exact=True) if reached else None,
         target=target,
         initial_loss=model.initial_loss,
         lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},

@@ -100,6 +100,11 @@ class Group:
     tokens_per_example: int | None
     metric_unit: str
 
+    @property
+    def whose(self) -> dict[str, Any]:
+        """What tells its numbers from those of others in a JSON."""
+        return {name: getattr(self, name) for name in ("sweep", "workload", "optimizer")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled:

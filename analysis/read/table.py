@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from analysis.arrays import Array
 from analysis.read.cells import LARGEST, empty, number, shown
-from cbs.errors import DataError, reason
+from cbs.errors import ConfigError, DataError, reason
 
 T = TypeVar("T")
 
@@ -61,6 +61,21 @@ class Sheet:
         if title not in self.columns:
             raise DataError(f"{self.name} has no column {shown(title)}; it has {self.titles}; {remedy}")
         return self.columns[title]
+
+    def titled(self, names: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
+        """What each of our ``names`` of a column is called here: as it was ``renamed``, else the same.
+
+        Raises:
+            ConfigError: if a name that was renamed is none of ours, or its column is not there.
+        """
+        ours = list(names)
+        for name, title in renamed.items():
+            if name not in ours:
+                known = ", ".join(ours)
+                raise ConfigError(f"--column {name}={title}: no column {name!r} is looked for; it is one of {known}")
+            if title not in self.columns:
+                raise ConfigError(f"--column {name}={title}: {self.name} has no column {title!r}; it has {self.titles}")
+        return {name: renamed.get(name, name) for name in ours}
 
     @property
     def titles(self) -> str:

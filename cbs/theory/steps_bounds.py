@@ -153,18 +153,6 @@ class DecayBound(Bound):
         return np.asarray(np.log(inside) / self.rate)
 
 
-def convex_over_pole(power: float) -> float:
-    r"""Where the examples of :class:`PowerBound` cease to be convex, over ``b_0``: 9 for p = 1/2, never for p = 1.
-
-    :math:`((1 + p)/(1 - p))^{1/p}`, where the second derivative of ``b T(b)`` is zero.
-    """
-    return math.inf if power >= 1 else float(((1.0 + power) / (1.0 - power)) ** (1.0 / power))
-
-
-CONVEX_OVER_POLE_WITH_DECAY = 4.0
-"""Likewise of :class:`DecayBound`, whatever its constants."""
-
-
 def best_over_pole(power: float) -> float:
     """``b*/b_0`` of :class:`PowerBound`: 9/4 for p = 1/2, 2 for p = 1."""
     return float((1.0 + power) ** (1.0 / power))

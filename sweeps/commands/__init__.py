@@ -9,13 +9,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")]
-
-errors = Console(stderr=True, highlight=False)
-"""For progress and notes; what a script reads goes to standard output."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from analysis.consoles import console, errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
-from sweeps.commands import AsJson, errors
-
-_WIDE = 160
-"""Columns of a table that goes to a file or a pipe."""
+from sweeps.commands import AsJson
 
 
 def command(
@@ -71,11 +66,11 @@ def command(
                 row["routing"] = listing.routing_json(routings[row["name"]])
         typer.echo(json.dumps(shown, indent=2, allow_nan=False))
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
+    out = console()
     if not names:
-        console.print(listing.overview(entries))
+        out.print(listing.overview(entries))
         return
     for place, entry in enumerate(entries):
-        console.print(*([""] if place else []), listing.details(entry), sep="\n")
+        out.print(*([""] if place else []), listing.details(entry), sep="\n")
         if entry.name in routings:
-            console.print("", listing.routing_table(routings[entry.name]), sep="\n")
+            out.print("", listing.routing_table(routings[entry.name]), sep="\n")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeps.commands import AsJson, errors
+from analysis.consoles import errors
+from sweeps.commands import AsJson
 
 
 def command(

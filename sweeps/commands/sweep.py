@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
+from analysis.consoles import errors
 from cbs.registry import listed
-from sweeps.commands import AsJson, Settings, errors
+from sweeps.commands import AsJson, Settings
 
 
 def command(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analysis.consoles import errors
 from cbs.registry import listed
-from sweeps.commands import errors
 
 if TYPE_CHECKING:
     from cbs.step_times import StepTime

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from cbs.theory.steps_bounds import (
-    CONVEX_OVER_POLE_WITH_DECAY,
     Bound,
     DecayBound,
     PowerBound,
     Problem,
     best_over_pole_with_decay,
-    convex_over_pole,
     momentum,
     noise_factor,
     relative_best,
@@ -73,10 +71,6 @@ def test_the_optimum_is_where_a_search_finds_it(kind: str, x: float, y: float, s
 def test_steps_fall_and_are_convex_and_examples_up_to_a_point(kind: str, x: float, y: float, slack: float) -> None:
     bound = some_bound(kind, x, y, slack)
     until = {"root": 9.0, "linear": math.inf, "decay": 4.0}[kind]
-    if isinstance(bound, PowerBound):
-        assert convex_over_pole(bound.power) == pytest.approx(until)
-    else:
-        assert until == CONVEX_OVER_POLE_WITH_DECAY
     shares = np.linspace(1.05, 15.0, 400)
     steps, examples = bound.steps(bound.pole * shares), bound.examples(bound.pole * shares)
     assert (np.diff(steps) < 0).all()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, console
+from analysis.commands import AsJson
+from analysis.consoles import console
 
 
 def command(

@@ -8,6 +8,7 @@ other two are bracketed on a grid and finished by damped Gauss-Newton steps, :fu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ EXPONENTS = (0.2, 5.0)
 
 _GRID_STEP = 0.5
 _GRID_EXPONENTS = 17
-_STEPS = 60
+_STEPS = 80
 _CONVERGED = 1e-9
 
 
@@ -76,46 +77,25 @@ def fit_curves(
     Returns:
         Shape ``[R]``. Where the best critical batch size lies beyond :data:`REACH` it is 0 or infinity.
     """
-    x = np.log(np.asarray(batch_sizes, dtype=float))
-    y = np.asarray(log_steps, dtype=float)
-    w = np.broadcast_to(1.0 if weights is None else np.asarray(weights, dtype=float), y.shape)
-    seeds = w.sum(axis=1)
-    w = w / seeds[:, None]
+    x = np.log(np.asarray(batch_sizes, dtype=float))[:, None]
     measured = x if reach is None else np.log(np.asarray(reach, dtype=float))
     low, high = measured.min() - math.log(REACH), measured.max() + math.log(REACH)
-    mean = np.broadcast_to(np.asarray(exponent.log_mean, dtype=float), len(y))
     ends = (0.0, 0.0) if exponent.held else (math.log(EXPONENTS[0]), math.log(EXPONENTS[1]))
     box = np.array([[low, ends[0]], [high, ends[1]]])
-    pull = np.zeros(len(y)) if exponent.held else deviation**2 / (seeds * np.asarray(exponent.variance))
-    problem = _Problem(x[:, None], np.ascontiguousarray(y.T), np.ascontiguousarray(w.T), mean, pull)
-    if start is None:
-        theta = _bracket(problem, box)
-    else:
-        theta = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=-1)
-        theta = np.clip(np.broadcast_to(theta, (len(y), 2)), *box)
-    theta, _ = minimized(lambda trial, rows: _normal(problem.of(rows), trial), theta, box, steps=_STEPS)
-    level = np.einsum("mr,mr->r", problem.w, problem.y - _shape(problem.x, theta)[0])
+    precision = 0.0 if exponent.held else deviation**2 / np.asarray(exponent.variance)
+    problem = Problem.of(functools.partial(_shape, x), log_steps, weights, exponent.log_mean, precision)
+    near = None
+    if start is not None:
+        near = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=-1)
+    theta, level = profiled(problem, box, cells=(math.ceil((high - low) / _GRID_STEP) + 1, _GRID_EXPONENTS), start=near)
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
     return Curve(level, c, np.exp(theta[:, 1]), bounded)
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """Curves to fit: log batch sizes ``[M, 1]``, log steps and weights ``[M, R]``, and what pulls the log exponent."""
-
-    x: Array
-    y: Array
-    w: Array
-    mean: Array
-    pull: Array
-
-    def of(self, rows: np.ndarray) -> _Problem:
-        return _Problem(self.x, self.y[:, rows], self.w[:, rows], self.mean[rows], self.pull[rows])
-
-
 def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
-    """``ln(S/S_min)`` and its derivatives in ``ln B_crit`` and the log exponent, shape ``[M, R]`` each."""
+    """``ln(S/S_min)`` at log batch sizes ``[M, 1]``, see :class:`Problem`; parameters are ``ln B_crit`` and the log
+    exponent."""
     distance, exponent = theta[:, 0] - x, np.exp(theta[:, 1])
     log_rise = exponent * distance
     tail = np.exp(-np.abs(log_rise))
@@ -123,30 +103,75 @@ def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
     return np.maximum(log_rise, 0.0) + np.log1p(tail), rise, rise * distance
 
 
-def _bracket(problem: _Problem, box: Array) -> Array:
-    """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
+@dataclass(frozen=True)
+class Problem:
+    """Curves to fit, ``R`` of them, each a shape of two parameters and a level of its own.
+
+    Attributes:
+        shape: parameters ``[R, 2]`` -> the shape and its derivatives in both, ``[M, R]`` each.
+        y, w: what is fitted, and its weights, which add up to 1 over ``M``; shape ``[M, R]``.
+        mean, pull: what the second parameter is drawn to, and how much, shape ``[R]``.
+    """
+
+    shape: Callable[[Array], tuple[Array, Array, Array]]
+    y: Array
+    w: Array
+    mean: Array
+    pull: Array
+
+    @classmethod
+    def of(
+        cls,
+        shape: Callable[[Array], tuple[Array, Array, Array]],
+        rows: Array,
+        weights: Array | None = None,
+        mean: Array | float = 0.0,
+        precision: Array | float = 0.0,
+    ) -> Problem:
+        """Curves through ``rows`` ``[R, M]`` with ``weights`` ``[M]`` or ``[R, M]``, one when absent.
+
+        The second parameter was observed at ``mean`` with ``precision``, over that of a row of weight 1.
+        """
+        y = np.asarray(rows, dtype=float)
+        w = np.broadcast_to(1.0 if weights is None else np.asarray(weights, dtype=float), y.shape)
+        total = w.sum(axis=1)
+        pull = np.broadcast_to(precision / total, len(y))
+        w = np.ascontiguousarray((w / total[:, None]).T)
+        return cls(shape, np.ascontiguousarray(y.T), w, np.broadcast_to(np.asarray(mean, dtype=float), len(y)), pull)
+
+    def normal(self, theta: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
+        """What :func:`minimized` asks for, with the levels profiled out."""
+        w, pull = self.w[:, rows], self.pull[rows]
+        shape, *derivatives = self.shape(theta)
+        parts = np.stack([shape - self.y[:, rows], *derivatives])
+        parts -= np.einsum("mr,pmr->pr", w, parts)[:, None]
+        products = np.einsum("pmr,qmr->rpq", w * parts, parts)
+        beyond = theta[:, 1] - self.mean[rows]
+        products[:, 0, 0] += pull * beyond**2
+        products[:, 0, 2] += pull * beyond
+        products[:, 2, 2] += pull
+        return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
+
+
+def profiled(
+    problem: Problem, box: Array, *, cells: tuple[int, int], start: Array | None = None
+) -> tuple[Array, Array]:
+    """The parameters of least sum of squares inside a box ``[2, 2]``, shape ``[R, 2]``, and the levels ``[R]``.
+
+    They are looked for from ``start``, or from the best of ``cells`` points of a grid over the box.
+    """
     y, w = problem.y, problem.w
-    (low, smallest), (high, largest) = box.tolist()
-    c = np.linspace(low, high, math.ceil((high - low) / _GRID_STEP) + 1)
-    exponents = np.linspace(smallest, largest, _GRID_EXPONENTS if largest > smallest else 1)
-    grid = np.stack([np.repeat(c, len(exponents)), np.tile(exponents, len(c))], axis=1)
-    shape = _shape(problem.x, grid)[0]
-    cost = w.T @ shape**2 - (w.T @ shape) ** 2 - 2.0 * (w * (y - (w * y).sum(axis=0))).T @ shape
-    cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
-    return grid[cost.argmin(axis=1)]
-
-
-def _normal(problem: _Problem, theta: Array) -> tuple[Array, Array, Array]:
-    """Sum of squares ``[R]``, and half its slope ``[R, 2]`` and curvature ``[R, 2, 2]`` to first order."""
-    shape, *derivatives = _shape(problem.x, theta)
-    parts = np.stack([shape - problem.y, *derivatives])
-    parts -= np.einsum("mr,pmr->pr", problem.w, parts)[:, None]
-    products = np.einsum("pmr,qmr->rpq", problem.w * parts, parts)
-    beyond = theta[:, 1] - problem.mean
-    products[:, 0, 0] += problem.pull * beyond**2
-    products[:, 0, 2] += problem.pull * beyond
-    products[:, 2, 2] += problem.pull
-    return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
+    if start is None:
+        ends = zip(*box.tolist(), cells, strict=True)
+        axes = (np.linspace(low, high, count if high > low else 1) for low, high, count in ends)
+        grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+        shape = problem.shape(grid)[0]
+        cost = w.T @ shape**2 - (w.T @ shape) ** 2 - 2.0 * (w * (y - (w * y).sum(axis=0))).T @ shape
+        cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
+        start = grid[cost.argmin(axis=1)]
+    begun = np.clip(np.broadcast_to(start, (y.shape[1], 2)), *box)
+    theta, _ = minimized(problem.normal, begun, box, steps=_STEPS)
+    return theta, np.einsum("mr,mr->r", w, y - problem.shape(theta)[0])
 
 
 def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
@@ -169,6 +194,18 @@ def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
 Normal = Callable[[Array, np.ndarray], tuple[Array, Array, Array]]
 """Of the parameters ``[R, p]`` of the problems ``[R]`` with these numbers: sum of squares ``[R]``, half its slope
 ``[R, p]``, half its curvature ``[R, p, p]`` to first order."""
+
+
+def regression(value: Callable[[Array], tuple[Array, Array]], rows: Array, weights: Array | float = 1.0) -> Normal:
+    """The least squares of ``rows`` ``[R, n]``, with ``weights`` ``[n]``, for :func:`minimized`; ``value`` gives what
+    is fitted at parameters ``[R, p]``, shape ``[R, n]``, and its derivatives in them, ``[R, n, p]``."""
+
+    def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
+        found, slopes = value(theta)
+        left, across = rows[live] - found, (np.reshape(weights, (-1, 1)) * slopes).swapaxes(1, 2)
+        return (left**2 * weights).sum(axis=1), -(across @ left[..., None])[..., 0], across @ slopes
+
+    return normal
 
 
 def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[Array, Array]:

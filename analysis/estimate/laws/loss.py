@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from scipy.optimize import nnls
 from analysis.arrays import OPEN, Array, Interval, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
-from analysis.estimate.fitting.least_squares import minimized
+from analysis.estimate.fitting.least_squares import minimized, regression
 from analysis.estimate.forms import FORMS, Form, Reference, Runs
 from analysis.phrases import plural
 
@@ -143,12 +142,15 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     highest, wide = float(runs.loss.min()) * (1.0 - _SMALLEST_GAP), float(np.abs(observed).max()) + 30.0
     box = np.hstack([[[0.0, -wide, -wide], [highest, wide, wide]], form.shapes])
 
+    def value(at: Array) -> tuple[Array, Array]:
+        loss, slopes = form.loss(at, runs, reference)
+        return np.log(loss), slopes / loss[..., None]
+
     def fitted(logs: Array, start: Array, steps: int = _STEPS) -> tuple[Array, Array]:
         found = []
         for first in range(0, len(start), _BLOCK):
             block = slice(first, first + _BLOCK)
-            normal = functools.partial(_normal, form, runs, reference, logs[block])
-            found.append(minimized(normal, start[block], box, steps=steps))
+            found.append(minimized(regression(value, logs[block]), start[block], box, steps=steps))
         theta, cost = zip(*found, strict=True)
         return np.concatenate(theta), np.concatenate(cost)
 
@@ -158,14 +160,14 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         kept = tried[np.argsort(cost)[:_KEPT]]  # a NaN comes last
         tried, cost = fitted(np.tile(observed, (len(kept), 1)), kept)
         at, alike = tried[np.nanargmin(cost)], tried[cost <= np.nanmin(cost) * (1.0 + _ALIKE) + _EXACT * len(observed)]
-        loss, slopes = form.loss(at[None], runs, reference)
-    left = observed - np.log(loss[0])
-    told = _Told.by(slopes[0] / loss[0][:, None], (at > box[0]) & (at < box[1]))
+        (logs,), (slopes,) = value(at[None])
+    left = observed - logs
+    told = _Told.by(slopes, (at > box[0]) & (at < box[1]))
     groups, group = np.unique(runs.group, return_inverse=True)
     freedom = max(1, len(groups) - told.count)
     deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
     draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
-    moved = np.log(loss[0]) + draws[:, group] * left / (1.0 - told.leverage)
+    moved = logs + draws[:, group] * left / (1.0 - told.leverage)
     away = deviation * rng.standard_normal((len(draws), told.root.shape[1])) @ told.root.T
     away += _MOST * rng.standard_normal((len(draws), told.idle.shape[1])) @ told.idle.T
     with np.errstate(all="ignore"):
@@ -188,16 +190,6 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         at=at,
         refits=refits,
     )
-
-
-def _normal(
-    form: Form, runs: Runs, reference: Reference, logs: Array, at: Array, rows: np.ndarray
-) -> tuple[Array, Array, Array]:
-    """What :func:`minimized` asks for."""
-    loss, slopes = form.loss(at, runs, reference)
-    left, slopes = logs[rows] - np.log(loss), slopes / loss[..., None]
-    across = slopes.swapaxes(1, 2)
-    return (left**2).sum(axis=1), -(across @ left[..., None])[..., 0], across @ slopes
 
 
 def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.random.Generator) -> Array:

@@ -17,7 +17,6 @@ Residuals are in log steps. The pole is looked for between the smallest batch si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +25,8 @@ from scipy.special import expit
 from analysis.arrays import Array, Quantity
 from analysis.estimate.fitting import Fit, interval, widening
 from analysis.estimate.fitting.data import Data
-from analysis.estimate.fitting.least_squares import minimized
-from cbs.theory.steps_bounds import (
-    CONVEX_OVER_POLE_WITH_DECAY,
-    best_over_pole,
-    best_over_pole_with_decay,
-    convex_over_pole,
-)
+from analysis.estimate.fitting.least_squares import Problem, profiled
+from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
 
 POWERS = {"root": 0.5, "linear": 1.0}
 """``p`` of the forms with two constants, by name."""
@@ -45,7 +39,6 @@ NEGLIGIBLE = 1e-3
 
 _NEAREST = 30.0
 _LEVELS = (1e-3, 1e3)
-_STEPS = 80
 
 
 @dataclass(frozen=True)
@@ -81,12 +74,6 @@ class Form:
         return np.where(self.plateau, 0.0, np.exp(self.log_pole))
 
     @property
-    def convex_until(self) -> Array:
-        """Batch size up to which examples are convex; infinity for ``linear``."""
-        ratio = CONVEX_OVER_POLE_WITH_DECAY if self.name == "decay" else convex_over_pole(POWERS[self.name])
-        return np.exp(self.log_pole) * ratio
-
-    @property
     def best(self) -> Array:
         """``b*`` in examples; 0 on a plateau."""
         ratio = best_over_pole_with_decay(self.level) if self.name == "decay" else best_over_pole(POWERS[self.name])
@@ -110,47 +97,24 @@ def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) ->
     Returns:
         Shape ``[R]``.
     """
-    w = np.asarray(weights, dtype=float) / np.sum(weights)
-    power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))
+    power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))[:, None]
     levels = np.log(_LEVELS) if name == "decay" else np.zeros(2)
     box = np.array([[math.log(NEGLIGIBLE) / power, levels[0]], [_NEAREST, levels[1]]])
 
     def shape(theta: Array) -> tuple[Array, Array, Array]:
-        """``ln S`` without its scale, and its derivatives in both parameters; shape ``[R, M]`` each. The first is the
-        logit of ``b_0`` over the smallest batch size, the second ``ln level``."""
-        log_share = -np.logaddexp(0.0, -theta[:, :1])
-        part = power * (log_share + ratios)
+        """The first parameter is the logit of ``b_0`` over the smallest batch size, the second ``ln level``."""
+        part = power * (ratios - np.logaddexp(0.0, -theta[:, 0]))
         rise = -np.log(-np.expm1(part))
-        slope = power * expit(-theta[:, :1]) * np.exp(part + rise)
+        slope = power * expit(-theta[:, 0]) * np.exp(part + rise)
         if name != "decay":
             return rise, slope, np.zeros_like(rise)
-        level = np.exp(theta[:, 1:])
+        level = np.exp(theta[:, 1])
         return np.log(level + rise), slope / (level + rise), level / (level + rise)
 
-    def normal(theta: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
-        value, *derivatives = shape(theta)
-        parts = np.stack([value - log_steps[rows], *derivatives])
-        parts -= (parts @ w)[..., None]
-        products = np.einsum("prm,qrm->rpq", parts * w, parts)
-        return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
-
-    theta = minimized(normal, _start(shape, log_steps, w, box), box, steps=_STEPS)[0]
+    theta, log_scale = profiled(Problem.of(shape, log_steps, weights), box, cells=(60, 12))
     level = np.exp(theta[:, 1]) if name == "decay" else np.full(len(theta), np.inf)
     log_pole = math.log(batch_sizes[0]) - np.logaddexp(0.0, -theta[:, 0])
-    return Form(name, (log_steps - shape(theta)[0]) @ w, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
-
-
-def _start(shape: Callable[[Array], tuple[Array, ...]], log_steps: Array, w: Array, box: Array) -> Array:
-    """The point of a grid over the box with the least sum of squares for every row, shape ``[R, 2]``."""
-    (nearest, lowest), (farthest, highest) = box.tolist()
-    first = np.linspace(nearest, farthest, 60)
-    second = np.linspace(lowest, highest, 12 if highest > lowest else 1)
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(first, second, indexing="ij")], axis=1)
-    values = shape(grid)[0]
-    values = values - (values @ w)[:, None]
-    centred = log_steps - (log_steps @ w)[:, None]
-    cost = (values**2 @ w) - 2.0 * (centred * w) @ values.T
-    return np.asarray(grid[cost.argmin(axis=1)])
+    return Form(name, log_scale, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from scipy.special import expit
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
-from analysis.estimate.fitting.least_squares import minimized
+from analysis.estimate.fitting.least_squares import minimized, regression
+from analysis.estimate.forms import Runs
 from analysis.plain import shown
 
 _STARTS = 12
@@ -47,24 +48,15 @@ Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
-    """What the law is fitted to, one entry per model, loss and batch size; shape ``[n]`` each.
+class Points(Runs):
+    """What the law is fitted to: runs up to a loss, one entry per model, loss and batch size; ``group`` is one number
+    for all losses read from the same curves.
 
     Attributes:
-        parameters: N.
-        loss: the target, positive and falling with training.
-        batch_size: B.
-        steps: S, optimizer updates to the loss.
-        seeds: weight.
-        trials: number of the trials behind it: one number for all losses read from the same curves.
+        seeds: weight, shape ``[n]``.
     """
 
-    parameters: Array
-    loss: Array
-    batch_size: Array
-    steps: Array
     seeds: Array
-    trials: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +87,7 @@ class ThreeTermLaw:
         return shown(self) | {"bias": bias}
 
 
-def _box(runs: Runs) -> tuple[Array, tuple[str, ...]]:
+def _box(runs: Points) -> tuple[Array, tuple[str, ...]]:
     """Where the coordinates of :func:`log_steps` are looked for, shape ``[2, 7]``, those of terms that the data cannot
     tell apart held; what was dropped.
 
@@ -122,7 +114,7 @@ def _box(runs: Runs) -> tuple[Array, tuple[str, ...]]:
             remarks = ["the size term and E are dropped: one model size at two losses"]
     box = np.array([low, high])
     free = int((box[0] < box[1]).sum())
-    if len(runs.steps) <= free or len(np.unique(runs.trials)) < 3:
+    if len(runs.steps) <= free or len(np.unique(runs.group)) < 3:
         raise ValueError(f"{len(runs.steps)} points for {free} parameters; add batch sizes or targets")
     return box, tuple(remarks)
 
@@ -178,7 +170,7 @@ def _starts(runs: Runs, box: Array, rng: np.random.Generator) -> Array:
     return np.clip(rows, *box)
 
 
-def fit(runs: Runs, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
+def fit(runs: Points, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     r"""Weighted least squares in ``ln S`` from several starts, and its bootstrap.
 
     A resample multiplies the residuals of all entries of the same trials by one normal draw (wild bootstrap, Wu 1986),
@@ -199,18 +191,14 @@ def fit(runs: Runs, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     observed, weights = np.log(runs.steps), runs.seeds / runs.seeds.mean()
 
     def fitted(logs: Array, start: Array) -> tuple[Array, Array]:
-        def normal(at: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
-            value, slopes = log_steps(at, runs, reference)
-            left, weighted = logs[rows] - value, (weights[:, None] * slopes).swapaxes(1, 2)
-            return left**2 @ weights, -(weighted @ left[..., None])[..., 0], weighted @ slopes
-
         with np.errstate(over="ignore", invalid="ignore"):
+            normal = regression(lambda at: log_steps(at, runs, reference), logs, weights)
             return minimized(normal, start, box, steps=_STEPS)
 
     found, cost = fitted(np.tile(observed, (_STARTS, 1)), _starts(runs, box, rng))
     best = found[np.nanargmin(cost)]
     left = observed - log_steps(best, runs, reference)[0]
-    distinct, trial = np.unique(runs.trials, return_inverse=True)
+    distinct, trial = np.unique(runs.group, return_inverse=True)
     freedom = max(1, len(distinct) - int((box[0] < box[1]).sum()))
     scale = math.sqrt(len(distinct) / freedom) * widening(freedom, confidence)
     draws = rng.standard_normal((min(config.resamples, _REFITS), len(distinct)))[:, trial]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.present import style
 from analysis.present.figures import along, figure, parts, scopes, tidy
 from analysis.present.results.bounds import named
-from analysis.questions.bounds.margins import Told
+from analysis.questions.bounds.checks import Told
 from analysis.questions.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
 
 _ALONG = 120

@@ -37,6 +37,7 @@ def summary(found: Predictions) -> Table:
         quantity("min_steps", "answer.min_steps", "S_min measured"),
         quantity("predicted_min_steps", "main.min_steps", "predicted"),
         quantity("min_steps_ratio", "min_steps_ratio", "ratio"),
+        Column("verdict", "answer.verdict", "verdict of the measured", text=str, left=True),
         Column("says"),
     )  # fmt: skip
     kind = found.spectrum.curvature.replace("_", "-")

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from analysis.questions.quadratic import Quadratic, Row, label
 
 EXACT = "the counts have no noise: intervals are those of the form of the curve through so many points"
+
+UNSEEN = {
+    Verdict.TOO_FEW_BATCH_SIZES: "further",
+    Verdict.NO_PERFECT_SCALING: "smaller",
+    Verdict.NO_SATURATION: "larger",
+}
+"""Verdicts that hold without noise, too, and which batch sizes they ask for."""
 
 
 @presentation.register
@@ -19,9 +27,15 @@ def _(found: Quadratic) -> Presentation:
     fit = presentation(found.fit)
     tables |= fit.tables
     summary = tables["summary"]
-    # What a verdict asks for, seeds above all, is for measured curves.
+    # What a verdict asks for, seeds above all, is for measured curves; but for batch sizes.
     columns = tuple(column for column in summary.columns if column.key not in ("verdict", "advice"))
-    tables["summary"] = replace(summary, columns=columns, lines=[EXACT])
+    lines = [
+        f"{answer.group.optimizer}: {answer.verdict}: nothing is said beyond; add {wanted} ones with --batch-sizes"
+        for answer in found.fit.answers
+        for verdict, wanted in UNSEEN.items()
+        if answer.verdict is verdict
+    ]
+    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines])
     shown = [tables["steps"], tables["summary"], tables["definitions"]]
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 

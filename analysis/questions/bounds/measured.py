@@ -15,8 +15,7 @@ from analysis.estimate.laws.steps_bound import FORMS, BoundFit, best_over_smalle
 from analysis.estimate.result import Answer
 from analysis.plain import shown
 from analysis.questions.analyze import Findings, Scope, read_scopes
-from analysis.questions.bounds.margins import Check, Told
-from analysis.questions.bounds.predictions import convex_examples, form_check, shape_checks
+from analysis.questions.bounds.checks import Check, Told, form_check, inside_check
 from analysis.questions.bounds.settings import Setting, setting_of
 from analysis.questions.bounds.variants import Scaled, Variant, bests_of, scalings
 from analysis.questions.protocols import at_learning_rate
@@ -164,7 +163,7 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
         setting=setting,
         form=form,
         fit=fit,
-        checks=(*shape_checks(answer), *((convex_examples(answer, fit, check), check) if form else ())),
+        checks=(inside_check(answer), *((check,) if form else ())),
         remark=remark or (setting.remark if setting else ""),
     )
     if fit is None or answer.fit is None:

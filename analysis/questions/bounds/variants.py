@@ -18,12 +18,12 @@ import numpy as np
 
 from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fitting import widening
 from analysis.estimate.laws.steps_bound import BoundFit
 from analysis.estimate.result import Answer, Critical
-from analysis.questions.bounds.margins import Check, Told
+from analysis.questions.bounds.checks import Check, Told
 from analysis.questions.bounds.settings import Setting
-from analysis.questions.comparison import critical_pair, shuffled
+from analysis.questions.comparison import narrowing, shuffled
+from cbs.store import finite_or_none
 
 SOUND = (Verdict.OK, Verdict.FAR_SEED)
 """Verdicts with which an interval holds."""
@@ -140,9 +140,8 @@ def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
         ordered = sorted(members, key=lambda variant: -variant.setting.relative_best)
         for name in dict.fromkeys(name for variant in ordered for name in variant.bests):
             having = [variant for variant in ordered if name in variant.bests]
-            found += [_ratio(name, *pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
-            if len(having) > 2:
-                found.append(_exponent(name, having))
+            found += [_scaled(name, pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
+            found += [_scaled(name, having)] if len(having) > 2 else []
     return tuple(found)
 
 
@@ -162,66 +161,52 @@ def _doubts(name: str, variants: Sequence[Variant]) -> str:
     return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
 
 
-def _ratio(name: str, first: Variant, second: Variant, *, of: int) -> Scaled:
-    """One of so many ratios."""
-    predicted = second.setting.relative_best / first.setting.relative_best
-    pair = critical_pair(*(_by(variant.answer, variant.bests[name].critical, of) for variant in (second, first)))
-    doubt = _doubts(name, (first, second)) or ("the data do not bound the ratio" if pair.interval == OPEN else "")
-    return Scaled(
-        quantity=name,
-        optimizers=(first.answer.group.optimizer, second.answer.group.optimizer),
-        kind="ratio",
-        predicted=predicted,
-        measured=Quantity(pair.ratio, pair.interval),
-        verdict=Told.UNKNOWN if doubt else told(pair.interval, predicted, 1.0),
-        why=doubt,
-    )
-
-
-def _by(answer: Answer, critical: Critical, of: int) -> Answer:
-    """An answer whose critical batch size is this one, at the level at which so many intervals hold together."""
-    fit, level = answer.fit, 1.0 - (1.0 - answer.confidence) / of
-    if critical.value is not None and fit is not None and fit.freedom > 0:
-        wider = widening(fit.freedom, level) / widening(fit.freedom, answer.confidence)
-        critical = replace(critical, resampled=critical.value * (critical.resampled / critical.value) ** wider)
-    config = replace(answer.config, definition=critical.definition, confidence=level)
-    return replace(answer, config=config, definitions={critical.definition: critical})
-
-
-def _exponent(name: str, variants: Sequence[Variant]) -> Scaled:
-    """Least-squares slope of the logarithm of the measured batch size over that of the predicted one."""
+def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
+    """Of two the ratio, one of so many; of more the exponent, the least-squares slope of the logarithm of the measured
+    batch size over that of the predicted one. Both are sums of logarithms with weights that add up to 0."""
+    x, two = np.log([variant.setting.relative_best for variant in variants]), len(variants) == 2
+    spread = ((x - x.mean()) ** 2).sum()
+    weights = np.array([-1.0, 1.0]) if two else (x - x.mean()) / spread if spread else np.zeros(len(x))
+    predicted, unmoved = (math.exp(weights @ x), 1.0) if two else (1.0, 0.0)
+    measured, doubt = UNKNOWN, _doubts(name, variants)
     criticals = [variant.bests[name].critical for variant in variants]
-    x = np.log([variant.setting.relative_best for variant in variants])
-    doubt = _doubts(name, variants)
-    measured = UNKNOWN
-    if np.ptp(x) == 0:
+    if not weights.any():
         doubt = "the predictions are all the same"
     elif any(critical.value is None or not len(critical.resampled) for critical in criticals):
         doubt = doubt or "not all have a value with resamples"
     else:
-        measured = _slope(x, criticals, variants[0].answer)
+        measured = _contrast(weights, criticals, [variant.answer for variant in variants], of)
+        if two:
+            value, low, high = (None if end is None else math.exp(end) for end in (measured.value, *measured.interval))
+            measured = Quantity(value, (low, high))
+        doubt = doubt or ("the data do not bound it" if measured.interval == OPEN else "")
     return Scaled(
         quantity=name,
         optimizers=tuple(variant.answer.group.optimizer for variant in variants),
-        kind="exponent",
-        predicted=1.0,
+        kind="ratio" if two else "exponent",
+        predicted=predicted,
         measured=measured,
-        verdict=Told.UNKNOWN if doubt else told(measured.interval, 1.0, 0.0),
+        verdict=Told.UNKNOWN if doubt else told(measured.interval, predicted, unmoved),
         why=doubt,
     )
 
 
-def _slope(x: Array, criticals: Sequence[Critical], of: Answer) -> Quantity:
-    """Resamples of different runs are independent; where one is not bounded, the slope stands at both ends."""
-    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
-    count, seed = min(len(critical.resampled) for critical in criticals), of.config.seed
+def _contrast(weights: Array, criticals: Sequence[Critical], answers: Sequence[Answer], of: int) -> Quantity:
+    """Weighted sum of the logarithms of critical batch sizes, at the level at which so many intervals hold together.
+
+    Resamples of different runs are independent; where one is not bounded, the sum stands at both ends.
+    """
+    confidence, seed = answers[0].confidence, answers[0].config.seed
+    level = 1.0 - (1.0 - confidence) / of
+    factors = narrowing([answer.fit for answer in answers], confidence, weights=weights.tolist(), level=level)
+    centre = np.log([critical.value or math.nan for critical in criticals])
+    count = min(len(critical.resampled) for critical in criticals)
+    turns = zip(criticals, range(len(criticals), 0, -1), strict=True)
+    drawn = [shuffled(critical.resampled, seed=seed, turn=turn)[:count] for critical, turn in turns]
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = np.log([shuffled(each.resampled, seed=seed, turn=turn)[:count] for turn, each in enumerate(criticals)])
-        slopes = weights @ drawn
-    ends = 0.5 - of.confidence / 2, 0.5 + of.confidence / 2
+        sums = weights @ (centre + np.array(factors) * (np.log(drawn).T - centre)).T
     low, high = (
-        np.quantile(np.where(np.isfinite(slopes), slopes, side), end, method="nearest")
-        for side, end in zip((-np.inf, np.inf), ends, strict=True)
+        np.quantile(np.where(np.isfinite(sums), sums, side), 0.5 + math.copysign(level, side) / 2, method="nearest")
+        for side in (-np.inf, np.inf)
     )
-    value = float(weights @ np.log([critical.value for critical in criticals if critical.value]))
-    return Quantity(value, (float(low) if np.isfinite(low) else None, float(high) if np.isfinite(high) else None))
+    return Quantity(float(weights @ centre), (finite_or_none(float(low)), finite_or_none(float(high))))

@@ -196,29 +196,37 @@ def shuffled(values: Array, *, seed: int, turn: int = 1) -> Array:
     return values if turn == 0 else values[np.random.default_rng([seed, turn]).permutation(len(values))]
 
 
-def narrowing(first: Fit | None, second: Fit | None, confidence: float) -> tuple[float, float]:
-    """Factors on the deviations of the resamples of two fits where these are compared with one another.
+def narrowing(
+    fits: Sequence[Fit | None], confidence: float, *, weights: Sequence[float] = (1.0, -1.0), level: float | None = None
+) -> list[float]:
+    """Factors on the deviations of the resamples of independent fits where a weighted sum of their logarithms is asked
+    for: of two, how far they are apart.
 
-    Each fit is widened by t at its own degrees of freedom n; the difference of two with variances v has
-    (v1 + v2)^2 / (v1^2/n1 + v2^2/n2) of them (Welch, "The generalization of Student's problem", 1947).
+    Each fit is widened by t at its own degrees of freedom n; a sum of terms with variances v has
+    (sum v)^2 / sum (v^2/n) of them (Welch, "The generalization of Student's problem", 1947).
+
+    Args:
+        fits: as many as ``weights``.
+        confidence: that each is widened at.
+        weights: of the logarithms.
+        level: to be widened at instead.
     """
-    if first is None or second is None:
-        return 1.0, 1.0
-    fits = (first, second)
-    freedoms = [fit.freedom for fit in fits]
-    variances = [fit.deviation**2 / max(1.0, float(fit.weights.sum())) for fit in fits]
-    if not (min(freedoms) > 0 and min(variances) > 0):
-        return 1.0, 1.0
-    scaled = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
-    together = widening(sum(variances) ** 2 / scaled, confidence)
-    one, two = (together / widening(freedom, confidence) for freedom in freedoms)
-    return one, two
+    known = [fit for fit in fits if fit is not None and fit.freedom > 0]
+    if len(known) < len(fits):
+        return [1.0] * len(fits)
+    pairs = zip(known, weights, strict=True)
+    variances = [(weight * fit.deviation) ** 2 / max(1.0, float(fit.weights.sum())) for fit, weight in pairs]
+    scaled = sum(variance**2 / fit.freedom for fit, variance in zip(known, variances, strict=True))
+    if not scaled > 0:
+        return [1.0] * len(fits)
+    together = widening(sum(variances) ** 2 / scaled, level or confidence)
+    return [together / widening(fit.freedom, confidence) for fit in known]
 
 
 def _narrowed(first: Answer, second: Answer, one: Drawn, two: Drawn) -> tuple[Array, Array]:
     """Resamples of a logarithm of both, nearer to its estimate as :func:`narrowing` says; infinite ones, and those of
     an unknown (NaN) estimate, stay as they are."""
-    factors = narrowing(first.fit, second.fit, first.confidence)
+    factors = narrowing((first.fit, second.fit), first.confidence)
     mine, its = (
         np.where(np.isnan(centre), values, centre + factor * (values - centre))
         for (centre, values), factor in zip((one, two), factors, strict=True)

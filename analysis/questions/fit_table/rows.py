@@ -16,7 +16,6 @@ import pandas as pd
 from analysis.read import cells
 from analysis.read.cells import shown
 from analysis.read.table import Sheet, read_table
-from cbs.errors import ConfigError
 
 SMALLEST, LARGEST = 1e-6, 1e15
 """Of a batch size, steps or a learning rate: beyond these a number is a slip, and products of two overflow nothing."""
@@ -48,15 +47,8 @@ def read(
         DataError: naming table, row and remedy.
         ConfigError: if ``columns`` names one that is not there, or is not one of ours.
     """
-    table, renamed = read_table(source), columns or {}
-    for name, title in renamed.items():
-        if name not in _CELLS:
-            raise ConfigError(
-                f"--column {name}={title}: no column {name!r} is looked for; it is one of {', '.join(_CELLS)}"
-            )
-        if title not in table.columns:
-            raise ConfigError(f"--column {name}={title}: {table.name} has no column {title!r}; it has {table.titles}")
-    titles = {name: renamed.get(name, name) for name in _CELLS}
+    table = read_table(source)
+    titles = table.titled(_CELLS, columns or {})
     for name in REQUIRED:
         table.need(titles[name], _remedy(name, table.columns))
     titles = {name: title for name, title in titles.items() if title in table.columns}

@@ -15,7 +15,7 @@ from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
 from analysis.read.table import Sheet, read_table
-from cbs.errors import ConfigError, DataError
+from cbs.errors import DataError
 
 _MEANING = {
     "N": "parameters of the model",
@@ -47,20 +47,12 @@ def read(
         DataError: naming table, row and remedy.
         ConfigError: if ``columns`` names one that is not there, or is not one of ours.
     """
-    table, renamed = read_table(source), dict(columns or {})
-    names = (*_MEANING, *_OPTIONAL)
-    for name, title in renamed.items():
-        if name not in names:
-            raise ConfigError(
-                f"--column {name}={title}: no column {name!r} is looked for; it is one of {', '.join(names)}"
-            )
-        if title not in table.columns:
-            raise ConfigError(f"--column {name}={title}: {table.name} has no column {title!r}; it has {table.titles}")
-    titles = {name: renamed.get(name, name) for name in names}
+    table = read_table(source)
+    titles = table.titled((*_MEANING, *_OPTIONAL), columns or {})
     for name, meaning in _MEANING.items():
         table.need(titles[name], f"pass --column {name}=NAME for the column that holds {meaning}")
     rows = pd.DataFrame(
-        {name: [_cell(table, row, titles[name], name) for row in range(len(table.places))] for name in names
+        {name: [_cell(table, row, titles[name], name) for row in range(len(table.places))] for name in titles
          if titles[name] in table.columns}
     )  # fmt: skip
     notes = []

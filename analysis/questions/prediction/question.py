@@ -27,10 +27,6 @@ from cbs.store import find_sweeps, read_record
 APART = 0.1
 """Relative difference between metric and training loss that is told."""
 
-MUCH = 0.01
-"""Part of a spectrum that is told where it is left out."""
-
-
 def predict(
     path: str | os.PathLike[str],
     config: AnalysisConfig = DEFAULT,

@@ -11,18 +11,10 @@ from analysis.phrases import number, with_interval
 from analysis.plain import plain
 from analysis.questions.analyze import Findings
 from analysis.questions.prediction.mapping import Mapped
-from cbs.noise_scale.correction import product_ends
 from cbs.spectrum.record import Spectrum
 
 FACTOR = 4.0
 """A ratio whose interval is wider than this says neither yes nor no."""
-
-
-APART = 0.1
-"""Relative difference between metric and training loss that is told."""
-
-MUCH = 0.01
-"""Part of a spectrum that is told where it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +76,11 @@ class Prediction:
 
     @property
     def critical_ratio(self) -> Quantity:
-        return _over(self.main.critical_batch_size, self.answer.critical)
+        return self.main.critical_batch_size.over(self.answer.critical)
 
     @property
     def min_steps_ratio(self) -> Quantity:
-        return _over(self.main.min_steps, self.answer.min_steps)
+        return self.main.min_steps.over(self.answer.min_steps)
 
     @property
     def says(self) -> str:
@@ -104,7 +96,8 @@ class Prediction:
     def to_json(self) -> dict[str, Any]:
         group, critical = self.answer.group, self.answer.critical
         return {
-            **{name: getattr(group, name) for name in ("sweep", "workload", "optimizer", "example_unit")},
+            **group.whose,
+            "example_unit": group.example_unit,
             "target": self.answer.target.to_json(),
             "method": plain(self.mapped),
             "batch_sizes": list(self.batch_sizes),
@@ -135,15 +128,6 @@ class Predictions(Findings):
     def to_json(self) -> dict[str, Any]:
         about = {name: getattr(self.spectrum, name) for name in ("curvature", "nodes", "parameters", "trial")}
         return super().to_json() | {"spectrum": about, "predictions": plain(self.entries)}
-
-
-def _over(predicted: Quantity, measured: Quantity) -> Quantity:
-    """Ratio of two independent numbers; an end is open where one of theirs is."""
-    if predicted.value is None or measured.value is None:
-        return UNKNOWN
-    low, high = measured.interval
-    inverse = 1.0 / measured.value, (1.0 / high if high else None, 1.0 / low if low else None)
-    return Quantity(predicted.value / measured.value, product_ends((predicted.value, predicted.interval), inverse))
 
 
 def _verdict(name: str, predicted: Quantity, measured: Quantity, ratio: Quantity) -> str:

@@ -23,16 +23,6 @@ from cbs.theory.noisy_quadratic.measured import Measured, measured_quadratic
 GROUPED = 1.03
 """Curvatures nearer than this are taken together: steps change by a thousandth."""
 
-FACTOR = 4.0
-"""A ratio whose interval is wider than this says neither yes nor no."""
-
-
-APART = 0.1
-"""Relative difference between metric and training loss that is told."""
-
-MUCH = 0.01
-"""Part of a spectrum that is told where it is left out."""
-
 MUCH = 0.01
 """Part of a spectrum that is told where it is left out."""
 
@@ -112,7 +102,7 @@ class Task:
         if len(rows) < 2:
             return None, None
         table = pd.DataFrame(rows, columns=["batch_size", "steps"])
-        (answer,) = fit_table(table, replace(self.config, resamples=100), unit="samples").answers
+        (answer,) = fit_table(table, replace(self.config, resamples=100), unit="samples", exact=True).answers
         return answer.critical.value, answer.min_steps.value
 
 

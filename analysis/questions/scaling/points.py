@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
-from analysis.estimate.laws.three_term import Runs
+from analysis.estimate.laws.three_term import Points
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from analysis.read.results import load
@@ -102,7 +103,8 @@ def in_tokens(found: Sequence[Answer]) -> bool:
 
 
 def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
-    """Every critical batch size with an interval, and one line for everything that has none, with the reason.
+    """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
+    every verdict against those that have.
 
     Args:
         found: of all sweeps.
@@ -112,11 +114,15 @@ def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[lis
     kept = [answer for answer, why in whys if not why]
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
     tokens = in_tokens(found)
-    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], [
-        f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}: {why}"
-        for answer, why in whys
-        if why
-    ]
+    lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
+    for verdict in (each for each in Verdict if each is not Verdict.OK):
+        doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
+        lines += [f"{verdict}, of {len(doubted)} of {len(kept)} points: {'; '.join(doubted)}"] if doubted else []
+    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], lines
+
+
+def _named(answer: Answer) -> str:
+    return f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}"
 
 
 def _reason(answer: Answer) -> str:
@@ -226,9 +232,9 @@ def _logs(values: Array) -> Array:
     )
 
 
-def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
+def runs_of(found: Sequence[Answer]) -> dict[str, Points]:
     """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(found), [column.name for column in fields(Runs)]
+    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "seeds", "group"]
     rows = []
     for answer in found:
         group, loss = answer.group, answer.target.value
@@ -240,8 +246,8 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
                     size, trials = point.batch_size * factor, (id(group), point.batch_size)
                     rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
     table = pd.DataFrame(rows, columns=["of", *names])
-    table["trials"] = table["trials"].factorize()[0]
+    table["group"] = table["group"].factorize()[0]
     return {
-        str(of): Runs(**{name: part[name].to_numpy(dtype=float) for name in names})
+        str(of): Points(**{name: part[name].to_numpy(dtype=float) for name in names})
         for of, part in table.groupby("of", sort=False)
     }

@@ -67,9 +67,7 @@ class Suggestion:
     command: str
 
     def to_json(self) -> dict[str, Any]:
-        group = self.group
-        about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
-        return about | shown(self)
+        return self.group.whose | shown(self)
 
 
 Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]

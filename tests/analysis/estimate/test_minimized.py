@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.estimate.fitting.least_squares import Normal, minimized
+from analysis.estimate.fitting.least_squares import Normal, minimized, regression
 
 X = np.linspace(0.0, 2.0, 6)
 TRUTH = np.array([[2.0, -1.0], [0.5, 0.7], [3.0, 0.0]])
@@ -44,3 +44,13 @@ def test_a_minimum_beyond_a_bound_is_looked_for_along_it_and_equal_bounds_hold()
     y = TRUTH[:, :1] * np.exp(TRUTH[:, 1:] * X)
     assert found[:, 0] == pytest.approx(y @ rise / (rise @ rise), rel=1e-8)
     assert cost == pytest.approx(((y - found[:, :1] * rise) ** 2).sum(axis=1))
+
+
+def test_a_regression_is_linear_least_squares_with_its_weights() -> None:
+    design, weights = np.stack([np.ones_like(X), X], axis=-1), np.array([1.0, 3.0, 0.5, 2.0, 1.0, 4.0])
+    rows = np.random.default_rng(0).standard_normal((3, len(X)))
+    normal = regression(lambda at: (at @ design.T, np.broadcast_to(design, (len(at), *design.shape))), rows, weights)
+    found, cost = minimized(normal, np.zeros((3, 2)), np.array([[-9.0, -9.0], [9.0, 9.0]]), steps=50)
+    expected, *_ = np.linalg.lstsq(design * weights[:, None] ** 0.5, (rows * weights**0.5).T, rcond=None)
+    assert found == pytest.approx(expected.T, abs=1e-8)
+    assert cost == pytest.approx(((rows - found @ design.T) ** 2 * weights).sum(axis=1))

@@ -49,10 +49,6 @@ def test_a_fit_finds_the_constants(form: str, share: float) -> None:
     between = np.array([1.01 * bound.pole, 11.0, 3000.0])
     assert found.log_steps(between)[0] == pytest.approx(np.log(bound.steps(between)), abs=1e-4)
     assert np.isinf(found.log_steps(np.array([0.9 * bound.pole])))
-    with np.errstate(divide="ignore"):
-        curved = np.diff(np.diff(bound.examples(np.linspace(bound.pole * 1.01, 20 * bound.pole, 2000)))) > 0
-    until = float(found.convex_until[0]) / bound.pole
-    assert curved.all() if math.isinf(until) else until == pytest.approx(1.01 + 18.99 * curved.mean(), abs=0.1)
 
 
 @pytest.mark.parametrize("form", FORMS)

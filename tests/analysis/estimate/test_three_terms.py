@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws import three_term
-from analysis.estimate.laws.three_term import Runs, fit
+from analysis.estimate.laws.three_term import Points, fit
 from tests.references.power_law import steps_to_loss
 
 TRUTH = {"E": 1.2, "N_c": 2e4, "alpha_N": 0.3, "S_c": 3000.0, "alpha_S": 0.7, "B_star": 1000.0, "alpha_B": 0.35}
@@ -19,7 +20,7 @@ SIZES, LOSSES = (2e4, 6e4, 2e5, 6e5), (3.6, 3.2, 2.9, 2.7)
 def made(
     *, sizes: tuple[float, ...] = SIZES, losses: tuple[float, ...] = LOSSES, noise: float = 0.0, seed: int = 0,
     batch_sizes: tuple[int, ...] = (2, 8, 32, 128, 512), **truth: Any,
-) -> Runs:  # fmt: skip
+) -> Points:  # fmt: skip
     """Steps of every size, batch size and loss; most of the noise is common to the losses of one run."""
     rng, rows = np.random.default_rng(seed), []
     for trial, (size, batch) in enumerate((size, batch) for size in sizes for batch in batch_sizes):
@@ -28,8 +29,8 @@ def made(
             steps = steps_to_loss(loss, size, batch, **(TRUTH | truth))
             rows.append((size, loss, batch, steps * np.exp(noise * (common + 0.53 * rng.standard_normal())), 3, trial))
     columns = np.array(rows, dtype=float).T
-    names = ("parameters", "loss", "batch_size", "steps", "seeds", "trials")
-    return Runs(**dict(zip(names, columns, strict=True)))
+    names = ("parameters", "loss", "batch_size", "steps", "seeds", "group")
+    return Points(**dict(zip(names, columns, strict=True)))
 
 
 def test_known_parameters_come_back() -> None:
@@ -74,7 +75,7 @@ def test_what_cannot_be_told_is_refused() -> None:
 def test_the_size_that_does_not_fit_is_seen() -> None:
     runs = made()
     slow = np.where(runs.parameters == SIZES[1], 1.3, 1.0)
-    odd = Runs(**{name: getattr(runs, name) * (slow if name == "steps" else 1.0) for name in runs.__dataclass_fields__})
+    odd = dataclasses.replace(runs, steps=runs.steps * slow)
     bias = fit(odd, AnalysisConfig(resamples=100)).bias
     assert max(bias, key=lambda size: bias[size]) == SIZES[1]
 

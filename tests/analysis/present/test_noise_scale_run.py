@@ -17,7 +17,6 @@ from analysis import present
 from analysis.present.figures import FIGURES, figures_of
 from analysis.present.results.noise_scale_run import MeasuredRun
 from cbs.errors import ResultsError
-from tests.analysis.present.test_table import WIDTHS, lacking, text
 
 
 def estimate(value: float | None, low: float | None, high: float | None, note: str = "") -> dict[str, Any]:
@@ -76,12 +75,6 @@ def test_the_table_says_everything() -> None:
     assert "a sequence is 32 tokens" in shown
     assert "blocks.0[x]" in printed(layers=True)
     assert "blocks.0[x]" not in shown
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_number_is_cut_at_any_width(width: int) -> None:
-    for part in present.presentation(MeasuredRun(RUN)).shown:
-        assert lacking(part, text(part, width, wide=True)) == []
 
 
 def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:

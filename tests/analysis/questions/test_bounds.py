@@ -12,20 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 
 from analysis.config import AnalysisConfig
+from analysis.questions.bounds.checks import FORM, INSIDE, Told, inside_check
 from analysis.questions.bounds.given import NESTEROV, given_bounds
-from analysis.questions.bounds.margins import Told
 from analysis.questions.bounds.measured import MeasuredBound, MeasuredBounds, measured_bounds
-from analysis.questions.bounds.predictions import (
-    CONVEX,
-    CONVEX_EXAMPLES,
-    FALLING,
-    FORM,
-    INSIDE,
-    VALLEY,
-    shape_checks,
-)
 from analysis.questions.bounds.settings import COVERED, FREE_LENGTH, read_setting
 from analysis.questions.bounds.variants import Scaled, told
 from analysis.questions.fit_table import fit_table
@@ -108,13 +100,9 @@ def test_what_follows_the_bound_is_found_to_follow_it(following: MeasuredBounds)
         assert checks(bound)[FORM] is Told.HOLDS
         assert Told.FAILS not in checks(bound).values()
     first, last = following.scopes[0].bounds[0], following.scopes[0].bounds[-1]
-    assert [checks(first)[name] for name in (FALLING, VALLEY, INSIDE, CONVEX_EXAMPLES)] == [Told.HOLDS] * 4, (
-        first.checks
-    )
-    assert CONVEX in checks(first)
+    assert checks(first)[INSIDE] is Told.HOLDS, first.checks
     # its b* lies below the smallest batch size
     assert checks(last)[INSIDE] is Told.UNKNOWN
-    assert checks(last)[CONVEX_EXAMPLES] is Told.UNKNOWN
 
 
 def test_ratios_that_follow_the_bound_hold(following: MeasuredBounds) -> None:
@@ -172,7 +160,6 @@ def test_a_form_may_be_asked_for(tmp_path: Path) -> None:
     (adamw,) = found.scopes[0].bounds
     assert checks(adamw)[FORM] is Told.HOLDS
     assert adamw.best.value == pytest.approx(10.0, rel=0.1)
-    assert checks(adamw)[CONVEX_EXAMPLES] is not Told.FAILS
     with pytest.raises(ConfigError, match="--form must be one of root, linear, decay, got 'power'"):
         measured_bounds(tmp_path, CONFIG, form="power")
 
@@ -288,11 +275,27 @@ def test_the_published_runs_of_a_llama_leave_the_optimum_open(optimizer: str) ->
     for signs in ((0,) * 6, (1, -1) * 3, (-1, 1) * 3):
         read = pd.DataFrame({"batch_size": sizes, "steps": examples * error ** np.array(signs) / sizes})
         (answer,) = fit_table(read, CONFIG).answers
-        found = {check.prediction: check for check in shape_checks(answer)}
+        found = inside_check(answer)
         assert answer.definitions["sfo"].value == 64
-        assert found[INSIDE].verdict is Told.UNKNOWN
-        assert "an optimum would lie there or below" in found[INSIDE].why
-        assert Told.FAILS not in {check.verdict for check in found.values()}
+        assert found.verdict is Told.UNKNOWN
+        assert "an optimum would lie there or below" in found.why
+
+
+def test_the_margin_of_fewest_inside_is_known_as_well_as_two_means_and_holds_for_all() -> None:
+    rng, seeds = np.random.default_rng(1), 4
+    sizes = np.repeat(4.0 ** np.arange(6), seeds)
+    steps = 1000.0 * (1 + 64.0 / sizes + 256.0 / sizes**2) * np.exp(0.1 * rng.standard_normal(len(sizes)))
+    rows = pd.DataFrame({"batch_size": sizes, "steps": steps, "seed": np.tile(np.arange(seeds), 6)})
+    (answer,) = fit_table(rows, AnalysisConfig()).answers
+    found, fit = inside_check(answer), answer.fit
+    assert fit is not None
+    assert found.verdict is Told.HOLDS
+    low, high = found.margin.interval
+    assert low is not None
+    assert high is not None
+    # five margins: each at 99 %
+    reach = float(stdtrit(6 * (seeds - 1), 0.995)) * math.sqrt(2 * fit.seed_variance / seeds)
+    assert math.log(high / low) / 2 == pytest.approx(reach, rel=0.15)
 
 
 def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> None:

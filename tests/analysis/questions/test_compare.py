@@ -21,7 +21,6 @@ from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
-from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256)
@@ -188,19 +187,6 @@ def test_an_assumption_is_stated_in_every_output(two: Path, run: Callable, tmp_p
         assert "assumed, not measured" in json.loads((tmp_path / file).read_text())["throughput"]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_number_is_cut_at_any_width(two: Path, width: int) -> None:
-    throughput = read_throughput(two / "throughput.csv")
-    for found in (
-        compare(two, FAST, throughput=throughput, targets=[2.4, 2.8]),
-        recommend(two, throughput, Wish(devices=4, price=1e-7, price_ratio=2.0), FAST),
-    ):
-        parts = [part for part in present.presentation(found).shown if not isinstance(part, str)]
-        assert sum(len(part.rows) for part in parts) > 4
-        for part in parts:
-            assert lacking(part.shown(), text(part, width)) == []
-
-
 def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
     for command in ("compare", "recommend"):
@@ -234,13 +220,6 @@ def test_misuse_is_one_clear_line(two: Path, run: Callable, tmp_path: Path, argu
     for word in words:
         assert word in err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["compare", "recommend", "throughput"])
-def test_help_has_an_example(run: Callable, command: str) -> None:
-    code, out, _ = run(command, "--help")
-    assert code == 0
-    assert f"Example: cbs {command}" in out
 
 
 def test_a_reference_that_one_sweep_lacks_is_said_there(two: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_without_noise_the_ratio_is_that_of_the_truths(tmp_path: Path) -> None:
 def test_the_interval_is_that_of_two_independent_means(noisy: dict[str, Answer]) -> None:
     """The standard deviations of the two log means add in squares."""
     ratio = token_ratio(noisy["adamw"], noisy["muon"])
-    factors = narrowing(noisy["adamw"].fit, noisy["muon"].fit, 0.95)
+    factors = narrowing((noisy["adamw"].fit, noisy["muon"].fit), 0.95)
     deviations = [noisy[name].fit.measured_resamples.std(axis=0) for name in ("adamw", "muon")]
     for place, at in enumerate(ratio.at):
         low, high = at.interval
@@ -183,7 +183,7 @@ def test_the_same_draws_are_not_compared_one_by_one(noisy: dict[str, Answer]) ->
     pair = critical_pair(with_resamples(answer, "a", values * 1.001), with_resamples(answer, "b", values))
     assert pair.probability == pytest.approx(0.5, abs=0.02)
     low, high = pair.interval
-    factor = narrowing(answer.fit, answer.fit, 0.95)[0]
+    factor = narrowing((answer.fit, answer.fit), 0.95)[0]
     assert math.log(high / low) / (2 * 1.96) == pytest.approx(factor * math.sqrt(2) * np.log(values).std(), rel=0.15)
     mixed = shuffled(values, seed=0)
     assert sorted(mixed) == sorted(values)
@@ -250,11 +250,14 @@ def test_two_fits_together_have_the_degrees_of_freedom_of_both(noisy: dict[str, 
     assert fit is not None
     freedom = fit.freedom
     expected = widening(2 * freedom, 0.95) / widening(freedom, 0.95)
-    assert narrowing(fit, fit, 0.95) == (pytest.approx(expected), pytest.approx(expected))
+    assert narrowing((fit, fit), 0.95) == pytest.approx([expected, expected])
     quiet = dataclasses.replace(fit, deviation=fit.deviation * 1e-6)
-    assert narrowing(fit, quiet, 0.95) == (pytest.approx(1.0), pytest.approx(1.0))
-    assert narrowing(fit, dataclasses.replace(fit, deviation=0.0), 0.95) == (1.0, 1.0)
-    assert narrowing(fit, None, 0.95) == (1.0, 1.0)
+    assert narrowing((fit, quiet), 0.95) == pytest.approx([1.0, 1.0])
+    assert narrowing((fit, dataclasses.replace(fit, deviation=0.0)), 0.95) == pytest.approx([1.0, 1.0])
+    assert narrowing((fit, None), 0.95) == [1.0, 1.0]
+    # of three, the first with twice the weight: variances 4, 1 and 1
+    expected = widening(36 / 18 * freedom, 0.99) / widening(freedom, 0.95)
+    assert narrowing((fit,) * 3, 0.95, weights=(2.0, -1.0, -1.0), level=0.99) == pytest.approx([expected] * 3)
 
 
 def bent(exponent: float, critical: float, name: str, rng: np.random.Generator) -> pd.DataFrame:

@@ -54,6 +54,17 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
     assert json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize(("sizes", "wanted"), [("1024..65536", "larger"), ("262144..16777216", "smaller")])
+def test_nothing_is_said_beyond_the_batch_sizes(run, sizes: str, wanted: str) -> None:  # type: ignore[no-untyped-def]
+    """Steps halve up to batch size 65,536 and then hardly fall: B_crit is 53,000, and not the million of the form."""
+    code, out, err = run("nqm", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes, "--json")
+    (fit,) = json.loads(out)["fit"]["fits"]
+    assert (code, fit["critical_batch_size"], fit["interval"]) == (0, None, [None, None]), err
+    assert (fit["min_steps"] is None) == (wanted == "larger")
+    code, out, err = run("nqm", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes)
+    assert f"nothing is said beyond; add {wanted} ones with --batch-sizes" in out
+
+
 @pytest.mark.parametrize(("noise", "known"), [(1.0, True), (2.0, False)])
 def test_the_lower_bound_is_told_only_where_it_holds(noise: float, known: bool) -> None:
     model = NoisyQuadratic.power_law(50, noise=noise).grouped()

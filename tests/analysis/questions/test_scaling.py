@@ -25,8 +25,6 @@ from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.store import Store
 from cbs.target import Target
-from tests.analysis.present.test_table import WIDTHS as SCREENS
-from tests.analysis.present.test_table import lacking, text
 
 QUICK = AnalysisConfig(resamples=200)
 TARGETS = (3.0, 2.7, 2.4)
@@ -259,6 +257,15 @@ def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path)
     assert all(point.sweep != "short" for point in found.points)
 
 
+def test_points_that_only_the_form_of_their_curve_gives_are_named(three: Path, tmp_path: Path) -> None:
+    sweep(tmp_path / "low", 32, parameters=60_000, batch_sizes=(2, 4, 8, 16), noise=0.003)
+    found = scale([three, tmp_path / "low"], QUICK, against=["parameters"])
+    (note,) = [note for note in found.notes if note.startswith("saturating part not reached, of ")]
+    assert any(point.sweep == "low" and point.critical_batch_size > 32 for point in found.points)
+    assert "low, synthetic, adamw, " in note
+    assert "w64, " not in note
+
+
 def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
     for axis, data, points in (("data", None, 18), ("width", None, 18), ("width", 800_000, 6)):
         table = FIGURES["scaling"].compute(Against(found, axis, data))
@@ -273,14 +280,6 @@ def test_there_is_a_figure_per_axis(found: Scaling) -> None:
     names = [picture.name for picture in figures_of(found)]
     assert len(names) == len(set(names))
     assert {"scaling-data", "scaling-width", "scaling-width-data_800000"} <= set(names)
-
-
-@pytest.mark.parametrize("width", SCREENS)
-def test_no_number_is_cut_at_any_width(found: Scaling, width: int) -> None:
-    parts = [part for part in present.presentation(found).shown if not isinstance(part, str)]
-    assert len(parts) == 4
-    for part in parts:
-        assert lacking(part.shown(), text(part, width)) == []
 
 
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:

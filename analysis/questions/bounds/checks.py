@@ -1,94 +1,99 @@
 """What the bounds predict of the steps of one optimizer, held against the measured ones.
 
-The bounds say that steps fall with the batch size and are convex in it, that examples fall to a least value inside and
-then rise, up to where they are convex, and which form the steps have. Every one but the last is a set of inequalities
-between measured steps, see :mod:`.margins`.
+The bounds say that examples are fewest at a batch size inside, and which form the steps have. The first is two
+inequalities between measured examples. A margin is the ratio of the sides of one: above 1 it is kept. Its noise is that
+of seeds, as it compares measured steps and no curve; with one seed that of the residuals of the fitted curve stands in.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
+from analysis.arrays import UNKNOWN, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
-from analysis.estimate.fitting import FEWEST_FREE, Fit
+from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
 from analysis.estimate.fitting.data import LEAST_DEVIATION
 from analysis.estimate.fitting.quality import Misfit, grid_variance, misfit_of
 from analysis.estimate.laws.steps_bound import BoundFit, fitted_data
 from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import tables
 from analysis.phrases import number, share
-from analysis.questions.bounds.margins import Check, Measured, Told, bends, ratio
 
-FALLING = "steps fall with the batch size"
-CONVEX = "steps are convex in the batch size"
-VALLEY = "examples fall, then rise, with the batch size"
 INSIDE = "examples are fewest at a batch size inside"
-CONVEX_EXAMPLES = "examples are convex up to where the form is"
-SHAPES = (FALLING, CONVEX, VALLEY, INSIDE)
 FORM = "steps have the form of the bound"
 
 
-def shape_checks(answer: Answer) -> tuple[Check, ...]:
-    """Those of the shape of steps and examples, which all bounds have in common."""
-    found = Measured.of(answer)
-    if found is None:
-        why = "no interval: three batch sizes must reach the target"
-        return tuple(Check(prediction=name, verdict=Told.UNKNOWN, why=why) for name in SHAPES)
-    examples = found.log_examples
-    rising, least = np.diff(examples, axis=1), int(examples[0].argmin())
-    valley = np.where(np.arange(rising.shape[1]) < least, -rising, rising)
-    return (
-        found.check(FALLING, -np.diff(found.log_steps, axis=1), found.runs(2)),
-        found.check(CONVEX, bends(found.sizes, found.log_steps), found.runs(3)),
-        found.check(VALLEY, valley, found.runs(2)),
-        _inside(answer, found),
-    )
+class Told(StrEnum):
+    """Whether a prediction holds where it was looked at."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNKNOWN = "cannot be told"
 
 
-def convex_examples(answer: Answer, bound: BoundFit | None, form: Check) -> Check:
-    """Whether examples are convex up to where those of the form are, for the form that the steps have."""
-    found = Measured.of(answer)
-    if found is None or bound is None or form.verdict is not Told.HOLDS:
-        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why="the form does not say up to where")
-    until = float(bound.form.convex_until)
-    within = found.upto(until)
-    if len(within.sizes) < 3:
-        why = f"convex up to batch size {number(until)}: no three measured ones lie there"
-        return Check(prediction=CONVEX_EXAMPLES, verdict=Told.UNKNOWN, why=why)
-    return within.check(CONVEX_EXAMPLES, bends(within.sizes, within.log_examples), within.runs(3))
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One prediction and what became of it.
+
+    Attributes:
+        prediction: in words.
+        verdict: whether it holds on the measured batch sizes.
+        margin: the worst one; above 1 on the side of the prediction.
+        why: what decided, in words.
+    """
+
+    prediction: str
+    verdict: Told
+    margin: Quantity = field(default=UNKNOWN)
+    why: str = ""
 
 
-def _inside(answer: Answer, found: Measured) -> Check:
+def inside_check(answer: Answer) -> Check:
     """Whether both the smallest and the largest batch size take more examples than some other.
 
     A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
-    one learning rate: of several, another one than those tried may have been the best.
+    one learning rate: of several, another one than those tried may have been the best. The intervals hold together for
+    all batch sizes (Bonferroni), as the least is chosen among them.
     """
-    sizes, examples = found.sizes, found.log_examples
-    least, last = int(examples[0].argmin()), len(found.sizes) - 1
+    fit, confidence = answer.fit, answer.confidence
+    if fit is None or not len(fit.resampled_log_steps):
+        why = "no interval: three batch sizes must reach the target"
+        return Check(prediction=INSIDE, verdict=Told.UNKNOWN, why=why)
+    sizes, steps, freedom = fit.batch_sizes, fit.log_steps, float(fit.seed_freedom or fit.freedom)
+    drawn, own = fit.resampled_log_steps - fit.estimate.log_steps(sizes), fit.deviation
+    if fit.seed_freedom and fit.deviation > 0:
+        grid = grid_variance(tables(answer.studies)) * float(fit.weights.mean())
+        own = math.sqrt(max(fit.seed_variance, LEAST_DEVIATION**2) + grid)
+    level = 1.0 - (1.0 - confidence) / (len(sizes) - 1)
+    if fit.freedom > 0 and fit.deviation > 0:
+        drawn = drawn * own * widening(freedom, level) / (fit.deviation * widening(fit.freedom, confidence))
+    examples = np.vstack([steps, steps + drawn]) + np.log(sizes)
+    least, last = int(examples[0].argmin()), len(sizes) - 1
     above = examples - examples[:, [least]]
-    low, high = found.ends(above[:, np.arange(last + 1) != least])[:, [0, -1]]
+    low, high = percentiles(above[1:], level)
 
     def told(verdict: Told, why: str, end: int | None = None) -> Check:
-        margin = {} if end is None else {"margin": ratio(above[:, [0, -1]], low, high, end)}
-        return Check(prediction=INSIDE, verdict=verdict, why=why, **margin)
+        of = UNKNOWN if end is None else Quantity(math.exp(above[0, end]), (math.exp(low[end]), math.exp(high[end])))
+        return Check(prediction=INSIDE, verdict=verdict, why=why, margin=of)
 
     if least == last:
         return told(Told.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond")
     # the largest of the resampled minima leaves the bound room for the noise of one seed
-    most = float(np.quantile(examples[1:, least], found.confidence))
-    for size, steps in given_up_at_one_lr(answer):
-        if size < sizes[least] and math.log(size * steps) > most:
+    most = float(np.quantile(examples[1:, least], confidence))
+    for size, count in _given_up_at_one_lr(answer):
+        if size < sizes[least] and math.log(size * count) > most:
             why = f"batch size {size} took more examples than {sizes[least]:g} without reaching the target"
-            return told(Told.HOLDS if low[1] > 0 else Told.UNKNOWN, why, 1)
+            return told(Told.HOLDS if low[-1] > 0 else Told.UNKNOWN, why, -1)
     if least == 0:
-        if sizes[0] == 1 and (found.ends(above[:, 1:])[0] > 0).all():
+        if sizes[0] == 1 and (low[1:] > 0).all():
             return told(Told.FAILS, "fewest at batch size 1")
         return told(Told.UNKNOWN, "fewest at the smallest measured batch size: an optimum would lie there or below")
-    worst = int(low.argmin())
-    why = f"batch size {sizes[least]:g} against {sizes[-1 if worst else 0]:g}"
+    worst = 0 if low[0] <= low[-1] else -1
+    why = f"batch size {sizes[least]:g} against {sizes[worst]:g}"
     return told(Told.HOLDS if low[worst] > 0 else Told.UNKNOWN, why, worst)
 
 
@@ -123,14 +128,14 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
 def _missed(answer: Answer, found: BoundFit, fit: Fit) -> str:
     """A batch size that ran on without reaching the target where the form says it was reached long before."""
     spread = 3.0 * max(math.sqrt(fit.seed_variance), found.residual_rms, LEAST_DEVIATION)
-    for size, steps in given_up_at_one_lr(answer):
+    for size, steps in _given_up_at_one_lr(answer):
         said = float(found.form.log_steps(np.array([float(size)]))[0])
         if math.log(steps) > said + spread:
             return f"batch size {size} ran {number(steps)} steps; the form says {number(math.exp(said))}"
     return ""
 
 
-def given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
+def _given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
     """Batch sizes with one learning rate that did not reach the target, and the steps they ran."""
     pairs = zip(answer.points, answer.studies, strict=True)
     return [
