@@ -30,9 +30,9 @@ class PassTooLarge(MemoryError):
 def halved(examples: int, most: int | None, too_large: int | None) -> int | None:
     r"""Most examples of a pass where so many were too large.
 
-    The largest of :math:`m_0 = \min(B, most), m_{i+1} = \lceil m_i / 2 \rceil` below ``too_large``, or 1: it depends on
-    what memory holds, not on which sizes were tried before. Where a batch schedule made a pass of more than B examples
-    too large, :math:`m_0` is that pass.
+    The first of :math:`m_0 = \min(B, most), m_{i+1} = \lceil m_i / 2 \rceil` that cuts the step into passes below
+    ``too_large``, or 1: it depends on what memory holds, not on which sizes were tried before. Where a batch schedule
+    made a pass of more than B examples too large, :math:`m_0` is that pass.
 
     Args:
         examples: B, of a step.
@@ -45,7 +45,7 @@ def halved(examples: int, most: int | None, too_large: int | None) -> int | None
     if too_large is None or (most is not None and most < too_large):
         return most
     size = max(min(most or examples, examples), too_large)
-    while size >= too_large and size > 1:
+    while size > 1 and micro_sizes(max(examples, size), size)[0] >= too_large:
         size = math.ceil(size / 2)
     return size
 
