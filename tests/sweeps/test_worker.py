@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,6 +61,45 @@ def narrow(holds: int, where: str = "step") -> Workload:
         return validate(model)
 
     base.example_losses, base.validate = example_losses, full  # type: ignore[method-assign]
+    return base
+
+
+def tight(megabytes: int) -> Workload:
+    """The noisy quadratic, each example of which takes 4 MB, in a process that gets so much more than it has."""
+    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
+    losses, stream = base.example_losses, base.training_stream
+
+    def training_stream(generator: torch.Generator) -> Any:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + megabytes * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return stream(generator)
+
+    def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        return losses(model, batch) + torch.zeros(len(batch), 2**20).sum(1)
+
+    base.training_stream, base.example_losses = training_stream, example_losses  # type: ignore[method-assign]
+    return base
+
+
+def mortal(folder: str) -> Workload:
+    """The noisy quadratic, whose second rank kills itself in its 60th pass while the folder holds a file ``flag``; it
+    leaves a checkpoint at every evaluation, and a line for every pass."""
+    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
+    losses, passes = base.example_losses, [0]
+    Checkpoint.due = lambda self: True  # type: ignore[method-assign]
+
+    def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        passes[0] += 1
+        flag, rank = Path(folder, "flag"), torch.distributed.get_rank()
+        with open(Path(folder, f"passes-{rank}"), "a", encoding="utf-8") as file:
+            file.write("pass\n")
+        if rank == 1 and passes[0] == 60 and flag.exists():
+            flag.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return losses(model, batch)
+
+    base.example_losses = example_losses  # type: ignore[method-assign]
     return base
 
 
@@ -219,4 +261,40 @@ def test_two_processes_train_as_one_does(tmp_path):
     assert found.steps_to_target == pytest.approx(alone.steps_to_target, rel=1e-5)
     assert set(found.steps) == set(alone.steps)
     for name, column in alone.steps.items():
+        np.testing.assert_allclose(found.steps[name], column, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_main_memory_that_is_full_halves_passes_too(tmp_path):
+    workload = Choice(name="tests.sweeps.test_worker:tight", options={"megabytes": 60})
+    config = dataclasses.replace(CONFIG, workload=workload)
+    alone = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0))
+    try:
+        assert alone.run(config.to_dict(), None).get("message", "") == ""
+    finally:
+        alone.close()
+    found, whole_batch = Store(tmp_path).load(config.trial_id), run_trial(whole(CONFIG))
+    assert found.micro_batch_size in (3, 6, 12)
+    np.testing.assert_allclose(found.steps["train_loss"], whole_batch.steps["train_loss"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_and_the_trial_goes_on_from_its_checkpoint(tmp_path):
+    workload = Choice(name="tests.sweeps.test_worker:mortal", options={"folder": str(tmp_path)})
+    config = dataclasses.replace(CONFIG, workload=workload, probe=Choice(name="auto", options={"every": 1}))
+    (tmp_path / "flag").touch()
+    both = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0, workers=2))
+    try:
+        answer = both.run(config.to_dict(), None)
+        assert "was killed by SIGKILL" in answer.get("died", str(answer))
+        assert not answer["hung"]
+        done = len((tmp_path / "passes-1").read_text().splitlines())
+        assert both.run(config.to_dict(), None)["status"] == "REACHED"
+    finally:
+        both.close()
+    found = Store(tmp_path).load(config.trial_id)
+    assert done == 60
+    assert len((tmp_path / "passes-1").read_text().splitlines()) < done + found.final_step
+    alone = dataclasses.replace(whole(config), probe=Choice(name="accumulation", options={"every": 1}))
+    for name, column in run_trial(alone).steps.items():
         np.testing.assert_allclose(found.steps[name], column, rtol=1e-4, atol=1e-5, err_msg=name)
