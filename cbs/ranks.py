@@ -21,6 +21,7 @@ from cbs import device as devices
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
 from cbs.micro_batches import even_sizes, split_batch
+from cbs.sharding import check_shardable, sharded
 from cbs.workloads.base import Batch
 
 
@@ -31,10 +32,12 @@ class Ranks:
     Attributes:
         rank: of this process, from 0 on. The first one validates, judges and stores.
         world: number of ranks.
+        shard: whether each holds a part of the model and of the optimizer's state (FSDP2), or all of it (DDP).
     """
 
     rank: int = 0
     world: int = 1
+    shard: bool = False
 
     @property
     def first(self) -> bool:
@@ -46,6 +49,8 @@ class Ranks:
         Raises:
             ConfigError: with what to change.
         """
+        if self.shard:
+            check_shardable(config)
         if self.world == 1:
             return
         self._check_shares(config.batch_size, config.probe is not None)
@@ -86,17 +91,30 @@ class Ranks:
         if self.world == 1 or last:
             yield
             return
-        assert isinstance(trained, nn.parallel.DistributedDataParallel)
-        with trained.no_sync():
+        from torch.distributed.fsdp import FSDPModule
+
+        if isinstance(trained, nn.parallel.DistributedDataParallel):
+            with trained.no_sync():
+                yield
+            return
+        assert isinstance(trained, FSDPModule)
+        trained.set_requires_gradient_sync(False)
+        try:
             yield
+        finally:
+            trained.set_requires_gradient_sync(True)
 
     def purpose(self, what: str) -> str:
         """Of a random stream that differs between ranks, as dropout does between examples."""
         return what if self.first else f"{what} of rank {self.rank}"
 
+    def placed(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """The model on the device, as an optimizer is built on it: a part of it where ranks shard."""
+        return sharded(model, device, self.world) if self.shard else model.to(device)
+
     def wrapped(self, model: nn.Module) -> nn.Module:
         """The model as it is trained: its gradients are averaged over the ranks."""
-        if self.world == 1:
+        if self.world == 1 or self.shard:
             return model
         # Statistics of batches are those of the first rank, which validates.
         return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
@@ -122,7 +140,7 @@ class Ranks:
         Raises:
             ConfigError: if they are not, as where an optimizer draws random numbers.
         """
-        if self.world == 1:
+        if self.world == 1 or self.shard:
             return
         own = torch.stack([weight.detach().double().sum() for weight in model.parameters()])
         low, high = own.clone(), own
@@ -139,7 +157,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: float) -> Iterator[Ranks]:
+def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: float, shard: bool) -> Iterator[Ranks]:
     """Be a rank for the length of the block; alone where ``world`` is 1.
 
     Args:
@@ -148,6 +166,7 @@ def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: f
         meeting: URL where ranks find each other, as of :func:`torch.distributed.init_process_group`.
         device: of this rank.
         seconds: how long a rank waits for the others, at the start and in every sum.
+        shard: whether ranks hold parts of the model.
 
     Raises:
         ConfigError: if torch has no process groups, or none for such devices.
@@ -166,6 +185,6 @@ def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: f
         device_id=None if device.type == "cpu" else device,
     )
     try:
-        yield Ranks(rank, world)
+        yield Ranks(rank, world, shard)
     finally:
         dist.destroy_process_group()

@@ -36,6 +36,7 @@ from cbs.optimizers.scaling import Rescaling
 from cbs.ranks import ALONE, Ranks
 from cbs.record import CLIPPED, Measurement, TrialStatus
 from cbs.schedules import build_schedule
+from cbs.sharding import parted, parted_state, whole
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
@@ -67,7 +68,7 @@ class TrainingLoop:
         self.micro_batch_size = smaller(config.micro_batch_size, self.most)
         self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         with seeding.seeded(config.seed, "init"):
-            self.model = self.workload.build_model().to(self.device)
+            self.model = self.ranks.placed(self.workload.build_model(), self.device)
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
         if isinstance(self.optimizer, ProblemOptimizer):
             if self.ranks.world > 1:
@@ -161,8 +162,8 @@ class TrainingLoop:
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on from the latest evaluation."""
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self._whole(self.model.state_dict()),
+            "optimizer": self._whole(self.optimizer.state_dict()),
             "average": self.average.state_dict() if self.average else {},
             "columns": torch.from_numpy(self.columns.table()),
             "planned": torch.from_numpy(self.columns.planned()),
@@ -176,10 +177,18 @@ class TrainingLoop:
             "micro_batch_size": self.micro_batch_size,
         }
 
+    def _whole(self, state: Any) -> Any:
+        return whole(state, keep=self.ranks.first) if self.ranks.shard else state
+
     def load_state(self, state: dict[str, Any]) -> None:
         """Go back to :meth:`state`; the training stream goes on after the examples seen so far."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        model, optimizer = state["model"], state["optimizer"]
+        if self.ranks.shard:
+            model = parted(model, self.model.state_dict())
+            groups = self.optimizer.param_groups
+            optimizer = parted_state(optimizer, [weight for group in groups for weight in group["params"]])
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         # checkpoints from before there were batch schedules do not say what a step held
@@ -261,7 +270,8 @@ class TrainingLoop:
         limit = self.config.clip_norm
         if limit is None:
             return []
-        return [(clip_grad_norm_(self.model.parameters(), limit) > limit).double()]
+        norm = clip_grad_norm_(self.model.parameters(), limit)
+        return [((whole(norm) if self.ranks.shard else norm) > limit).double()]
 
     def accumulate(self, batch: Batch, examples: int, watching: Sequence[Diagnostic] = ()) -> Tensor:
         """Fill every ``.grad`` with the gradient of the step's mean loss; returns that loss.
@@ -328,7 +338,7 @@ class TrainingLoop:
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""
         started = time.perf_counter()
-        value = self.ranks.agreed(self._validated() if self.ranks.first else math.nan, self.device)
+        value = self.ranks.agreed(self._validated() if self.ranks.first or self.ranks.shard else math.nan, self.device)
         self.ranks.check_alike(self.model)
         measurement = Measurement(
             step=step,

@@ -131,6 +131,9 @@ def command(
     workers_per_trial: Annotated[
         int, typer.Option(help="Processes that train a trial together, each with a GPU of its own where there are any.")
     ] = 1,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Each of them holds a part of the model (FSDP2), not all of it (DDP).")
+    ] = False,
     cpus_per_trial: Annotated[int, typer.Option(help="Cores of each of them.")] = 1,
     gpus_per_trial: Annotated[
         float | None, typer.Option(help="Share of a GPU per trial. Default: 1 per worker where there is one.")
@@ -228,6 +231,7 @@ def command(
     resources = Resources(
         workers=workers,
         workers_per_trial=workers_per_trial,
+        shard=shard,
         cpus_per_trial=cpus_per_trial,
         gpus_per_trial=gpus_per_trial,
         address=address,

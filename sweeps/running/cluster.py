@@ -49,6 +49,7 @@ class Resources:
     Attributes:
         workers: most trials at a time; ``None`` for as many as the machine or cluster holds.
         workers_per_trial: processes that train a trial together, each on a device of its own; all on one node.
+        shard: whether each of them holds a part of the model only.
         cpus_per_trial: cores, and torch threads, of each of them.
         gpus_per_trial: share of a GPU a trial takes; ``None`` for one per worker where there are any. A command may
             take several; a trial that is trained here as many as it has workers.
@@ -59,6 +60,7 @@ class Resources:
 
     workers: int | None = None
     workers_per_trial: int = 1
+    shard: bool = False
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
     address: str | None = None
@@ -69,6 +71,8 @@ class Resources:
             raise ConfigError(f"the number of workers must be at least 1, got {self.workers}")
         if self.workers_per_trial < 1:
             raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
+        if self.shard and self.workers_per_trial == 1:
+            raise ConfigError("--shard cuts a model over the workers of a trial: add --workers-per-trial")
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial

@@ -25,10 +25,11 @@ class Fitting:
     Args:
         folder: of the sweep.
         workers: of a trial; each holds its share of a step.
+        shard: whether each holds a part of the model only.
     """
 
-    def __init__(self, folder: str, workers: int) -> None:
-        self._path, self._workers = Store(folder).root / FILE, workers
+    def __init__(self, folder: str, workers: int, shard: bool = False) -> None:
+        self._path, self._workers, self._shard = Store(folder).root / FILE, workers, shard
 
     def most(self, trial: dict[str, Any]) -> int | None:
         """Most examples of a pass of a trial (:meth:`TrialConfig.to_dict`); ``None`` where nothing limits them."""
@@ -50,7 +51,8 @@ class Fitting:
             draft.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
 
     def _key(self, trial: dict[str, Any]) -> str:
-        return fingerprint({"workers": self._workers, **{name: trial.get(name) for name in _MATTERS}})
+        matters = {name: trial.get(name) for name in _MATTERS}
+        return fingerprint({"workers": self._workers, "shard": self._shard, **matters})
 
     def _known(self) -> dict[str, dict[str, int]]:
         """What the file holds, as far as it can be read; what is lost is found again."""

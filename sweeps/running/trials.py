@@ -101,7 +101,7 @@ def _result(
         folder = store.root / "runs" / config.trial_id
         return run_command(config, folder, path=setup.path, monitor=watch.monitor, alive=watch.alive)
     device = pick(config.device, config.precision, place.rank)
-    with joined(place.rank, setup.workers, place.meeting, device, setup.silence) as ranks:
+    with joined(place.rank, setup.workers, place.meeting, device, setup.silence, setup.shard) as ranks:
         return run_trial(
             config,
             workload=built(config.workload),

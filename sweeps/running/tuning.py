@@ -67,6 +67,7 @@ def tune_search(run: Run, resources: Resources) -> None:
         path=str(Path.cwd()),
         threads=resources.cpus_per_trial,
         workers=resources.workers_per_trial,
+        shard=resources.shard,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
     )

@@ -32,6 +32,7 @@ class Setup:
         prune_factor: as in the sweep.
         silence: seconds without a step or an evaluation after which a trial is stopped.
         workers: processes that train a trial together.
+        shard: whether each of them holds a part of the model only.
     """
 
     store: str
@@ -40,6 +41,7 @@ class Setup:
     prune_factor: float | None
     silence: float
     workers: int = 1
+    shard: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class Worker:
         self._setup = setup
         self._children: list[Child] = []
         self._where: dict[str, Any] = {}
-        self._fitting = Fitting(setup.store, setup.workers)
+        self._fitting = Fitting(setup.store, setup.workers, setup.shard)
 
     def run(self, trial: dict[str, Any], best_steps: float | None) -> dict[str, Any]:
         """Run a trial, with ever smaller forward and backward passes until memory holds them.
