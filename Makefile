@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test test-all lint bench calibrate clean help
+.PHONY: demo test test-all lint bench calibrate gpu-check clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -37,6 +37,9 @@ test-all: lint  ## lint, then every test, the slow ones too
 
 bench: $(STAMP)  ## ratios measured side by side
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+gpu-check: $(STAMP)  ## on a machine with a GPU: what the tests, which run on processors, cannot see; five minutes
+	$(BIN)/python -m benchmarks.gpu_check
 
 calibrate: $(STAMP)  ## the whole chain against the noisy quadratic; hours, goes on where it stopped
 	$(BIN)/python -m benchmarks.calibration --output .calibration --page docs/calibration.md

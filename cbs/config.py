@@ -21,6 +21,9 @@ from cbs.target import Target
 
 _NOT_IN_NAMES = r'[/\\:*?"<>|]'
 
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
+"""What a trial may ask for: the kinds are those of :mod:`cbs.device`."""
+
 CONSTANT = "constant"
 """The batch schedule that is none."""
 
@@ -131,9 +134,9 @@ class TrialConfig:
             options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
         diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
         diagnostics_every: one step in that many is recorded, from the first on.
-        precision: ``"float32"``, or ``"bfloat16"`` for autocast (CUDA only).
+        precision: ``"float32"``, or ``"bfloat16"`` for autocast, on devices that have it.
         compile: whether the model goes through ``torch.compile``.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: one of :data:`DEVICES`.
         divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
             at step 0.
     """
@@ -156,7 +159,7 @@ class TrialConfig:
     diagnostics_every: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = "auto"
     divergence_factor: float = 5.0
 
     def __post_init__(self) -> None:
@@ -186,7 +189,7 @@ class TrialConfig:
         _require(
             self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16"
         )
-        _require(self.device in ("auto", "cpu", "cuda"), f"unknown device {self.device!r}: auto, cpu or cuda")
+        _require(self.device in DEVICES, f"unknown device {self.device!r}: {', '.join(DEVICES)}")
         _require(self.divergence_factor > 1.0, f"divergence_factor must exceed 1, got {self.divergence_factor}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from cbs import seeding
 from cbs.config import TrialConfig
+from cbs.device import pick
 from cbs.errors import ConfigError
+from cbs.micro_batches import even_sizes, split_batch
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
@@ -22,7 +24,7 @@ from cbs.noise_scale.hessian import SYMBOL, hessian_moments
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.options import ProbeOptions
-from cbs.training import TrainingLoop, even_sizes, pick_device, split_batch
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import TrainingStream, Workload, build_workload
 
 HESSIAN = "hessian"
@@ -130,7 +132,7 @@ def measure_run(
     ends = phase_ends(config.max_steps, phases)
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
-    loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick_device(config))
+    loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick(config.device, config.precision))
     found = []
 
     noise_scale = NoiseScaleMeter(

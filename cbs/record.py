@@ -114,6 +114,8 @@ class TrialResult:
         geometries: which of these columns are the moments of which geometry.
         workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
         message: one line for a person; empty when there is nothing to say.
+        micro_batch_size: examples of a forward and backward pass where memory did not hold as many as configured;
+            ``None`` where it did.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
     """
 
@@ -125,6 +127,7 @@ class TrialResult:
     workload: WorkloadInfo | None
     geometries: tuple[GeometryColumns, ...] = ()
     message: str = ""
+    micro_batch_size: int | None = None
     timing: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 import torch
 
+from cbs import device
+
 
 def derive(seed: int, purpose: str) -> int:
     """A 63-bit seed for ``purpose``, independent of the seeds of all other purposes."""
@@ -27,7 +29,10 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 @contextmanager
 def seeded(seed: int, purpose: str) -> Iterator[None]:
     """Run a block with torch's global random state set for ``purpose`` and restored afterwards."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    states = device.random_states()
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, purpose))
-        yield
+        try:
+            yield
+        finally:
+            device.set_random_states(states)

@@ -193,6 +193,7 @@ class Store:
                 geometries=geometries,
                 workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
                 message=summary["message"],
+                micro_batch_size=summary.get("micro_batch_size"),
                 timing=timing,
             )
         except (ConfigError, KeyError, TypeError, ValueError) as error:
@@ -316,6 +317,8 @@ def _record_table(result: TrialResult) -> pa.Table:
         "workload": None if result.workload is None else dataclasses.asdict(result.workload),
         "message": result.message,
     }
+    if result.micro_batch_size is not None:
+        summary["micro_batch_size"] = result.micro_batch_size
     columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
     arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
     return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})

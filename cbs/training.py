@@ -1,43 +1,23 @@
-"""The training loop: one configuration in, one result out."""
+"""One configuration in, one result out."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
 import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
-from torch.utils._pytree import tree_flatten, tree_map
+from torch import nn
 
+from cbs import device as devices
 from cbs import seeding
-from cbs.averaging import build_averaging
-from cbs.averaging.weights import averaged_weights
-from cbs.batch_schedules import Run, build_batch_schedule
-from cbs.batch_sizes import LR_FACTOR, SEEN, BatchSizes
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
-from cbs.diagnostics import Diagnostic, build_diagnostics
-from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
-from cbs.errors import ConfigError, out_of_memory, reason
-from cbs.noise_scale.columns import ProbeColumns, build_probe
-from cbs.noise_scale.probe import AUTO
-from cbs.optimizers import build_optimizer
-from cbs.optimizers.problem import Problem, ProblemOptimizer, check_clipping
-from cbs.optimizers.scaling import Rescaling
-from cbs.record import CLIPPED, Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.schedules import build_schedule
-from cbs.step_columns import StepColumns
+from cbs.ending import Monitor
+from cbs.errors import ConfigError
+from cbs.ranks import ALONE, Ranks
+from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.training_loop import TrainingLoop, smaller
 from cbs.workloads import Workload, build_workload
-from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
-from cbs.workloads.streams import skip
 
 
 def run_trial(
@@ -47,6 +27,8 @@ def run_trial(
     monitor: Monitor | None = None,
     checkpoint: Checkpoint | None = None,
     alive: Callable[[int], None] | None = None,
+    most: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrialResult:
     """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
 
@@ -60,26 +42,43 @@ def run_trial(
         checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
             bitwise that of an undisturbed trial. Remove it once the result is stored.
         alive: called with the number of the step, after every step and every evaluation.
+        most: examples of a forward and backward pass that memory holds, where that is less than configured. The result
+            is the same up to rounding, for models that look at examples one by one.
+        ranks: the workers that call this together, each in a process of its own; all get the same result. The monitor
+            and the checkpoint of the first one count.
 
     Raises:
         ConfigError: if the configuration names something unknown or cannot run on this machine.
-        torch.OutOfMemoryError: if the device runs out of memory.
+        PassTooLarge: if memory is full in a training step, which may fit with a smaller ``most``.
+        torch.OutOfMemoryError: if the device runs out of memory elsewhere.
     """
     workload = workload or build_workload(config.workload)
     if config.target.metric != workload.metric:
         raise ConfigError(
             f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
         )
-    device = pick_device(config)
-    loop = TrainingLoop(config, workload, device)
+    device = devices.pick(config.device, config.precision, ranks.rank)
+    saved = checkpoint.load() if checkpoint is not None and ranks.first else None
+    if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
+        saved = checkpoint.load()
+    if saved is not None:
+        most = smaller(most, saved.get("micro_batch_size"))  # goes on as it was, wherever it was
+    loop = TrainingLoop(config, workload, device, ranks, most)
     if alive is not None:
         loop.alive = alive
-    with seeding.seeded(config.seed, "training"):
-        fit = checkpoint is None or loop.resume(checkpoint)
+
+    def judged(latest: Measurement) -> bool:
+        said = ranks.first and monitor is not None and monitor(latest)
+        return bool(ranks.agreed(said, device))
+
+    with seeding.seeded(config.seed, ranks.purpose("training")):
+        fit = saved is None or checkpoint is None or loop.resume(saved, checkpoint)
         if fit:
-            status, message = loop.run(monitor, checkpoint)
+            status, message = loop.run(judged, checkpoint)
     if not fit:  # the loop is half loaded, and the file out of the way
-        return run_trial(config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive)
+        return run_trial(
+            config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive, most=most, ranks=ranks
+        )
     return TrialResult(
         config=config,
         status=status,
@@ -89,331 +88,17 @@ def run_trial(
         geometries=loop.probe.geometries if loop.probe else (),
         workload=_describe(workload, loop.model),
         message=message,
+        micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
         timing={
             "seconds": loop.training_seconds + loop.evaluation_seconds,
             "training_seconds": loop.training_seconds,
             "evaluation_seconds": loop.evaluation_seconds,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "device": devices.name(device),
             "host": platform.node(),
             "threads": torch.get_num_threads(),
+            **({} if ranks.world == 1 else {"workers": ranks.world}),
         },
     )
-
-
-@dataclass
-class TrainingLoop:
-    """A trial under way: model, optimizer, data and what was measured so far."""
-
-    config: TrialConfig
-    workload: Workload
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        config = self.config
-        self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
-        with seeding.seeded(config.seed, "init"):
-            self.model = self.workload.build_model().to(self.device)
-        self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
-        if isinstance(self.optimizer, ProblemOptimizer):
-            self.optimizer.attach(self.problem())
-        check_clipping(self.optimizer, config.clip_norm)
-        self.average = (
-            build_averaging(config.averaging, self.model, self.optimizer) if config.averaging is not None else None
-        )
-        self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        self.trained: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
-        self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
-        self.probe = self.build_probe() if config.probe is not None else None
-        schedule = build_batch_schedule(config.batch_schedule, run_of(config, self.workload.tokens_per_example))
-        self.multiplier = schedule.multiplier or build_schedule(config.schedule)
-        measured = self.probe.names if self.probe else ()
-        self.sizes = BatchSizes(schedule, measured, self.probe.geometries if self.probe else ())
-        self.rescaling = Rescaling(config.optimizer, self.optimizer, config.lr, config.batch_size)
-        if config.batch_schedule is not None:
-            self.rescaling.to(config.batch_size, config.lr)  # refuses now what it could not do at a switch
-        planned = (*([LR_FACTOR] if config.batch_schedule else ()), *(SEEN if self.sizes.closed else ()))
-        self.columns = StepColumns((*measured, *((CLIPPED,) if config.clip_norm else ())), planned)
-        self.before_clipping: Callable[[], object] = lambda: None
-        self.alive: Callable[[int], object] = lambda step: None
-        self.seen = 0
-        self.batch_size = self.in_pass = config.batch_size
-        self.micro_batches = 1
-        self.evaluations: list[Measurement] = []
-        self.training_seconds = self.evaluation_seconds = 0.0
-
-    def curve(self) -> tuple[list[int], list[float]]:
-        """Steps and values of the evaluations so far."""
-        return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
-
-    def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> Ending:
-        """Train to the end."""
-        config = self.config
-        if not self.evaluations:
-            self.evaluate(step=0, lr=0.0, losses=np.empty(0))
-        start = self.evaluations[0]
-        ending = ended_at_start(config, start)
-        while ending is None:
-            if not self.room():
-                return exhausted(config, self.evaluations[-1])
-            ending = self.to_next_evaluation(start, monitor)
-            if ending is None and checkpoint is not None and checkpoint.due():
-                checkpoint.save(self.state())
-        return ending
-
-    def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
-        """Train up to the next evaluation and take it; returns how the trial ended there, if it did."""
-        config, target = self.config, self.config.target
-        before = self.evaluations[-1]
-        near = target.distance(before.value) <= config.evaluation.near_fraction * target.distance(start.value)
-        step = before.step
-        next_evaluation = config.evaluation.next_step(step, near=near)
-        started = time.perf_counter()
-        while step < next_evaluation and self.room():
-            step += 1
-            lr = self.train_step(step)
-            self.alive(step)
-        losses = self.columns.flush()[:, 0]
-        self.training_seconds += time.perf_counter() - started
-        if not np.isfinite(losses).all():
-            first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
-            return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
-        return ended(config, start, self.evaluate(step, lr, losses), monitor)
-
-    def room(self) -> bool:
-        """Whether the budget of examples holds another step."""
-        return self.seen + self.sizes.at(self.seen).batch_size <= self.config.max_examples
-
-    def resume(self, checkpoint: Checkpoint) -> bool:
-        """Go on from a checkpoint, if there is one; whether this loop can run: not if it refused what it read."""
-        saved = checkpoint.load()
-        if saved is None:
-            return True
-        try:
-            self.load_state(saved)
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            if out_of_memory(error):
-                raise
-            checkpoint.refuse(f"{type(error).__name__}: {reason(error)}")
-            return False
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a later process needs to go on from the latest evaluation."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "average": self.average.state_dict() if self.average else {},
-            "columns": torch.from_numpy(self.columns.table()),
-            "planned": torch.from_numpy(self.columns.planned()),
-            "batch_sizes": self.sizes.state_dict(),
-            "column_names": list(self.columns.names),
-            "probe_source": self.probe.source if self.probe else "",
-            "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
-            "seconds": (self.training_seconds, self.evaluation_seconds),
-            "random": torch.get_rng_state(),
-            "cuda_random": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`; the training stream goes on after the examples seen so far."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        # checkpoints from before there were batch schedules do not say what a step held
-        rows = torch.full((len(state["columns"]), 1), float(self.config.batch_size), dtype=torch.float64)
-        planned = state.get("planned", rows).numpy()
-        self.columns.restore(state["columns"].numpy(), state["column_names"], planned)
-        self.sizes.load_state_dict(state.get("batch_sizes") or self.sizes.state_dict())
-        self.evaluations = [Measurement(**row) for row in state["evaluations"]]
-        self.training_seconds, self.evaluation_seconds = state["seconds"]
-        done = self.evaluations[-1].step
-        sizes = [int(size) for size in planned[:, 0]]
-        self.seen = sum(sizes)
-        recorded = len(self.columns.table())
-        if not (0 <= done == recorded and self.seen <= self.config.max_examples):
-            raise ValueError(
-                f"{recorded} steps recorded at step {done}, {self.seen} examples of a budget of "
-                f"{self.config.max_examples}"
-            )
-        if self.probe is not None:
-            self.probe.plan(sizes[-1] if sizes else self.config.batch_size)
-            self.probe.start_at(done, state["probe_source"])
-        if sizes:
-            self.batch_size = sizes[-1]
-        skip(self.stream, sizes)
-        torch.set_rng_state(state["random"])
-        if state["cuda_random"]:
-            torch.cuda.set_rng_state_all(state["cuda_random"])
-
-    def train_step(self, step: int) -> float:
-        """One optimizer update; returns its learning rate."""
-        config, stage = self.config, self.sizes.at(self.seen)
-        if stage.batch_size != self.batch_size:
-            self.batch_size = stage.batch_size
-            self.rescaling.to(stage.batch_size, config.lr * stage.lr_factor)
-            if self.probe is not None:
-                self.probe.plan(stage.batch_size)
-        self.seen += stage.batch_size
-        multiplier = stage.lr_factor * self.multiplier(self.seen)
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = base * multiplier
-        batch = self.to_device(self.stream.next(stage.batch_size))
-        watching = self.diagnostics if (step - 1) % config.diagnostics_every == 0 else ()
-        loss = self.accumulate(batch, watching)
-        seen = {name: value for diagnostic in watching for name, value in diagnostic.columns().items()}
-        watching_noise = self.probe is not None and self.probe.watching
-        measured = self.probe.step() if self.probe else ()
-        planned: list[float] = [stage.lr_factor] if config.batch_schedule else []
-        if self.sizes.closed:
-            nothing = (math.nan,) * len(SEEN)
-            planned += self.sizes.look(self.seen, measured) if watching_noise else nothing
-        self.before_clipping()
-        self.columns.append(stage.batch_size, [loss, *measured, *self.clip()], seen, planned)
-        if isinstance(self.optimizer, ProblemOptimizer):
-            self.optimizer.observe(batch)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.seen, stage.batch_size)
-        return config.lr * multiplier
-
-    def clip(self) -> list[Tensor]:
-        """Scale the gradient down to ``clip_norm`` if it is longer; 1 if it was, else 0, nothing without a norm."""
-        limit = self.config.clip_norm
-        if limit is None:
-            return []
-        return [(clip_grad_norm_(self.model.parameters(), limit) > limit).double()]
-
-    def accumulate(self, batch: Batch, watching: Sequence[Diagnostic] = ()) -> Tensor:
-        """Fill every ``.grad`` with the gradient of the batch's mean loss; returns that loss. The diagnostics in
-        ``watching`` see the forward passes."""
-        self.optimizer.zero_grad(set_to_none=True)
-        losses = []
-        wanted = self.probe.micro_batches if self.probe else self.micro_batches
-        sizes = micro_sizes(self.batch_size, self.config.micro_batch_size, wanted)
-        for examples, part in split_batch(batch, sizes):
-            self.in_pass = examples
-            with contextlib.ExitStack() as stack:
-                for diagnostic in watching:
-                    stack.enter_context(diagnostic)
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-                    loss = check_losses(self.workload.example_losses(self.trained, part), examples).mean()
-            if examples != self.batch_size:
-                loss = loss * (examples / self.batch_size)
-            loss.backward()
-            losses.append(loss.detach())
-        return torch.stack(losses).sum()
-
-    def problem(self) -> Problem:
-        """The workload as an optimizer sees it that evaluates the model itself."""
-        workload, config = self.workload, self.config
-        if not isinstance(workload, PredictiveWorkload):
-            raise ConfigError(
-                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} "
-                "must define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
-            )
-
-        def outputs(model: nn.Module, batch: Batch) -> Tensor:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-                return workload.outputs(model, batch).float()
-
-        return Problem(
-            model=self.model,
-            outputs=outputs,
-            output_losses=workload.output_losses,
-            curvature_sample=workload.curvature_sample,
-            seed=seeding.derive(config.seed, "optimizer"),
-            micro_batch_size=config.micro_batch_size,
-        )
-
-    def build_probe(self) -> ProbeColumns:
-        """The configuration's probe; examples are counted here, so a workload may call its model as it likes."""
-        assert self.config.probe is not None
-        choice = self.config.probe
-        if self.config.compile and choice.name == AUTO:
-            choice = dataclasses.replace(choice, name="accumulation")
-        return ProbeColumns(
-            build_probe(
-                choice, self.trained, self.optimizer, self.config.batch_size, count=lambda args, kwargs: self.in_pass
-            ),
-            choice,
-        )
-
-    def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
-        """Measure the validation metric and append it to the curve."""
-        started = time.perf_counter()
-        self.model.eval()
-        with (
-            averaged_weights(self.optimizer, self.average),
-            torch.no_grad(),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
-        ):
-            value = float(self.workload.validate(self.trained))
-        self.model.train()
-        measurement = Measurement(
-            step=step,
-            examples=self.seen,
-            value=value,
-            train_loss=float(losses.mean()) if len(losses) else math.nan,
-            lr=lr,
-        )
-        self.evaluations.append(measurement)
-        self.evaluation_seconds += time.perf_counter() - started
-        self.alive(step)
-        return measurement
-
-    def to_device(self, batch: Batch) -> Batch:
-        """The batch with every tensor on the trial's device."""
-        return tree_map(
-            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
-        )
-
-
-def pick_device(config: TrialConfig) -> torch.device:
-    """The device a configuration asks for.
-
-    Raises:
-        ConfigError: if this machine does not have it, or it cannot do the precision.
-    """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device 'cuda' was asked for, but torch finds no CUDA device; use --set device=auto")
-    device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-    if config.precision == "bfloat16" and device.type != "cuda":
-        raise ConfigError("precision bfloat16 needs a CUDA device; use --set precision=float32")
-    return device
-
-
-def run_of(config: TrialConfig, tokens_per_example: int | None) -> Run:
-    """What a batch schedule needs to know of a trial."""
-    return Run(
-        batch_size=config.batch_size,
-        examples=config.max_examples,
-        lr_schedule=config.schedule,
-        tokens_per_example=tokens_per_example,
-    )
-
-
-def micro_sizes(batch_size: int, micro_batch_size: int | None, wanted: int) -> list[int]:
-    """Sizes of the micro-batches of a step: as configured, else the batch in ``wanted`` parts as equal as can be."""
-    size = min(micro_batch_size or batch_size, batch_size)
-    count = max(math.ceil(batch_size / size), min(wanted, batch_size))
-    return even_sizes(batch_size, count)
-
-
-def even_sizes(examples: int, parts: int) -> list[int]:
-    """Sizes of ``parts`` parts of so many examples that differ by at most one, larger ones first."""
-    return [examples // parts + (index < examples % parts) for index in range(parts)]
-
-
-def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """The parts of a batch that hold ``sizes`` examples, each with its size."""
-    if len(sizes) == 1:
-        yield sizes[0], batch
-        return
-    leaves, structure = tree_flatten(batch)
-    parts = [leaf.split(list(sizes)) if isinstance(leaf, Tensor) else [leaf] * len(sizes) for leaf in leaves]
-    for index, size in enumerate(sizes):
-        yield size, structure.unflatten([part[index] for part in parts])
 
 
 def _describe(workload: Workload, model: nn.Module) -> WorkloadInfo:

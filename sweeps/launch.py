@@ -19,7 +19,7 @@ from cbs.schedules import build_schedule
 from cbs.seeding import seeded
 from cbs.store import Store
 from cbs.target import Target
-from cbs.training import run_of
+from cbs.training_loop import run_of
 from sweeps.cell import Cell
 from sweeps.manifest import merged_manifest
 from sweeps.outlook.progress import Progress

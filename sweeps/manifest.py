@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import cbs
+from cbs import device
 from cbs.choices import Choice
 from cbs.config import CONSTANT
 from cbs.errors import ConfigError, ResultsError, reason
@@ -91,7 +90,7 @@ def hardware() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_bytes": memory,
-        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "gpus": device.names(),
     }
 
 

@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from cbs import device
 from cbs.choices import Choice, parse_choice
 from cbs.config import TrialConfig
+from cbs.device import pick
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import Check
 from cbs.noise_scale_run import measure_run
-from cbs.training import TrainingLoop, pick_device
+from cbs.training_loop import TrainingLoop
 from sweeps.cell import Cell
 from sweeps.launch import resolve
 from sweeps.overrides import override
@@ -86,10 +87,11 @@ def check(
     """
     examples = min(batch_size, CHECKED)
     config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"groups": groups}), seed, settings)
-    loop = TrainingLoop(dataclasses.replace(config, probe=None), built(config.workload), pick_device(config))
+    config = dataclasses.replace(config, probe=None)
+    loop = TrainingLoop(config, built(config.workload), pick(config.device, config.precision))
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        with torch.autocast(loop.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        with device.autocast(loop.device, config.precision):
             return loop.workload.example_losses(model, batch).mean()
 
     batch = loop.to_device(loop.stream.next(examples))

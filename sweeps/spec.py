@@ -96,7 +96,7 @@ class Sweep:
         diagnostics_every: one step in that many is recorded, from the first on.
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: one of :data:`cbs.config.DEVICES`.
         expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
     """
 

@@ -21,12 +21,13 @@ from cbs import seeding
 from cbs.averaging.weights import averaged_weights
 from cbs.choices import Choice
 from cbs.config import TrialConfig
+from cbs.device import pick
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialResult, TrialStatus
 from cbs.spectrum.measure import Effort, curvature_kind, measure
 from cbs.spectrum.record import START, TARGET, Sample, Spectrum
 from cbs.store import Store, find_sweeps
-from cbs.training import TrainingLoop, pick_device
+from cbs.training_loop import TrainingLoop
 from sweeps.workload import built
 
 POINTS = (START, TARGET)
@@ -217,7 +218,7 @@ def _loop(config: TrialConfig, runs: Runs) -> TrainingLoop:
             f"{runs.store.root} holds trials on other data (hash {runs.data_hash}, now {workload.data_hash}; the "
             "embedded text differs between Python versions)"
         )
-    return TrainingLoop(config, workload, pick_device(config))
+    return TrainingLoop(config, workload, pick(config.device, config.precision))
 
 
 def summary(spectrum: Spectrum) -> list[dict[str, Any]]:

@@ -16,11 +16,12 @@ from pathlib import Path
 from cbs import seeding
 from cbs.choices import labels
 from cbs.config import TrialConfig
+from cbs.device import pick
 from cbs.errors import CbsError, ConfigError, ResultsError, out_of_memory, reason
 from cbs.record import TrialStatus
 from cbs.registry import only_code
 from cbs.store import find_sweeps, read_record
-from cbs.training import TrainingLoop, pick_device
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import Workload
 from sweeps.cell import Cell
 from sweeps.launch import resolve
@@ -181,7 +182,8 @@ def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> f
 
 def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
     with seeding.seeded(config.seed, "training"):
-        loop = TrainingLoop(dataclasses.replace(config, batch_schedule=None), workload, pick_device(config))
+        config = dataclasses.replace(config, batch_schedule=None)
+        loop = TrainingLoop(config, workload, pick(config.device, config.precision))
         _block(loop, 0, 1)
         once = _block(loop, 1, 1)
         steps = min(_MOST_STEPS, max(1, round(seconds / BLOCKS / once)))

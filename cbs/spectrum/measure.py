@@ -15,7 +15,7 @@ from cbs.spectrum.curvature import curvature_product, flat
 from cbs.spectrum.gradients import LEAST, Sampler
 from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
-from cbs.training import TrainingLoop
+from cbs.training_loop import TrainingLoop
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
 
 AUTO = "auto"

@@ -130,9 +130,15 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
-    cpus_per_trial: Annotated[int, typer.Option(help="Cores of a trial.")] = 1,
+    workers_per_trial: Annotated[
+        int, typer.Option(help="Processes that train a trial together, each with a GPU of its own where there are any.")
+    ] = 1,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Each of them holds a part of the model (FSDP2), not all of it (DDP).")
+    ] = False,
+    cpus_per_trial: Annotated[int, typer.Option(help="Cores of each of them.")] = 1,
     gpus_per_trial: Annotated[
-        float | None, typer.Option(help="Share of a GPU per trial. Default: 1 where there is one.")
+        float | None, typer.Option(help="Share of a GPU per trial. Default: 1 per worker where there is one.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
     trial_timeout: Annotated[
@@ -184,8 +190,7 @@ def command(
     sequence --optim adamw --batch-sizes 64..1024
     """
     with errors.status("starting"):
-        import torch
-
+        from cbs import device
         from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
@@ -254,11 +259,14 @@ def command(
         asked = trained_by(program, asked, target, settings or ())
     resources = Resources(
         workers=workers,
+        workers_per_trial=workers_per_trial,
+        shard=shard,
         cpus_per_trial=cpus_per_trial,
         gpus_per_trial=gpus_per_trial,
         address=address,
         trial_timeout=trial_timeout,
     )
+    resources.check_devices(asked.device, command=program is not None)
     if precision is not None:
         check_goal(asked, precision)
     limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
@@ -288,7 +296,7 @@ def command(
             lines = stages.report_lines
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
         return
-    parallel = resources.parallel(0 if planned.device == "cpu" else torch.cuda.device_count())
+    parallel = resources.parallel(0 if planned.device == "cpu" else device.count())
     if dry_run:
         report = dry_run_report(planned, folder, cost, parallel)
         if precision is not None:

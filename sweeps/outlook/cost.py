@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from cbs import seeding
+from cbs import device, seeding
 from cbs.config import EvaluationPlan, TrialConfig
+from cbs.device import pick
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.training import TrainingLoop, pick_device
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import Workload
 from sweeps.cell import Cell
 from sweeps.spec import Sweep
@@ -82,7 +83,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     workload, found, told = built(sweep.workload), {}, []
-    clock = time.perf_counter if sweep.device != "cpu" and torch.cuda.is_available() else time.process_time
+    clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
     timing = _Timing(sweep, workload, clock, clock() + most_seconds)
     try:
         for optimizer in sweep.choices:
@@ -141,7 +142,7 @@ class _Timing:
         config = self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0])
         config = dataclasses.replace(config, seed=0, batch_schedule=None)
         started = self.clock()
-        loop = TrainingLoop(config, self.workload, pick_device(config))
+        loop = TrainingLoop(config, self.workload, pick(config.device, config.precision))
         self.built = self.clock() - started
         with seeding.seeded(0, "training"):
             if self.evaluation is None:
@@ -182,8 +183,7 @@ class _Timing:
         return (self._now(loop) - started) * int(examples)
 
     def _now(self, loop: TrainingLoop) -> float:
-        if loop.device.type == "cuda":
-            torch.cuda.synchronize()
+        device.synchronize(loop.device)
         return self.clock()
 
 

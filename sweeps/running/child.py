@@ -157,9 +157,13 @@ class Child:
         if os.fstat(self._log.fileno()).st_size > _MOST_LOG:
             self._log.truncate(0)
 
-    def close(self) -> None:
-        """End the process and all that it started."""
+    def kill(self) -> None:
+        """End the process and all that it started; a call that waits for it raises :class:`Died`."""
         self._kill(signal.SIGKILL)
+
+    def close(self) -> None:
+        """:meth:`kill`, and let go of what it leaves."""
+        self.kill()
         self._process.wait()
         self._connection.close()
         self._log.close()

@@ -48,14 +48,19 @@ class Resources:
 
     Attributes:
         workers: most trials at a time; ``None`` for as many as the machine or cluster holds.
-        cpus_per_trial: cores, and torch threads, of a trial.
-        gpus_per_trial: share of a GPU a trial takes; ``None`` for a whole one where there is one.
+        workers_per_trial: processes that train a trial together, each on a device of its own; all on one node.
+        shard: whether each of them holds a part of the model only.
+        cpus_per_trial: cores, and torch threads, of each of them.
+        gpus_per_trial: share of a GPU a trial takes; ``None`` for one per worker where there are any. A command may
+            take several; a trial that is trained here as many as it has workers.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
         trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` for what
             :func:`sweeps.running.patience.patience` makes of the plan.
     """
 
     workers: int | None = None
+    workers_per_trial: int = 1
+    shard: bool = False
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
     address: str | None = None
@@ -64,6 +69,10 @@ class Resources:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"the number of workers must be at least 1, got {self.workers}")
+        if self.workers_per_trial < 1:
+            raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
+        if self.shard and self.workers_per_trial == 1:
+            raise ConfigError("--shard cuts a model over the workers of a trial: add --workers-per-trial")
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial
@@ -73,25 +82,59 @@ class Resources:
             raise ConfigError(f"gpus per trial must be a whole number above 1, got {gpus}")
         if self.trial_timeout is not None and not self.trial_timeout > 0:
             raise ConfigError(f"the timeout of a trial must be above 0 seconds, got {self.trial_timeout}")
-        if self.address is None and self.cpus_per_trial > cores:
-            raise ConfigError(f"a trial of {self.cpus_per_trial} cores does not fit on this machine, which has {cores}")
+        if self.address is None and self.cpus > cores:
+            raise ConfigError(f"a trial of {self.cpus} cores does not fit on this machine, which has {cores}")
         if self.address is None and gpus:
-            import torch
+            from cbs import device
 
-            found = torch.cuda.device_count()
+            found = device.count()
             if gpus > found:
                 raise ConfigError(f"a trial of {gpus:g} GPUs does not fit on this machine, which has {found}")
 
+    @property
+    def cpus(self) -> int:
+        """Cores of a trial."""
+        return self.workers_per_trial * self.cpus_per_trial
+
+    def check_devices(self, asked: str, *, command: bool) -> None:
+        """Refuse GPUs that a trial would hold and not use, and workers that it would not have.
+
+        Args:
+            asked: device of the sweep's trials.
+            command: whether another program trains, which starts its own workers.
+
+        Raises:
+            ConfigError: with what to give in their place.
+        """
+        workers, gpus = self.workers_per_trial, self.gpus_per_trial
+        if command:
+            if workers > 1:
+                raise ConfigError(
+                    "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and say "
+                    "with --gpus-per-trial and --cpus-per-trial what it takes"
+                )
+            return
+        if gpus and asked == "cpu":
+            raise ConfigError(f"--gpus-per-trial {gpus:g} would hold GPUs for trials on the cpu: leave it out")
+        if gpus and gpus > workers:
+            raise ConfigError(
+                f"--gpus-per-trial {gpus:g} would hold {gpus:g} GPUs for a trial that uses {workers}, one per worker: "
+                f"add --workers-per-trial {gpus:g}"
+            )
+        if gpus and workers > 1 and gpus != workers:
+            raise ConfigError(f"{workers} workers per trial take {workers} GPUs or none, not --gpus-per-trial {gpus:g}")
+
     def gpus_of_trial(self, device: str) -> float:
-        """GPUs of a trial on the Ray that is connected; a whole one by default where a node has one."""
+        """GPUs of a trial on the Ray that is connected; by default one per worker where a node has any."""
         if self.gpus_per_trial is not None:
             return self.gpus_per_trial
-        return 1.0 if device != "cpu" and any(node.get("GPU", 0) >= 1 for node in _nodes()) else 0.0
+        there = device != "cpu" and any(node.get("GPU", 0) >= 1 for node in _nodes())
+        return float(self.workers_per_trial) if there else 0.0
 
     @property
     def local_workers(self) -> int:
         """Trials at a time on this machine."""
-        room = max(1, (os.cpu_count() or 1) // self.cpus_per_trial)
+        room = max(1, (os.cpu_count() or 1) // self.cpus)
         return min(self.workers or room, room)
 
     def parallel(self, gpus: int) -> int:
@@ -102,7 +145,7 @@ class Resources:
         """
         if self.address is not None:
             return self.workers or 0
-        share = 1.0 if self.gpus_per_trial is None else self.gpus_per_trial
+        share = float(self.workers_per_trial) if self.gpus_per_trial is None else self.gpus_per_trial
         if not gpus or not share:
             return self.local_workers
         return max(1, min(self.local_workers, int(gpus / share)))
@@ -134,7 +177,7 @@ def connected(resources: Resources) -> Iterator[bool]:
     else:
         folder = temporary_folder()
         options |= {
-            "num_cpus": resources.local_workers * resources.cpus_per_trial,
+            "num_cpus": resources.local_workers * resources.cpus,
             "include_dashboard": False,
             "object_store_memory": 100 * 1024**2,
             "_temp_dir": folder,
@@ -211,10 +254,10 @@ def check_placement(resources: Resources, gpus: float) -> None:
         ConfigError: that says what is asked for and what there is.
     """
     nodes = _nodes()
-    if not any(_holds(node, resources.cpus_per_trial, gpus) for node in nodes):
+    if not any(_holds(node, resources.cpus, gpus) for node in nodes):
         there = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
         raise ConfigError(
-            f"no node can hold a trial of {resources.cpus_per_trial} cores and {gpus:g} GPUs: the nodes have {there}"
+            f"no node can hold a trial of {resources.cpus} cores and {gpus:g} GPUs: the nodes have {there}"
         )
 
 

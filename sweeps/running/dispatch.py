@@ -103,6 +103,8 @@ class Run:
                 status = TrialStatus.OUT_OF_MEMORY if found["memory"] else TrialStatus.FAILED
                 self.store.save(without_curve(config, status, found["died"]))
                 self.store.write_last_lines(config.trial_id, found["lines"])
+            elif "message" in found:
+                self.store.save(without_curve(config, TrialStatus(found["status"]), found["message"]))
             elif not self.store.contains(config):
                 self.fatal = (
                     f"trial {config.trial_id} was written, but not to {self.store.root}: all nodes must share it"

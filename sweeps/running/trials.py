@@ -12,14 +12,17 @@ import torch
 
 from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
+from cbs.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
-from cbs.record import Measurement, TrialResult, TrialStatus, without_curve
+from cbs.micro_batches import PassTooLarge
+from cbs.ranks import joined
+from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
 from sweeps.running.bounds import Bound
 from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
-from sweeps.running.worker import Setup
+from sweeps.running.worker import Place, Setup
 from sweeps.search.pruning import beyond
 from sweeps.workload import COMMAND, built
 
@@ -27,17 +30,21 @@ REPORT_SECONDS = 0.5
 """Least time between two signs of life."""
 
 
-def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float | None) -> dict[str, Any]:
-    """Run a trial and store its result.
+def run(
+    channel: Channel, setup: Setup, place: Place, trial: dict[str, Any], best_steps: float | None
+) -> dict[str, Any]:
+    """Run a trial; the first rank stores its result, if it is final.
 
     Args:
         channel: hears ``step`` and ``value`` of the trial.
         setup: see there.
+        place: of this process among the ranks of the trial.
         trial: :meth:`cbs.config.TrialConfig.to_dict`.
         best_steps: fewest steps to target of the trial's cell so far.
 
     Returns:
-        ``status``, and ``notes`` for a person.
+        ``status``, and ``notes`` for a person; or a status that is not final with its ``message``, and ``too_large``,
+        the examples of a pass that memory did not hold.
 
     Raises:
         CbsError: for what every further trial would run into.
@@ -48,11 +55,20 @@ def run(channel: Channel, setup: Setup, trial: dict[str, Any], best_steps: float
     watch = Watch(channel, Bound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     checkpoint = Checkpoint(store.checkpoint_path(config))
-    result = _result(config, watch, store, checkpoint, setup.path)
-    store.save(result)
-    if result.status.final:
-        checkpoint.remove()
-    return {"status": str(result.status), "notes": [f"{config.trial_id}: {note}" for note in checkpoint.notes]}
+    try:
+        result = _result(config, watch, store, checkpoint, setup, place)
+    except CbsError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a model raises is the outcome of its trial
+        return _failure(error)
+    notes = checkpoint.notes
+    if place.rank == 0:
+        store.save(result)
+        if result.status.final:
+            checkpoint.remove()
+        if result.micro_batch_size is not None:
+            notes.append(f"{result.micro_batch_size} examples at a time, as memory holds no more")
+    return {"status": str(result.status), "notes": [f"{config.trial_id}: {note}" for note in notes]}
 
 
 class Watch:
@@ -76,24 +92,35 @@ class Watch:
         return beyond(latest.step, self._bound.steps, self._prune_factor)
 
 
-def _result(config: TrialConfig, watch: Watch, store: Store, checkpoint: Checkpoint, path: str) -> TrialResult:
-    try:
-        if config.workload.name == COMMAND:
-            from sweeps.external.run import run_command
+def _result(
+    config: TrialConfig, watch: Watch, store: Store, checkpoint: Checkpoint, setup: Setup, place: Place
+) -> TrialResult:
+    if config.workload.name == COMMAND:
+        from sweeps.external.run import run_command
 
-            folder = store.root / "runs" / config.trial_id
-            return run_command(config, folder, path=path, monitor=watch.monitor, alive=watch.alive)
-        workload = built(config.workload)
-        return run_trial(config, workload=workload, monitor=watch.monitor, checkpoint=checkpoint, alive=watch.alive)
-    except CbsError:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a model raises is the outcome of its trial
-        if out_of_memory(error):
-            return without_curve(config, TrialStatus.OUT_OF_MEMORY, reason(error))
-        traceback.print_exc()
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {reason(error)} ({frame.filename}:{frame.lineno})"
-        return without_curve(config, TrialStatus.FAILED, what)
+        folder = store.root / "runs" / config.trial_id
+        return run_command(config, folder, path=setup.path, monitor=watch.monitor, alive=watch.alive)
+    device = pick(config.device, config.precision, place.rank)
+    with joined(place.rank, setup.workers, place.meeting, device, setup.silence, setup.shard) as ranks:
+        return run_trial(
+            config,
+            workload=built(config.workload),
+            monitor=watch.monitor,
+            checkpoint=checkpoint,
+            alive=watch.alive,
+            most=place.most,
+            ranks=ranks,
+        )
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    if out_of_memory(error):
+        too_large = {"too_large": error.examples} if isinstance(error, PassTooLarge) else {}
+        return {"status": str(TrialStatus.OUT_OF_MEMORY), "message": reason(error), **too_large}
+    traceback.print_exc()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {reason(error)} ({frame.filename}:{frame.lineno})"
+    return {"status": str(TrialStatus.FAILED), "message": what}
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from sweeps.running.cluster import Resources, check_placement, temporary_folder
 from sweeps.running.dispatch import EngineLost, Run, check_home
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
+from sweeps.workload import COMMAND
 
 HOME_SECONDS = 2.0
 """How often it is checked that Ray is alive."""
@@ -58,12 +59,15 @@ def tune_search(run: Run, resources: Resources) -> None:
         ConfigError: if no node can hold a trial.
         EngineLost: if Ray dies.
     """
+    resources.check_devices(run.search.sweep.device, command=run.search.sweep.workload.name == COMMAND)
     gpus = resources.gpus_of_trial(run.search.sweep.device)
     check_placement(resources, gpus)
     setup = Setup(
         store=str(run.store.root.resolve()),
         path=str(Path.cwd()),
         threads=resources.cpus_per_trial,
+        workers=resources.workers_per_trial,
+        shard=resources.shard,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
     )
@@ -71,7 +75,7 @@ def tune_search(run: Run, resources: Resources) -> None:
     tuning = _runs[number] = Tuning(run, resources.workers)
     try:
         tuner = tune.Tuner(
-            tune.with_resources(Trainable, {"cpu": resources.cpus_per_trial, "gpu": gpus}),
+            tune.with_resources(Trainable, {"cpu": resources.cpus, "gpu": gpus}),
             param_space={"setup": setup, "trial": None, "best_steps": None},
             tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(

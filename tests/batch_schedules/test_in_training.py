@@ -23,7 +23,8 @@ from cbs.record import GeometryColumns, TrialResult, TrialStatus, examples_at
 from cbs.schedules import build_schedule
 from cbs.store import Store
 from cbs.target import Target
-from cbs.training import run_of, run_trial
+from cbs.training import run_trial
+from cbs.training_loop import run_of
 from cbs.workloads import build_workload
 
 CONFIG = TrialConfig(

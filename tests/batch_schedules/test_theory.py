@@ -19,7 +19,8 @@ from cbs.schedules import build_schedule
 from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic
 from cbs.theory.noisy_quadratic.schedules import Stage, losses_along
-from cbs.training import run_of, run_trial
+from cbs.training import run_trial
+from cbs.training_loop import run_of
 from cbs.workloads import build_workload
 
 DIMENSION = 600

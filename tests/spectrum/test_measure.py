@@ -18,7 +18,7 @@ from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Sample, Sp
 from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
 from cbs.theory.noisy_quadratic.measured import measured_quadratic
-from cbs.training import TrainingLoop
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import build_workload
 
 SIZE = 24

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
+from cbs import device
 from cbs.errors import ConfigError
 from sweeps.running import cluster
 from sweeps.running.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
@@ -25,6 +25,8 @@ from sweeps.running.cluster import Resources, check_placement, output_to_error, 
         ({"gpus_per_trial": 1.5}, "whole number above 1"),
         ({"gpus_per_trial": 1000.0}, r"1000 GPUs does not fit on this machine, which has \d+"),
         ({"cpus_per_trial": 100_000}, r"100000 cores does not fit on this machine, which has \d+"),
+        ({"workers_per_trial": 0}, "workers per trial must be at least 1, got 0"),
+        ({"workers_per_trial": 1000, "cpus_per_trial": 7}, r"7000 cores does not fit on this machine, which has \d+"),
         ({"trial_timeout": 0.0}, "above 0 seconds"),
         ({"trial_timeout": math.nan}, "above 0 seconds"),
     ],
@@ -35,11 +37,43 @@ def test_what_no_machine_can_give_is_refused(asked, words):
 
 
 def test_a_gpu_is_refused_only_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(device, "count", lambda: 1)
     Resources(gpus_per_trial=1.0)
     with pytest.raises(ConfigError, match="2 GPUs does not fit on this machine, which has 1"):
         Resources(gpus_per_trial=2.0)
     Resources(gpus_per_trial=2.0, address="auto")  # the cluster knows
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "command", "words"),
+    [
+        ({"gpus_per_trial": 4.0}, "auto", False, "would hold 4 GPUs for a trial that uses 1.*--workers-per-trial 4"),
+        ({"gpus_per_trial": 1.0}, "cpu", False, "would hold GPUs for trials on the cpu"),
+        ({"gpus_per_trial": 0.5, "workers_per_trial": 2}, "auto", False, "2 GPUs or none, not --gpus-per-trial 0.5"),
+        ({"workers_per_trial": 2}, "auto", True, "leave out --workers-per-trial"),
+    ],
+)
+def test_no_trial_holds_what_it_does_not_use(asked, device, command, words):
+    with pytest.raises(ConfigError, match=words):
+        Resources(address="auto", **asked).check_devices(device, command=command)
+
+
+@pytest.mark.parametrize(
+    ("asked", "command", "gpus"),
+    [
+        ({}, False, 1.0),
+        ({"gpus_per_trial": 0.5}, False, 0.5),
+        ({"workers_per_trial": 2}, False, 2.0),
+        ({"workers_per_trial": 2, "gpus_per_trial": 0.0}, False, 0.0),
+        ({"gpus_per_trial": 8.0}, True, 8.0),
+    ],
+)
+def test_what_it_uses_it_holds(asked, command, gpus, monkeypatch):
+    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
+    resources = Resources(address="auto", **asked)
+    resources.check_devices("auto", command=command)
+    assert resources.gpus_of_trial("auto") == gpus
+    assert resources.cpus == asked.get("workers_per_trial", 1)
 
 
 def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):
@@ -47,6 +81,8 @@ def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):
     check_placement(Resources(address="auto", cpus_per_trial=8), 1.0)
     with pytest.raises(ConfigError, match="12 cores and 0 GPUs: the nodes have 4 cores and 0 GPUs, 8 cores and 1 GPUs"):
         check_placement(Resources(address="auto", cpus_per_trial=12), 0.0)
+    with pytest.raises(ConfigError, match="2 cores and 2 GPUs"):
+        check_placement(Resources(address="auto", workers_per_trial=2), 2.0)
 
 
 def test_nothing_reaches_standard_output(capfd):

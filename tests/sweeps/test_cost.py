@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from cbs import device
 from cbs.config import EvaluationPlan
 from cbs.errors import ConfigError
 from sweeps.outlook import cost
@@ -196,7 +197,7 @@ def test_a_target_that_is_there_already_is_refused():
     ],
 )
 def test_trials_at_a_time(resources, gpus, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(device, "count", lambda: gpus)
     assert Resources(**resources).parallel(gpus) == expected
 
 

@@ -14,7 +14,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
-from cbs.training import TrainingLoop
+from cbs.training_loop import TrainingLoop
 from sweeps.throughput import Report, Timing, examples_of, measure_throughput
 from tests.factories import trial
 

@@ -18,7 +18,8 @@ from cbs.record import TrialStatus
 from cbs.target import Target
 from cbs.text import GPT, SIZES, GPTShape, corpus
 from cbs.text.gpt import BaseModel
-from cbs.training import TrainingLoop, run_trial
+from cbs.training import run_trial
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import WORKLOADS, Workload, build_workload
 from cbs.workloads.text import TextWorkload, text
 from sweeps.overrides import override
