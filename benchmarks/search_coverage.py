@@ -33,17 +33,18 @@ TRUTH = MIN_EXAMPLES / MIN_STEPS
 
 
 def table(results: Iterable[TrialResult]) -> pd.DataFrame:
-    """The trials as an analysis reads them; what was stopped is a bound."""
+    """The trials as an analysis reads them; what was stopped is a bound, what diverged has no steps."""
     rows = [
         {
             "batch_size": result.config.batch_size,
             "lr": result.config.lr,
             "seed": result.config.seed,
-            "steps": result.steps_to_target or float(result.final_step),
+            "steps": math.nan
+            if result.status is TrialStatus.DIVERGED
+            else result.steps_to_target or float(result.final_step),
             "censored": result.steps_to_target is None,
         }
         for result in results
-        if result.status is not TrialStatus.DIVERGED
     ]
     return pd.DataFrame(rows)
 

@@ -79,6 +79,52 @@ def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
     )
 
 
+def gain(study: Study) -> float:
+    """The most log steps that a learning rate between the best one and its neighbours could save; a third of that is
+    expected, see :func:`analysis.estimate.fitting.bootstrap.leftover`.
+
+    Where both neighbours reached the target on every seed, three times the depth of the parabola through the three. A
+    neighbour that was stopped says little of the vertex on the other side; the parabola there is as steep as it can
+    be, since ``lr S`` does not fall with the learning rate: ``|d ln S / d ln lr|`` is 1 at most, above the optimum as
+    below it. Towards one that diverged steps may fall on as they did up to the winner. At an edge of what was tried
+    nothing is known, which the verdict says.
+    """
+    if study.winner is None or not np.isfinite(study.lrs).all():
+        return 0.0
+    rows = study.tried
+    steps, bound, ran = (table[rows][None] for table in (study.steps, study.bound, study.ran))
+    (winner,), (edge,), sides = _beside(np.log(study.lrs[rows]), steps, bound, ran)
+    if edge:
+        return 0.0
+    gaps, least, most = (np.array(values)[:, 0] for values in zip(*sides, strict=True))
+    diverged = (ran & ~np.isfinite(steps) & ~np.isfinite(bound))[0, [winner - 1, winner + 1]].any(axis=1)
+    if np.isfinite(most).all():
+        return 3 * _depth(*least, *gaps)
+    found = [0.0 if diverged.any() else _depth(*least, *gaps)]
+    for side, other in ((0, 1), (1, 0)):
+        if diverged[side]:
+            found.append(min(1.0, most[other] / gaps[other]) * gaps[side])
+        elif np.isinf(most[other]):
+            found.append(_steepest(least[side], gaps[side]))
+    return float(max(found))
+
+
+def _depth(left: float, right: float, below: float, above: float) -> float:
+    """Of the vertex of the parabola through 0 and the rises at ``-below`` and ``above``."""
+    first, second = left / below, right / above
+    curvature = (first + second) / (below + above)
+    slope = second - curvature * above
+    return slope**2 / (4 * curvature) if curvature > 0 else 0.0
+
+
+def _steepest(rise: float, gap: float) -> float:
+    """Depth of the parabola through 0 and a rise that has the slope 1 there."""
+    if 2 * rise >= gap:
+        return 0.0
+    place = gap * (gap - 2 * rise) / (2 * (gap - rise))
+    return place**2 / (2 * (gap - place))
+
+
 def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, Array, Array]:
     """Ends between which the vertex lies, the grid step around it, and the edge it lies at, shape ``[R]`` each. At an
     edge both ends are the learning rate there. NaN where no seed reached the target.
@@ -87,11 +133,21 @@ def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple
         logs: ln of the learning rates, shape ``[L]``.
         steps, bound, ran: as in :class:`Study`, shape ``[R, L, N]``.
     """
+    winner, edge, ((below, left, left_most), (above, right, right_most)) = _beside(logs, steps, bound, ran)
+    at = np.where(winner < 0, np.nan, logs[winner])
+    inside = edge == 0
+    low = at + np.where(inside, _vertex(left, right_most, below, above, tie=-1), 0.0)
+    high = at + np.where(inside, _vertex(left_most, right, below, above, tie=1), 0.0)
+    return low, high, (below + above) / np.where(inside, 2, 1), edge
+
+
+def _beside(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, list[tuple[Array, ...]]]:
+    """The winner, the edge it lies at, and of the neighbours below and above it the distance in ln lr and by how many
+    log steps they are slower, at least and at most; shape ``[R]`` each, arguments as of :func:`_vertices`."""
     winner = best_lr_many(steps, ran)
     rows, last = np.arange(len(steps)), len(logs) - 1
-    edge = np.where(winner == last, 1, np.where(winner == 0, -1, 0))
     here = np.log(steps[rows, winner])
-    least, most, gaps = [], [], []
+    sides: list[tuple[Array, ...]] = []
     for side in (-1, 1):
         beside = np.clip(winner + side, 0, last)
         rise = np.log(steps[rows, beside]) - here
@@ -99,14 +155,10 @@ def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple
         rise = np.where(np.isfinite(rise), rise, np.log(bound[rows, beside]) - here)
         known = np.isfinite(rise)
         mean = np.where(known, rise, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        least.append(np.maximum(mean, 0.0))
-        most.append(np.where(exact & known.any(axis=1), least[-1], np.inf))
-        gaps.append(np.abs(logs[beside] - logs[winner]))
-    at = np.where(winner < 0, np.nan, logs[winner])
-    inside = edge == 0
-    low = at + np.where(inside, _vertex(least[0], most[1], *gaps, tie=-1), 0.0)
-    high = at + np.where(inside, _vertex(most[0], least[1], *gaps, tie=1), 0.0)
-    return low, high, (gaps[0] + gaps[1]) / np.where(inside, 2, 1), edge
+        least = np.maximum(mean, 0.0)
+        most = np.where(exact & known.any(axis=1), least, np.inf)
+        sides.append((np.abs(logs[beside] - logs[winner]), least, most))
+    return winner, np.where(winner == last, 1, np.where(winner == 0, -1, 0)), sides
 
 
 def _vertex(left: Array, right: Array, below: Array, above: Array, *, tie: int) -> Array:

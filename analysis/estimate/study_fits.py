@@ -18,6 +18,7 @@ from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials, winners
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
+from analysis.estimate.optima import gain
 from analysis.estimate.studies import Study
 
 FEWEST_SIBLINGS = 2
@@ -85,7 +86,7 @@ def _winning(table: Trials, row: int | None) -> Array:
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
     """The trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
-    return [Trials(study.steps, study.bound, study.ran) for study in studies]
+    return [Trials(study.steps, study.bound, study.ran, gain(study)) for study in studies]
 
 
 def fit_studies(

@@ -17,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.bootstrap import rescaled, seed_deviations
+from analysis.estimate.fitting.bootstrap import leftover, rescaled, seed_deviations
 from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
@@ -163,15 +163,17 @@ def fit_curve(
     draws = np.zeros((resamples, len(fitted)))
     draws[:, here] = rescaled(deviations, deviation * np.sqrt(shares / data.weights[here]), rng) / max(deviation, _TINY)
     believed = belief.draws(resamples, rng)
+    saved = np.zeros_like(draws)
+    saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
     latent = rng.standard_normal((resamples, len(data.bounds)))
     scale = widening(freedom, confidence) * deviation
-    resampled, complete = _refits(data, estimate, believed, deviation, scale, draws, latent)
+    resampled, complete = _refits(data, estimate, believed, deviation, scale, draws, latent, saved)
     around *= widening(left, confidence)
     return replace(
         fit,
         resampled_log_steps=complete[:, here],
         resampled=resampled,
-        resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent)[0],
+        resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent, saved)[0],
         interval_method="bootstrap over seeds, learning rate chosen again"
         if seeds.freedom
         else "bootstrap over residuals (one seed)",
@@ -245,11 +247,18 @@ def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedo
 
 
 def _refits(
-    data: Data, curve: Curve, exponent: Exponent, deviation: float, scale: float, draws: Array, latent: Array
+    data: Data,
+    curve: Curve,
+    exponent: Exponent,
+    deviation: float,
+    scale: float,
+    draws: Array,
+    latent: Array,
+    saved: Array,
 ) -> tuple[Curve, Array]:
     """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
     fitted = curve.log_steps(data.batch_sizes)
-    rows = np.where(data.reached, fitted, 0.0) + scale * draws
+    rows = np.where(data.reached, fitted, 0.0) + scale * draws - saved
     latent = fitted[data.place] + scale * latent
     found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
     return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)

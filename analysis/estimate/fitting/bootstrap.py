@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+from scipy.special import ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.fitting.data import Trials, winners
@@ -78,3 +80,22 @@ def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Arra
     scale = np.minimum(1.0, wanted / np.where(present > 0, present, np.inf))
     missing = np.sqrt(np.maximum(wanted**2 - (scale * present) ** 2, 0.0))
     return np.asarray(deviations * scale + rng.standard_normal(deviations.shape) * missing)
+
+
+def leftover(gains: Sequence[float], resamples: int, rng: np.random.Generator) -> Array:
+    """What a finer learning rate saves in log steps, shape ``[R, M]``; nothing in every second resample, so that the
+    interval holds the steps at the best of the learning rates that were tried as well.
+
+    The optimum is equally likely anywhere around the winner, so what is saved goes with the square of a uniform number.
+    Batch sizes share half of what it is drawn from: one grid lies alike around the optima of many.
+
+    Args:
+        gains: the most that is saved, shape ``[M]``.
+    """
+    most = np.asarray(gains, dtype=float)
+    if not most.any():
+        return np.zeros((resamples, len(most)))
+    shared, own = rng.standard_normal((resamples, 1)), rng.standard_normal((resamples, len(most)))
+    saved = most * ndtr((shared + own) / math.sqrt(2.0)) ** 2
+    saved[::2] = 0.0
+    return np.asarray(saved)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import erfcx
@@ -42,11 +42,13 @@ class Trials:
         steps: steps to target; NaN where it was not reached.
         bound: steps run without reaching it; NaN where that means nothing.
         ran: whether the trial was run.
+        gain: the most log steps that a learning rate in between could save on the best of these.
     """
 
     steps: Array
     bound: Array
     ran: np.ndarray
+    gain: float = 0.0
 
     @classmethod
     def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Trials:
@@ -61,7 +63,7 @@ class Trials:
     def without(self, seed: int) -> Trials:
         """The table as if a seed (a column) had never been run."""
         kept = np.arange(self.steps.shape[1]) != seed
-        return Trials(self.steps[:, kept], self.bound[:, kept], self.ran[:, kept])
+        return replace(self, steps=self.steps[:, kept], bound=self.bound[:, kept], ran=self.ran[:, kept])
 
 
 def winners(tables: Sequence[Trials]) -> list[int | None]:

@@ -16,6 +16,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, interval
 from analysis.estimate.fitting.data import Data, Trials, gather, hazard, observed
 from analysis.estimate.fitting.least_squares import HYPERBOLA
+from analysis.estimate.study_fits import tables as tables_of
 from analysis.read.results import load
 from cbs.lr_choice import best_lr
 from tests.factories import Truth, sweep, tables
@@ -170,8 +171,7 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     assert low is not None
     assert high is not None
     assert low < 7381 / 175 < high
-    whole = [Trials(study.steps, study.bound, study.ran) for study in answer.studies]
-    without = fit_curve([4, 16, 64, 256], whole[1:], config=AnalysisConfig(resamples=300))
+    without = fit_curve([4, 16, 64, 256], tables_of(answer.studies)[1:], config=AnalysisConfig(resamples=300))
     ends = interval(without.resampled.critical, 0.95)
     assert answer.interval == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from analysis.estimate.optima import Optimum, optimum
+from analysis.estimate.fitting.bootstrap import leftover
+from analysis.estimate.optima import Optimum, gain, optimum
 from analysis.estimate.studies import Study
 
 LRS = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
@@ -106,3 +107,54 @@ def test_nothing_where_no_trial_reached_or_names_its_learning_rate() -> None:
     rng = np.random.default_rng(0)
     assert optimum(study([[math.nan], [math.nan]], lrs=LRS[:2]), rng) is None
     assert optimum(study([[100.0]], lrs=[math.nan]), rng) is None
+
+
+@pytest.mark.parametrize("best", [3.1e-3, 4e-3, 5.1e-3])
+def test_what_a_finer_learning_rate_saves_is_three_times_the_depth_of_a_parabola_that_is_known(best: float) -> None:
+    assert gain(study(parabola(best))) == pytest.approx(3 * 0.2 * math.log(best / 4e-3) ** 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("rise", [0.02, 0.2])
+def test_beside_a_neighbour_that_was_stopped_the_parabola_is_as_steep_as_can_be(side: int, rise: float) -> None:
+    """Its vertex lies towards the other neighbour; found by trying all of slope 1 at most."""
+    rows = [[100 * math.exp(rise)], [100.0], [math.nan]][::-side]
+    place = np.linspace(1e-4, STEP / 2, 4000, endpoint=False)
+    curvature = rise / (STEP * (STEP - 2 * place))
+    gentle = 2 * curvature * (STEP - place) <= 1
+    wanted = (curvature * place**2)[gentle].max()
+    assert gain(study(rows, lrs=LRS[:3])) == pytest.approx(wanted, rel=2e-3)
+
+
+def test_up_to_a_neighbour_that_diverged_steps_may_fall_on() -> None:
+    nothing = np.full((3, 1), math.nan)
+    cliff = study([[130], [100], [math.nan]], lrs=LRS[:3], bound=nothing)
+    assert gain(cliff) == pytest.approx(math.log(1.3))
+    lone = study([[math.nan], [100], [math.nan]], lrs=LRS[:3], bound=nothing)
+    assert gain(lone) == pytest.approx(STEP)
+    near = study([[130], [100], [math.nan]], lrs=(2e-3, 4e-3, 4.2e-3), bound=nothing)
+    assert gain(near) < 0.03
+
+
+def test_nothing_is_said_of_edges_and_of_learning_rates_that_are_not_known() -> None:
+    assert gain(study([[100], [120]], lrs=LRS[:2])) == 0.0
+    assert gain(study(parabola(4.5e-3), lrs=[math.nan] * 5)) == 0.0
+
+
+def test_a_finer_grid_leaves_less() -> None:
+    left = []
+    for count in (3, 5, 9, 17):
+        lrs = np.geomspace(1e-3, 1.6e-2, count)
+        left.append(max(gain(study(parabola(best, lrs), lrs=lrs)) for best in np.geomspace(3e-3, 5e-3, 9)))
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < 0.01
+
+
+def test_every_second_resample_saves_something_a_third_of_the_most_on_average() -> None:
+    most = [0.3, 0.0, 0.6]
+    saved = leftover(most, 20_000, np.random.default_rng(0))
+    assert not saved[::2].any()
+    assert saved.min() >= 0
+    assert (saved <= most).all()
+    assert saved[1::2].mean(axis=0) == pytest.approx(np.array(most) / 3, abs=0.005)
+    assert 0.3 < np.corrcoef(saved[1::2, 0], saved[1::2, 2])[0, 1] < 0.6
