@@ -140,7 +140,10 @@ def sweep(
         store.create()
         with Lock(store, command) as lock:
             store.prepare()
-            store.write_manifest(merged_manifest(store, sweep, command))
+            manifest = merged_manifest(store, sweep, command)
+            store.write_manifest(manifest)
+            if changes := manifest["runs"][-1].get("code_changes"):
+                progress.note(f"{output} holds trials of other code ({', '.join(changes)}); sweep.json lists them")
             search = Search(sweep, [r for r in store.sound_results(progress.note) if r.status.final])
             if not search.done and time.monotonic() < deadline:
                 from sweeps.running.dispatch import Run, run_search

@@ -451,6 +451,15 @@ FLAGS = {
         {"sweeps.ledger.ledgers": list},
         cases={"results": (["elsewhere"], "elsewhere"), "--json": (["--json"], "printed: []")},
     ),
+    "merge": Flags(
+        {"sweeps.merge.merge": answer},
+        base=["one", "other", "-o", "both"],
+        cases={
+            "results": (["third"], "third"),
+            "--output": (["-o", "there"], "there"),
+            "--json": (["--json"], "to_json("),
+        },
+    ),
     "clean": Flags(
         {"sweeps.ledger.clean": list},
         cases={
