@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import cbs
-from cbs.choices import Choice
+from cbs.choices import Choice, parse_choice
 from cbs.config import CONSTANT
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.store import MANIFEST, Store
@@ -48,6 +48,8 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         "axes": sweep.axes(),
         "runs": [provenance(command) | ({"code": code} if (code := own_code(sweep)) else {})],
     }
+    if sweep.warm_start:
+        manifest["warm_start"] = {text: prior.to_json() for text, prior in sweep.warm_start.items()}
     if not (store.root / MANIFEST).exists():
         if trials := store.trial_ids():
             raise ResultsError(
@@ -67,11 +69,13 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
             f"{store.root} holds trials on other data (hash {stored['data_hash']}, now {data_hash}; the embedded "
             "text differs between Python versions); choose another folder with --output"
         )
-    manifest["axes"] = union(stored["axes"], manifest["axes"])
+    manifest["axes"] = union(stored["axes"], manifest["axes"], store.root)
     (run,) = manifest["runs"]
     if changes := code_changes(latest_run(stored["runs"]), run):
         run |= {"code_changes": changes, "earlier_trials": store.trial_ids()}
     manifest["runs"] = [*stored["runs"], run]
+    if starts := manifest.get("warm_start", {}) | (stored.get("warm_start") or {}):
+        manifest["warm_start"] = starts
     return manifest
 
 
@@ -202,9 +206,22 @@ def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any]
     return None if stored == wanted else (path, stored, wanted)
 
 
-def union(stored: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """The axes of both."""
-    merged: dict[str, Any] = {}
+def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "the folder") -> dict[str, Any]:
+    """The axes of both.
+
+    Raises:
+        ResultsError: if an optimizer is in both, with an option that is tuned in one of them only.
+    """
+    tuned, now_tuned = (axes.get("tuned", {}) for axes in (stored, wanted))
+    names = [{parse_choice(text).name for text in axes["optimizers"]} for axes in (stored, wanted)]
+    for name in sorted(names[0] & names[1]):
+        there, asked = (", ".join(options.get(name, [])) or "nothing" for options in (tuned, now_tuned))
+        if there != asked:
+            raise ResultsError(
+                f"{where} holds trials of {name} with {there} tuned beside the learning rate, not {asked} (--axis); "
+                "choose another folder with --output"
+            )
+    merged: dict[str, Any] = {"tuned": tuned | now_tuned} if tuned or now_tuned else {}
     if "batch_schedules" in stored or "batch_schedules" in wanted:
         before, now = (axes.get("batch_schedules", [CONSTANT]) for axes in (stored, wanted))
         merged["batch_schedules"] = list(dict.fromkeys([*before, *now]))

@@ -157,7 +157,7 @@ def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command:
                 f"{stores[0].root} and {store.root} are of unlike protocols: {name} = {one} in the first, {other} in "
                 "the second; only trials of one protocol can be compared"
             )
-        axes = union(axes, plan["axes"])
+        axes = union(axes, plan["axes"], stores[0].root)
     runs = sorted((run for plan in plans for run in plan["runs"]), key=lambda run: str(run.get("started", "")))
     merge_run = provenance(command) | {"merged": [str(store.root) for store in stores]}
     starts: dict[str, Any] = {}

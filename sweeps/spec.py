@@ -26,6 +26,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from sweeps.cell import Cell, Study, told
+from sweeps.prior import Prior
 
 SEARCHES = ("bracket", "grid")
 
@@ -73,6 +74,8 @@ class Sweep:
         name: name of the recipe it came from.
         workload: the workload.
         optimizers: optimizers with their options; of one name there may be several with unlike options.
+        tuned: by the name of an optimizer, options that are tuned at every batch size as the learning rate is, see
+            :mod:`sweeps.axes`; its choices that differ in nothing else are one curve in an analysis.
         batch_schedules: batch-size schedules with their options, each for every optimizer; see
             :mod:`cbs.batch_schedules`.
         batch_sizes: batch sizes in examples, increasing.
@@ -81,6 +84,7 @@ class Sweep:
             one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
             seed, as it always is with ``lrs``.
         lr_resolution: smallest ratio between two learning rates of a search.
+        warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
@@ -104,10 +108,12 @@ class Sweep:
     workload: Choice
     optimizers: tuple[Choice, ...]
     batch_sizes: tuple[int, ...]
+    tuned: dict[str, list[str]] = field(default_factory=dict)
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
     search: str = "bracket"
     lr_resolution: float = 1.04
+    warm_start: dict[str, Prior] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     target: Target | None = None
     max_steps: int = 2_000
@@ -257,6 +263,7 @@ class Sweep:
         return {
             "optimizers": [str(choice) for choice in self.optimizers],
             **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
+            **({"tuned": self.tuned} if self.tuned else {}),
             "batch_sizes": list(self.batch_sizes),
             "lrs": None if self.lrs is None else list(self.lrs),
             "seeds": list(self.seeds),
@@ -265,8 +272,8 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
-        axes = ("optimizers", "batch_schedules", "batch_sizes", "lrs", "search", "lr_resolution", "seeds")
-        for axis in (*axes, "expected", "name"):
+        axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "search", "lr_resolution", "seeds")
+        for axis in (*axes, "warm_start", "expected", "name"):
             del data[axis]
         return data
 

@@ -191,6 +191,7 @@ def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: I
         name=COMMAND,
         workload=trainer.choice(),
         optimizers=sweep.optimizers,
+        tuned=sweep.tuned,
         batch_sizes=sweep.batch_sizes,
         lrs=sweep.lrs,
         seeds=sweep.seeds,

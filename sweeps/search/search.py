@@ -20,8 +20,10 @@ from cbs.config import TrialConfig
 from cbs.lr_choice import best_lr, censored
 from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Cell, Study
+from sweeps.prior import Prior
 from sweeps.search import bracket
 from sweeps.search.bracket import Ask, Outcome, Rules, Seen
+from sweeps.search.elsewhere import expected_from
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
@@ -262,7 +264,7 @@ class Search:
             return bracket.needed(stored, self.sweep.seeds, lattice, self.rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
-            why = f"the batch sizes tried lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
+            why = f"{self._sources(course)} lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
             why += f"{math.exp(law.deviation):.2g}"
         beside = "a factor of 2 beside where the best is expected"
         return [
@@ -276,7 +278,20 @@ class Search:
             for study in course.inner
             if (found := self._courses[study].optimum) is not None
         ]
-        return expected(math.log(course.study.batch_size), *zip(*known, strict=True)) if known else None
+        at, prior = math.log(course.study.batch_size), self._prior(course)
+        if prior is not None:
+            return expected_from(prior, at, known)
+        return expected(at, *zip(*known, strict=True)) if known else None
+
+    def _prior(self, course: Course) -> Prior | None:
+        return self.sweep.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
+
+    def _sources(self, course: Course) -> str:
+        """What :meth:`_law` goes by."""
+        prior = self._prior(course)
+        own = any(self._courses[study].optimum is not None for study in course.inner)
+        told = ["the batch sizes tried"] if own else []
+        return " and ".join(told if prior is None else [*told, f"the results in {prior.source}"])
 
     def _settle(self, course: Course, asks: list[Ask]) -> None:
         """Note the optimum once the first seed is bracketed, and let the studies further out start."""
