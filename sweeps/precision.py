@@ -264,6 +264,7 @@ def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
         batch_sizes=tuple(part["batch_sizes"]),
         seeds=tuple(part["seeds"]),
         lrs=None if part["lrs"] is None else tuple(part["lrs"]),
+        search=sweep.search if part["lrs"] is None else "grid",
     )
 
 

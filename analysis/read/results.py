@@ -167,6 +167,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
+        notes += _other_code(store)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
@@ -238,6 +239,19 @@ def _protocol(store: Store) -> dict[str, Any]:
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
     return {"root": store.root, "prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
+
+
+def _other_code(store: Store) -> list[str]:
+    """What a sweep says of trials that were run by other code than the later ones, see :mod:`sweeps.manifest`."""
+    runs = store.manifest().get("runs")
+    notes = []
+    for run in runs if isinstance(runs, list) else ():
+        if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
+            earlier = run.get("earlier_trials")
+            count = len(earlier) if isinstance(earlier, list) else "some"
+            changes = ", ".join(map(str, run["code_changes"]))
+            notes.append(f"sweep {_text(store.root)}: {count} trials were run by other code than later ones: {changes}")
+    return notes
 
 
 def _tuned(store: Store) -> dict[str, list[str]]:

@@ -38,7 +38,22 @@ def command(
         str | None,
         typer.Option(
             help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either "
-            "side, with few trials; grid: all of the optimizer's learning rates on every seed."
+            "side, with few trials; grid: all of the optimizer's learning rates on every seed; random: --trials points "
+            "of a box."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="With --search random: points of learning rate and --axis per batch size, each on every seed; more "
+            "go on with the sequence. Default: 16."
+        ),
+    ] = None,
+    lr_box: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW..HIGH",
+            help="With --search random: learning rates to draw from, 1e-4..1e-1. Default: those of the optimizer.",
         ),
     ] = None,
     lr_resolution: Annotated[
@@ -189,7 +204,7 @@ def command(
 
         from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
         from sweeps import launch
         from sweeps.axes import with_axes
         from sweeps.external.asked import program_of
@@ -209,8 +224,8 @@ def command(
         raise ConfigError("--max-time is the limit of --precision: give both, or leave it out")
     if precision is not None and telescope is not None:
         raise ConfigError("--telescope looks for learning rates, not for B_crit: leave it out, or --precision")
-    if telescope is not None and (axis or axis_outer or from_):
-        raise ConfigError("--telescope carries learning rates alone, from width to width: leave out --axis and --from")
+    if telescope is not None and (axis or axis_outer or from_ or search == "random"):
+        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
     asked = base
     if optim:
@@ -223,6 +238,12 @@ def command(
         if search == "bracket" and lrs is not None:
             raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
         asked = asked.replace(search=search)
+    if search != "random" and (trials is not None or lr_box is not None):
+        raise ConfigError("--trials and --lr-box are of --search random: add it, or leave them out")
+    if trials is not None:
+        asked = asked.replace(trials=trials)
+    if lr_box is not None:
+        asked = asked.replace(lr_box=parse_range(lr_box, "--lr-box"))
     if lr_resolution is not None:
         asked = asked.replace(lr_resolution=lr_resolution)
     if seeds is not None:

@@ -27,6 +27,7 @@ from sweeps.search.elsewhere import expected_from
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
+from sweeps.search.quasirandom import drawn_lrs
 from sweeps.spec import Sweep
 
 START = OCTAVE // 2
@@ -211,6 +212,8 @@ class Search:
             self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
 
     def _grid(self, study: Study) -> tuple[float, ...]:
+        if self.sweep.search == "random":
+            return drawn_lrs(self.sweep, study)
         return self.sweep.lr_grid(study.optimizer)
 
     def _advance(self, course: Course) -> None:
@@ -234,8 +237,9 @@ class Search:
     def _asks(self, course: Course) -> list[Ask]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
+            why = "drawn from the box" if self.sweep.search == "random" else "on the grid"
             asks = (
-                [] if course.started else [Ask(lr, seed, "on the grid") for lr in self._grid(study) for seed in seeds]
+                [] if course.started else [Ask(lr, seed, why) for lr in self._grid(study) for seed in seeds]
             )
             course.started = True
             return asks

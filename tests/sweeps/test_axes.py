@@ -16,6 +16,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.questions.analyze import analyze
 from analysis.questions.learning_rate import learning_rates
+from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import load
 from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
 from cbs.choices import Choice
@@ -23,6 +24,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.store import Store
 from sweeps.axes import pooled, with_axes
 from sweeps.manifest import merged_manifest
+from sweeps.precision import look
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from tests.analysis.estimate.test_studies import study
@@ -118,6 +120,19 @@ def test_the_best_combination_of_every_batch_size_is_the_curve(stored: Path) -> 
         complete = np.where(joint.ran.all(axis=1), np.log(joint.steps).mean(axis=1), math.inf)
         assert point.steps_to_target == pytest.approx(math.exp(np.nanmin(complete)), rel=0.02)
         assert point.best_lr in rows.lrs[1:-1]
+
+
+def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
+    line = adding(stored, Choice(name="sgd"), (8,), (0, 1), None)
+    axis = "--axis momentum=0.8,0.9,0.95,0.98"
+    assert line == f"cbs sweep --optim sgd {axis} --batch-sizes 8 --seeds 0,1 --output {stored}"
+    assert "--axis" not in adding(stored, Choice(name="adamw"), (8,), (0, 1), None)
+
+
+def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:
+    found = look(sweep(), stored)
+    assert list(found) == [f"sgd(momentum={momentum})" for momentum in MOMENTA]
+    assert len({id(answer) for answer in found.values()}) == 1
 
 
 def test_the_law_of_the_learning_rate_is_that_of_the_whole_recipe(stored: Path) -> None:

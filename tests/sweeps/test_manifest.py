@@ -12,11 +12,13 @@ import pytest
 import torch
 
 import cbs
+from analysis.read.results import load
 from cbs.config import Choice
 from cbs.errors import ResultsError
 from cbs.store import Store
 from sweeps.manifest import code_changes, latest_run, merged_manifest, provenance
 from sweeps.spec import Sweep
+from tests.factories import sweep as write_sweep
 from tests.sweeps.simulation import small_sweep
 
 
@@ -71,6 +73,15 @@ def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
     assert re.fullmatch(r"torch \S+, then 0.1", torch_change)
     assert re.fullmatch(r"mine [0-9a-f]{16}, then [0-9a-f]{16}", own)
     assert run["earlier_trials"] == ["earlier"]
+
+
+def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:
+    store = write_sweep(tmp_path, batch_sizes=(4, 16), lrs=(1e-3, 2e-3))
+    assert not load(tmp_path).notes
+    manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
+    store.write_manifest(manifest | {"runs": [{}, {"code_changes": ["torch 1, then 2"], "earlier_trials": ["a", "b"]}]})
+    (note,) = load(tmp_path).notes
+    assert note.endswith("2 trials were run by other code than later ones: torch 1, then 2")
 
 
 def test_what_does_not_make_numbers_is_no_change_of_code() -> None:
