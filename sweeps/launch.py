@@ -144,7 +144,10 @@ def sweep(
         store.create()
         with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
             store.prepare()
-            store.write_manifest(merged_manifest(store, sweep, command))
+            manifest = merged_manifest(store, sweep, command)
+            store.write_manifest(manifest)
+            if changes := manifest["runs"][-1].get("code_changes"):
+                progress.note(f"{output} holds trials of other code ({', '.join(changes)}); sweep.json lists them")
             there = [result for result in store.sound_results(progress.note) if result.status.final]
             tracking.add(there)
             search = Search(sweep, there)

@@ -107,7 +107,8 @@ def ledger(store: Store) -> Ledger:
     try:
         runs = store.manifest().get("runs")
         last = runs[-1] if isinstance(runs, list) and runs else {}
-        command = last.get("command") if isinstance(last, dict) else None
+        # what merged folders into this one runs nothing here
+        command = last.get("command") if isinstance(last, dict) and "merged" not in last else None
     except ResultsError as error:
         problems.append(str(error))
     holder = owner(store.root)

@@ -91,9 +91,9 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     # Names of libraries hold a dot themselves: torch.adam.eps.
     head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
     if head in names or head == "optimizer":
-        having = [head] if head in names else [name for name in names if option in _options_of(name)]
+        having = [head] if head in names else [name for name in names if option in options_of(name)]
         if not having:
-            near = get_close_matches(option, sorted(set().union(*map(_options_of, names))), n=1)
+            near = get_close_matches(option, sorted(set().union(*map(options_of, names))), n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; 'cbs optimizers {names[0]}' shows those there are"
             raise ConfigError(f"--set {key}: no optimizer of the sweep has an option {option!r}{hint}")
         optimizers = tuple(_with_option(c, option, value) if c.name in having else c for c in sweep.optimizers)
@@ -134,7 +134,8 @@ def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sw
     )
 
 
-def _options_of(optimizer: str) -> set[str]:
+def options_of(optimizer: str) -> set[str]:
+    """Names of the options of an optimizer, those in examples included."""
     spec = OPTIMIZERS[optimizer]
     return {*spec.defaults, *spec.options_in_examples}
 

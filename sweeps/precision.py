@@ -21,6 +21,7 @@ from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import whole_file
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
+from sweeps.axes import pooled
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
@@ -171,7 +172,8 @@ def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
     from analysis.read.results import load
 
     found = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
-    return {text: found[text] for text in sweep.choices if text in found}
+    groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
+    return {text: found[group] for text, group in groups.items() if group in found}
 
 
 def spent(searches: list[Search]) -> int:
@@ -262,6 +264,7 @@ def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
         batch_sizes=tuple(part["batch_sizes"]),
         seeds=tuple(part["seeds"]),
         lrs=None if part["lrs"] is None else tuple(part["lrs"]),
+        search=sweep.search if part["lrs"] is None else "grid",
     )
 
 

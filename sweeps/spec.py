@@ -26,8 +26,9 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from sweeps.cell import Cell, Study, told
+from sweeps.prior import Prior
 
-SEARCHES = ("bracket", "grid")
+SEARCHES = ("bracket", "grid", "random")
 
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
@@ -73,14 +74,20 @@ class Sweep:
         name: name of the recipe it came from.
         workload: the workload.
         optimizers: optimizers with their options; of one name there may be several with unlike options.
+        tuned: by the name of an optimizer, options that are tuned at every batch size as the learning rate is, see
+            :mod:`sweeps.axes`; its choices that differ in nothing else are one curve in an analysis.
         batch_schedules: batch-size schedules with their options, each for every optimizer; see
             :mod:`cbs.batch_schedules`.
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
             one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
-            seed, as it always is with ``lrs``.
+            seed, as it always is with ``lrs``; ``"random"`` ``trials`` points of a box
+            (:mod:`sweeps.search.quasirandom`) on every seed.
+        trials: points per batch size of the search ``"random"``.
+        lr_box: lowest and highest learning rate of its box; ``None`` for those of the optimizer's own.
         lr_resolution: smallest ratio between two learning rates of a search.
+        warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
@@ -104,10 +111,14 @@ class Sweep:
     workload: Choice
     optimizers: tuple[Choice, ...]
     batch_sizes: tuple[int, ...]
+    tuned: dict[str, list[str]] = field(default_factory=dict)
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
     search: str = "bracket"
+    trials: int = 16
+    lr_box: tuple[float, float] | None = None
     lr_resolution: float = 1.04
+    warm_start: dict[str, Prior] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     target: Target | None = None
     max_steps: int = 2_000
@@ -146,6 +157,13 @@ class Sweep:
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
         if self.search not in SEARCHES:
             raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
+        if self.search == "random" and self.lrs is not None:
+            raise ConfigError("a random search draws its learning rates from a box, with lr_box (--lr-box), not lrs")
+        if not isinstance(self.trials, int) or self.trials < 1:
+            raise ConfigError(f"trials must be a whole number of at least 1, got {self.trials}")
+        if self.lr_box is not None and not (0 < self.lr_box[0] < self.lr_box[1] < math.inf):
+            low, high = self.lr_box
+            raise ConfigError(f"lr_box must rise from above 0, got {low:g}..{high:g}")
         if not 1.01 < self.lr_resolution <= 2.0:
             raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
@@ -194,8 +212,8 @@ class Sweep:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether every learning rate of the grid is tried on every seed."""
-        return self.search == "grid" or self.lrs is not None
+        """Whether every learning rate of a list is tried on every seed."""
+        return self.search != "bracket" or self.lrs is not None
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Learning rates of ``optimizer``: as given, or its own.
@@ -257,6 +275,7 @@ class Sweep:
         return {
             "optimizers": [str(choice) for choice in self.optimizers],
             **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
+            **({"tuned": self.tuned} if self.tuned else {}),
             "batch_sizes": list(self.batch_sizes),
             "lrs": None if self.lrs is None else list(self.lrs),
             "seeds": list(self.seeds),
@@ -265,8 +284,8 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
-        axes = ("optimizers", "batch_schedules", "batch_sizes", "lrs", "search", "lr_resolution", "seeds")
-        for axis in (*axes, "expected", "name"):
+        axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
+        for axis in (*axes, "search", "trials", "lr_box", "lr_resolution", "warm_start"):
             del data[axis]
         return data
 

@@ -395,6 +395,7 @@ FLAGS = {
             "sweeps.running.cluster.check_listening": None,
             "sweeps.external.call.taken": None,
             "sweeps.telescoping.stages.telescope": dict,
+            "sweeps.warm_start.started": lambda asked, *_: asked,
             "sweeps.telescoping.stages.report_lines": list,
             "sweeps.outlook.report.dry_run_report": dict,
             "sweeps.outlook.report.dry_run_lines": list,
@@ -413,6 +414,8 @@ FLAGS = {
             "--batch-sizes": (["--batch-sizes", "4..16"], "batch_sizes=(4, 8, 16)"),
             "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
             "--search": (["--search", "grid"], "search='grid'"),
+            "--trials": (["--search", "random", "--trials", "9"], "trials=9"),
+            "--lr-box": (["--search", "random", "--lr-box", "1e-4..1e-1"], "lr_box=(0.0001, 0.1)"),
             "--lr-resolution": (["--lr-resolution", "1.2"], "lr_resolution=1.2"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--target": (["--target", "2.5"], ", 2.5)"),
@@ -423,6 +426,9 @@ FLAGS = {
                 "name='seesaw', options={'alpha': 3}",
             ),
             "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
+            "--from": (["--from", "elsewhere"], "elsewhere"),
+            "--axis": (["--optim", "sgd", "--axis", "momentum=0.5,0.75"], "tuned={'sgd': ['momentum']}"),
+            "--axis-outer": (["--optim", "sgd", "--axis-outer", "momentum=0.5,0.75"], "options={'momentum': 0.75}"),
             "--precision": (["--precision", "0.15"], ", 0.15, "),
             "--max-time": (["--precision", "0.15", "--max-time", "2h"], "deadline=7200.0), deadline=7200.0, say"),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
@@ -457,6 +463,15 @@ FLAGS = {
     "status": Flags(
         {"sweeps.ledger.ledgers": list},
         cases={"results": (["elsewhere"], "elsewhere"), "--json": (["--json"], "printed: []")},
+    ),
+    "merge": Flags(
+        {"sweeps.merge.merge": answer},
+        base=["one", "other", "-o", "both"],
+        cases={
+            "results": (["third"], "third"),
+            "--output": (["-o", "there"], "there"),
+            "--json": (["--json"], "to_json("),
+        },
     ),
     "clean": Flags(
         {"sweeps.ledger.clean": list},

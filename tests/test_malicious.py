@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ COMMANDS: dict[str, list[list[str]]] = {
          "--metric-unit", "nats", "--example-unit", "tree"]
     ],
     "lr": [["lr", "FOLDER", "--resamples", "100", "--no-figures"]],
+    "merge": [["merge", "FOLDER", "FOLDER", "-o", "merged"], ["merge", "FOLDER", "SECOND", "-o", "merged"]],
     "noise-scale": [],
     "nqm": [["nqm", "--spectrum", "FOLDER"]],
     "nqs": [["nqs", "FOLDER"]],
@@ -179,7 +181,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Path]
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept").write_text("as it was")
     monkeypatch.chdir(tmp_path / "here")
-    return sweep(tmp_path / "here" / "results", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3)), tmp_path / "outside"
+    store = sweep(tmp_path / "here" / "results", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3))
+    manifest(store, axes={"optimizers": ["adamw"], "batch_sizes": [4, 16, 64], "lrs": None, "seeds": [0]}, runs=[])
+    return store, tmp_path / "outside"
 
 
 def test_every_command_is_tried() -> None:
@@ -196,6 +200,7 @@ def test_every_command_is_tried() -> None:
 )
 def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run) -> None:
     store, outside = world
+    second = shutil.copytree(store.root, store.root.parent / "second", symlinks=True)
     spoil(store, outside)
     before = content(outside)
     for calls in COMMANDS.values():
@@ -203,7 +208,8 @@ def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run) 
             drawn = call[0] == "report" or call == COMMANDS["analyze"][0]
             if drawn and spoil not in (names, links):
                 continue
-            words = [str(store.root) if word == "FOLDER" else word for word in call]
+            folders = {"FOLDER": str(store.root), "SECOND": str(second)}
+            words = [folders.get(word, word) for word in call]
             code, out, err = run(*words)
             assert code in (0, 1, 2), (words, out, err)
             assert "Traceback" not in out + err, words

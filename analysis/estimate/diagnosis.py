@@ -128,6 +128,14 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
     if edges:
         where = ", ".join(f"{point.batch_size} ({point.best_lr:g})" for point in edges)
         yield Verdict.AT_GRID_EDGE, f"the best LR is the lowest or highest tried at batch size {where}: extend the grid"
+    beyond = [point for point in reached if point.at_axis_edge]
+    if beyond:
+        names = " and ".join(dict.fromkeys(name for point in beyond for name in point.at_axis_edge))
+        where = ", ".join(f"{point.batch_size} ({point.tuned})" for point in beyond)
+        yield (
+            Verdict.AT_GRID_EDGE,
+            f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
+        )
     if max(point.seeds for point in reached) < 2:
         yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]

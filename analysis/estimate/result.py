@@ -176,6 +176,7 @@ class Answer:
         return {
             **group.whose,
             "optimizer_options": group.choice.options,
+            **({"tuned": list(group.tuned)} if group.tuned else {}),
             "target": self.target.to_json(),
             "definition": self.definition,
             "critical_batch_size": self.critical_batch_size,

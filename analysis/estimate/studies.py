@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis.plain import shown
 from analysis.read.results import Group, Results
+from cbs.choices import parse_choice
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
 from cbs.target import Target
@@ -42,6 +43,8 @@ class Study:
         status: how each trial ended with respect to the target, shape ``[L, N]``; empty where no trial was run.
         bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
+        tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
+            learning rate with these options, and the winner is one of all of them. Empty where nothing was.
     """
 
     batch_size: int
@@ -51,6 +54,7 @@ class Study:
     status: np.ndarray
     bound: np.ndarray
     trials: np.ndarray
+    tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
 
     @property
     def winner(self) -> int | None:
@@ -66,6 +70,34 @@ class Study:
     def tried(self) -> np.ndarray:
         """Whether some trial of the learning rate ended as training went, not as a machine did, shape ``[L]``."""
         return np.asarray(np.isin(self.status, NOT_RUN, invert=True).any(axis=1))
+
+    @property
+    def along_lr(self) -> Study:
+        """The trials that differ from the winner, from the first without one, in learning rate and seed alone."""
+        if not len(self.tuned):
+            return self
+        rows = self.tuned == self.tuned[self.winner or 0]
+        parts = {name: getattr(self, name)[rows] for name in ("lrs", "steps", "status", "bound", "trials")}
+        return replace(self, tuned=np.empty(0, dtype=object), **parts)
+
+    def at_edge(self, row: int) -> bool:
+        """Whether the learning rate of a row is the lowest or the highest of those that were tried with its options."""
+        alike = self.tuned == self.tuned[row] if len(self.tuned) else np.ones(len(self.lrs), dtype=bool)
+        return any(at_edges(int(alike[:row].sum()), self.tried[alike]))
+
+    def edges_of_axes(self, row: int) -> tuple[str, ...]:
+        """Options that were tuned of which the value of a row is the lowest or the highest that was tried; 0 is an end
+        that nothing lies beyond."""
+        if not len(self.tuned):
+            return ()
+        options = [options_of(text) for text, tried in zip(self.tuned, self.tried, strict=True) if tried]
+        found = []
+        for name, mine in options_of(self.tuned[row]).items():
+            values = [value for each in options if isinstance(value := each.get(name), int | float)]
+            numeric = isinstance(mine, int | float) and not isinstance(mine, bool)
+            if numeric and mine in (min(values), max(values)) and mine != 0:
+                found.append(name)
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +116,8 @@ class Point:
         status: ``REACHED``, or how most trials ended when none reached the target.
         steps_lower_bound: when none reached the target, the most steps run without reaching it.
         trials: rows of the trial table behind ``steps_per_seed``.
+        tuned: the options that won beside the learning rate, see :class:`Study`; empty where none were tuned.
+        at_axis_edge: which of them are the lowest or the highest that was tried.
     """
 
     batch_size: int
@@ -96,6 +130,8 @@ class Point:
     status: str
     steps_lower_bound: float | None = None
     trials: tuple[int, ...] = field(default=(), repr=False)
+    tuned: str = field(default="", repr=False)
+    at_axis_edge: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def reached(self) -> bool:
@@ -108,7 +144,13 @@ class Point:
         return None if self.steps_to_target is None else self.steps_to_target * self.batch_size
 
     def to_json(self) -> dict[str, Any]:
-        return shown(self) | {"examples_to_target": self.examples_to_target}
+        tuned = {"tuned": options_of(self.tuned), "at_axis_edge": list(self.at_axis_edge)} if self.tuned else {}
+        return shown(self) | {"examples_to_target": self.examples_to_target} | tuned
+
+
+def options_of(tuned: str) -> dict[str, Any]:
+    """The options in the text that :attr:`Study.tuned` has of them."""
+    return parse_choice(f"tuned({tuned})").options
 
 
 def easier_or_equal(target: Target, own: Target) -> bool:
@@ -139,11 +181,16 @@ def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target,
     Args:
         about: the group.
         batch_size: examples per step.
-        part: its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``.
+        part: its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``; ``tuned`` where the group has any.
         target: the target.
         steps: of these trials to ``target``, NaN where it was not reached.
     """
     lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
+    tuned = np.empty(0, dtype=object)
+    if about.tuned:
+        options, which = np.unique(part["tuned"].to_numpy(dtype=object), return_inverse=True)
+        pairs, row = np.unique(which * len(lrs) + row, return_inverse=True)
+        tuned, lrs = options[pairs // len(lrs)], lrs[pairs % len(lrs)]
     seeds, column = np.unique(part["seed"].to_numpy(), return_inverse=True)
     shape = (len(lrs), len(seeds))
     table, bound = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -166,7 +213,7 @@ def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target,
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(batch_size, lrs, seeds, table, status, bound, trials)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials, tuned)
 
 
 def point(study: Study) -> Point:
@@ -190,11 +237,13 @@ def point(study: Study) -> Point:
         steps_to_target=math.exp(np.log(steps).mean()),
         steps_per_seed=tuple(steps.tolist()),
         best_lr=float(study.lrs[winner]) if named else None,
-        at_grid_edge=any(at_edges(winner, study.tried)) if named else None,
+        at_grid_edge=study.at_edge(winner) if named else None,
         seeds=seeds,
         seeds_reached=int(hit.sum()),
         status=str(TrialStatus.REACHED),
         trials=tuple(study.trials[winner][hit].tolist()),
+        tuned=str(study.tuned[winner]) if len(study.tuned) else "",
+        at_axis_edge=study.edges_of_axes(winner),
     )
 
 

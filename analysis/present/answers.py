@@ -192,6 +192,18 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
     return lines
 
 
+def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
+    """Which options won beside the learning rate, of rows of an object with a batch size and an answer; none where none
+    were tuned."""
+
+    def tuned(row: Any, answer: Answer) -> str:
+        size = row["batch_size"] if isinstance(row, dict) else row.batch_size
+        found = next(point for point in answer.points if point.batch_size == size)
+        return f"{found.tuned} (edge)" if found.at_axis_edge else found.tuned
+
+    return [Column("tuned", tuned, "best of the axes", left=True)] if any(a.group.tuned for a in answers) else []
+
+
 def points(answers: Sequence[Answer]) -> Table:
     """One row per answer and batch size; what is shown is for the page, see ``points.csv`` for all."""
     rows = [(point, answer) for answer in answers for point in answer.points]
@@ -219,6 +231,7 @@ def points(answers: Sequence[Answer]) -> Table:
         *(column for column in about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
         Column("", lr, "best LR"),
+        *tuned_columns(answers),
         Column("steps_to_target"),
         Column("", steps, "steps to target"),
         Column("", "steps_per_seed", "range over seeds", text=spread),

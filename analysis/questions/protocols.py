@@ -120,7 +120,7 @@ def _common(studies: Sequence[Study]) -> float:
     """The learning rate that reaches the target at the most batch sizes; among such, with the least excess of its ln
     steps over those of the best one there, averaged over them."""
     excess = []
-    for study in studies:
+    for study in (whole.along_lr for whole in studies):
         if study.winner is not None:
             mean = pd.DataFrame(np.log(study.steps), index=study.lrs).mean(axis=1)
             excess.append((mean - mean.iloc[study.winner]).dropna())
@@ -129,12 +129,13 @@ def _common(studies: Sequence[Study]) -> float:
 
 
 def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: dict[int, float]) -> Protocol:
-    grid = np.unique(np.concatenate([study.lrs for study in answer.studies]))
+    studies = [study.along_lr for study in answer.studies]
+    grid = np.unique(np.concatenate([study.lrs for study in studies]))
     grid = grid[np.isfinite(grid)]
     lrs: dict[int, float] = {}
     kept: list[Study] = []
     missing: dict[tuple[float, tuple[int, ...]], list[int]] = {}
-    for study in answer.studies:
+    for study in studies:
         candidates = snapped(wanted[study.batch_size], grid)
         ran = dict(zip(study.lrs.tolist(), ~np.isin(study.status, NOT_RUN), strict=True))
         tried = [lr for lr in candidates if lr in ran and ran[lr].any()]

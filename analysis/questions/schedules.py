@@ -24,7 +24,7 @@ from analysis.questions.analyze import Findings
 from analysis.read.results import Results, Scheduled, load
 from cbs.choices import labels
 from cbs.errors import ResultsError
-from cbs.lr_choice import at_edges, best_lr
+from cbs.lr_choice import best_lr
 from cbs.record import examples_at
 from cbs.store import read_steps
 from cbs.target import Target
@@ -152,7 +152,7 @@ def _judged(
         return Judged(**about, seeds=len(study.seeds), notes=("no trial reached the target",))
     hit, ran = np.isfinite(study.steps[row]), np.isin(study.status[row], NOT_RUN, invert=True)
     runs = [_run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])]) for seed in np.flatnonzero(hit)]
-    edge = any(at_edges(row, study.tried))
+    edge = study.at_edge(row)
     course = _course(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
     about |= {
         "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": int(ran.sum()),

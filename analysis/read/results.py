@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import flat
-from cbs.choices import Choice, called, differences, parse_choice
+from cbs.choices import Choice, called, differences, parse_choice, value_text
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
 from cbs.store import Store, find_sweeps, read_record
@@ -31,7 +31,7 @@ from cbs.target import Target
 _CHUNK = 64
 """Records read by one thread at a time: handing them out one by one costs a third of the reading."""
 
-_AXES = ("lr", "batch_size", "seed")
+_AXES = ("lr", "batch_size", "seed", "tuned")
 _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
 """How a trial is run, not what it trains; may differ within a group."""
 
@@ -67,7 +67,8 @@ _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials that differ in learning rate, batch size and seed alone.
+    """Trials that differ in learning rate, batch size and seed alone, and in options that were tuned as the learning
+    rate was.
 
     Attributes:
         sweep: name of the sweep.
@@ -75,7 +76,7 @@ class Group:
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
         optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
             setting that tells this group from others of that name in the sweep.
-        choice: name of the optimizer alone, and all options it was given.
+        choice: name of the optimizer alone, and all options it was given, those that were tuned left out.
         workload_options: all options the workload was given.
         parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
         target: where the trials stopped, or what imported ones are read at.
@@ -84,6 +85,7 @@ class Group:
         example_unit: what one example is.
         tokens_per_example: tokens in an example, or ``None``.
         metric_unit: unit of the validation metric.
+        tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
     """
 
     sweep: str
@@ -99,6 +101,7 @@ class Group:
     example_unit: str
     tokens_per_example: int | None
     metric_unit: str
+    tuned: tuple[str, ...] = ()
 
     @property
     def whose(self) -> dict[str, Any]:
@@ -128,7 +131,8 @@ class Results:
 
     Attributes:
         trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
-            final_step, max_steps, message, folder``.
+            final_step, max_steps, message, folder, tuned`` (as of
+            :attr:`analysis.estimate.studies.Study.tuned`).
         evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
         groups: see :class:`Group`.
         notes: what was left out, one line each.
@@ -168,6 +172,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
         protocol = _protocol(store)
+        notes += _other_code(store)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
@@ -175,7 +180,8 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
             found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
-        rows += [{"sweep": name} | row | protocol for row in found]
+        tuned = _tuned(store)
+        rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in found]
     if not rows:
         raise ResultsError(notes[0])
     every = pd.DataFrame(rows)
@@ -240,6 +246,40 @@ def _protocol(store: Store) -> dict[str, Any]:
     return {"root": store.root, "prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
 
 
+def _other_code(store: Store) -> list[str]:
+    """What a sweep says of trials that were run by other code than the later ones, see :mod:`sweeps.manifest`."""
+    runs = store.manifest().get("runs")
+    notes = []
+    for run in runs if isinstance(runs, list) else ():
+        if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
+            earlier = run.get("earlier_trials")
+            count = len(earlier) if isinstance(earlier, list) else "some"
+            changes = ", ".join(map(str, run["code_changes"]))
+            notes.append(f"sweep {_text(store.root)}: {count} trials were run by other code than later ones: {changes}")
+    return notes
+
+
+def _tuned(store: Store) -> dict[str, list[str]]:
+    """By the name of an optimizer the options that were tuned at every batch size."""
+    axes = store.manifest().get("axes")
+    tuned = axes.get("tuned", {}) if isinstance(axes, dict) else {}
+    if not isinstance(tuned, dict) or not all(isinstance(names, list) for names in tuned.values()):
+        raise ResultsError(f"{store.root}: axes.tuned in sweep.json must list options by optimizer, got {tuned!r}")
+    return tuned
+
+
+def _pooled(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """A trial with the options that were tuned apart from the configuration, in which its group is alike."""
+    choice: Choice = row["choice"]
+    own = {name: choice.options.get(name) for name in sorted(map(str, names))}
+    if not own:
+        return row | {"tuned": ""}
+    kept = Choice(name=choice.name, options={key: value for key, value in choice.options.items() if key not in own})
+    told = ", ".join(f"{key}={value_text(value)}" for key, value in own.items())
+    config = row["config"] | {"optimizer": {"name": kept.name, "options": kept.options}}
+    return row | {"tuned": told, "choice": kept, "config": config}
+
+
 def _read(path: Path) -> dict[str, Any]:
     table, summary = read_record(path)
     steps = table["step"].to_numpy()
@@ -249,7 +289,7 @@ def _read(path: Path) -> dict[str, Any]:
         _check_numbers(config)
         return {
             "trial_id": summary["trial_id"],
-            **{key: config[key] for key in _AXES},
+            **{key: config[key] for key in _AXES[:3]},
             "status": str(TrialStatus(summary["status"])),
             "final_step": int(steps[-1]) if len(steps) else 0,
             "max_steps": config["max_steps"],
@@ -360,6 +400,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
             example_unit=info.get("example_unit", "example"),
             tokens_per_example=info.get("tokens_per_example"),
             metric_unit=info.get("metric_unit", ""),
+            tuned=tuple(parse_choice(f"tuned({row['tuned']})").options),
         )
         for (_, row), workload, choice, own, rest, info in zip(
             first.iterrows(), workloads, choices, options, unlike, infos, strict=True

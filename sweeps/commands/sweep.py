@@ -40,7 +40,22 @@ def command(
         str | None,
         typer.Option(
             help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either "
-            "side, with few trials; grid: all of the optimizer's learning rates on every seed."
+            "side, with few trials; grid: all of the optimizer's learning rates on every seed; random: --trials points "
+            "of a box."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="With --search random: points of learning rate and --axis per batch size, each on every seed; more "
+            "go on with the sequence. Default: 16."
+        ),
+    ] = None,
+    lr_box: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW..HIGH",
+            help="With --search random: learning rates to draw from, 1e-4..1e-1. Default: those of the optimizer.",
         ),
     ] = None,
     lr_resolution: Annotated[
@@ -125,6 +140,29 @@ def command(
         str | None,
         typer.Option(metavar="TIME", help="With --precision: no trial starts after this long: 2h, 30m, or seconds."),
     ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RESULTS",
+            help="Start the search where the learning rates of these results say; also of another width or an import.",
+        ),
+    ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="OPTION=VALUES",
+            help="Tune this option of the optimizers with the learning rate, at every batch size: "
+            "momentum=0.9,0.95,0.98. Repeats.",
+        ),
+    ] = None,
+    axis_outer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis-outer", metavar="OPTION=VALUES", help="A curve for each value of this option. Repeats."
+        ),
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
@@ -183,6 +221,10 @@ def command(
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
 
+    Learning rates searched from where those of another sweep lie: cbs sweep --optim adamw --from results/narrow
+
+    Momentum tuned with the learning rate at every batch size: cbs sweep --optim sgd --axis momentum=0.9,0.95,0.98
+
     Until B_crit is known to about 15 %: cbs sweep --optim adamw --precision 0.15 --max-time 2h
 
     A program of yours: cbs sweep --command 'python train.py --batch {batch_size} --lr {lr} --seed {seed} --out
@@ -193,8 +235,9 @@ def command(
         from cbs import device
         from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
         from sweeps import launch
+        from sweeps.axes import with_axes
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
         from sweeps.mirror import Mirror
@@ -208,12 +251,15 @@ def command(
         from sweeps.running.time_limit import time_limit
         from sweeps.telescoping import stages
         from sweeps.trackers import TRACKERS
+        from sweeps.warm_start import started
 
     deadline = math.inf if max_time is None else time.monotonic() + parse_duration(max_time)
     if precision is None and max_time is not None:
         raise ConfigError("--max-time is the limit of --precision: give both, or leave it out")
     if precision is not None and telescope is not None:
         raise ConfigError("--telescope looks for learning rates, not for B_crit: leave it out, or --precision")
+    if telescope is not None and (axis or axis_outer or from_ or search == "random"):
+        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
     asked = base
     if optim:
@@ -226,6 +272,12 @@ def command(
         if search == "bracket" and lrs is not None:
             raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
         asked = asked.replace(search=search)
+    if search != "random" and (trials is not None or lr_box is not None):
+        raise ConfigError("--trials and --lr-box are of --search random: add it, or leave them out")
+    if trials is not None:
+        asked = asked.replace(trials=trials)
+    if lr_box is not None:
+        asked = asked.replace(lr_box=parse_range(lr_box, "--lr-box"))
     if lr_resolution is not None:
         asked = asked.replace(lr_resolution=lr_resolution)
     if seeds is not None:
@@ -253,6 +305,7 @@ def command(
         batch_sizes=batch_sizes,
         refused={"--workload": workload, "--probe": probe, "--diagnostic": diagnostic, "--telescope": telescope},
     )
+    asked = with_axes(asked, axis or (), axis_outer or ())
     if program is None:
         asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     else:
@@ -278,6 +331,8 @@ def command(
     with errors.status("loading the data and timing a few steps"):
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
+        if telescope is None:
+            planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
         timed = address is None and telescope is None and program is None
         cost = timed_apart(planned, trial_timeout) if timed else None
     told = shlex.join(["cbs", *sys.argv[1:]])

@@ -191,8 +191,13 @@ def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: I
         name=COMMAND,
         workload=trainer.choice(),
         optimizers=sweep.optimizers,
+        tuned=sweep.tuned,
         batch_sizes=sweep.batch_sizes,
         lrs=sweep.lrs,
+        search=sweep.search,
+        trials=sweep.trials,
+        lr_box=sweep.lr_box,
+        lr_resolution=sweep.lr_resolution,
         seeds=sweep.seeds,
         target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
         max_steps=ENDLESS,

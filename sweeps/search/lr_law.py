@@ -27,19 +27,27 @@ class Expected:
     deviation: float
 
 
-def expected(at: float, log_sizes: Sequence[float], log_lrs: Sequence[float], variances: Sequence[float]) -> Expected:
+def expected(
+    at: float,
+    log_sizes: Sequence[float],
+    log_lrs: Sequence[float],
+    variances: Sequence[float],
+    *,
+    slope: float = SLOPE,
+) -> Expected:
     """The law at ``at``, in ln batch size, by generalised least squares.
 
     Args:
         at: ln of the batch size asked for.
         log_sizes, log_lrs, variances: ln batch size, ln of its best learning rate and the variance of that, shape
             ``[M]`` each, ``M`` at least 1.
+        slope: what is believed of it beforehand, give or take :data:`SLOPE_DEVIATION`.
     """
     distance = np.asarray(log_sizes, dtype=float) - at
     weight = 1.0 / (np.asarray(variances, dtype=float) + (DRIFT * distance) ** 2)
     normal = np.array([[weight.sum(), weight @ distance], [weight @ distance, weight @ distance**2]])
     right = np.array([weight @ np.asarray(log_lrs), (weight * distance) @ np.asarray(log_lrs)])
     normal[1, 1] += 1.0 / SLOPE_DEVIATION**2
-    right[1] += SLOPE / SLOPE_DEVIATION**2
+    right[1] += slope / SLOPE_DEVIATION**2
     covariance = np.linalg.inv(normal)
     return Expected(float((covariance @ right)[0]), float(np.sqrt(covariance[0, 0])))

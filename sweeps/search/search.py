@@ -20,11 +20,14 @@ from cbs.config import TrialConfig
 from cbs.lr_choice import best_lr, censored
 from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Cell, Study
+from sweeps.prior import Prior
 from sweeps.search import bracket
 from sweeps.search.bracket import Ask, Outcome, Rules, Seen
+from sweeps.search.elsewhere import expected_from
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
+from sweeps.search.quasirandom import drawn_lrs
 from sweeps.spec import Sweep
 
 START = OCTAVE // 2
@@ -209,6 +212,8 @@ class Search:
             self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
 
     def _grid(self, study: Study) -> tuple[float, ...]:
+        if self.sweep.search == "random":
+            return drawn_lrs(self.sweep, study)
         return self.sweep.lr_grid(study.optimizer)
 
     def _advance(self, course: Course) -> None:
@@ -232,8 +237,9 @@ class Search:
     def _asks(self, course: Course) -> list[Ask]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
+            why = "drawn from the box" if self.sweep.search == "random" else "on the grid"
             asks = (
-                [] if course.started else [Ask(lr, seed, "on the grid") for lr in self._grid(study) for seed in seeds]
+                [] if course.started else [Ask(lr, seed, why) for lr in self._grid(study) for seed in seeds]
             )
             course.started = True
             return asks
@@ -262,7 +268,7 @@ class Search:
             return bracket.needed(stored, self.sweep.seeds, lattice, self.rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
-            why = f"the batch sizes tried lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
+            why = f"{self._sources(course)} lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
             why += f"{math.exp(law.deviation):.2g}"
         beside = "a factor of 2 beside where the best is expected"
         return [
@@ -276,7 +282,20 @@ class Search:
             for study in course.inner
             if (found := self._courses[study].optimum) is not None
         ]
-        return expected(math.log(course.study.batch_size), *zip(*known, strict=True)) if known else None
+        at, prior = math.log(course.study.batch_size), self._prior(course)
+        if prior is not None:
+            return expected_from(prior, at, known)
+        return expected(at, *zip(*known, strict=True)) if known else None
+
+    def _prior(self, course: Course) -> Prior | None:
+        return self.sweep.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
+
+    def _sources(self, course: Course) -> str:
+        """What :meth:`_law` goes by."""
+        prior = self._prior(course)
+        own = any(self._courses[study].optimum is not None for study in course.inner)
+        told = ["the batch sizes tried"] if own else []
+        return " and ".join(told if prior is None else [*told, f"the results in {prior.source}"])
 
     def _settle(self, course: Course, asks: list[Ask]) -> None:
         """Note the optimum once the first seed is bracketed, and let the studies further out start."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import platform
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
 import cbs
+from analysis.read.results import load
 from cbs.config import Choice
 from cbs.errors import ResultsError
 from cbs.store import Store
-from sweeps.manifest import merged_manifest, provenance
+from sweeps.manifest import code_changes, latest_run, merged_manifest, provenance
 from sweeps.spec import Sweep
+from tests.factories import sweep as write_sweep
 from tests.sweeps.simulation import small_sweep
 
 
@@ -49,3 +54,41 @@ def test_an_older_folder_with_options_in_its_protocol_goes_on(tmp_path: Path) ->
     assert "optimizer_options" not in merged["protocol"]
     with pytest.raises(ResultsError, match="max_steps = 2000, not 3"):
         merged_manifest(store, small_sweep(max_steps=3), "third")
+
+
+def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text("one")
+    monkeypatch.setitem(sys.modules, "mine", types.SimpleNamespace(__file__=str(module)))
+    asked = small_sweep(optimizers=(Choice(name="mine:made"),))
+    store = prepared(tmp_path / "results", asked)
+    assert "code_changes" not in merged_manifest(store, asked, "second")["runs"][-1]
+    (store.trials / "earlier").mkdir()
+    module.write_text("other")
+    monkeypatch.setattr("sweeps.manifest._versions", lambda: {"torch": "0.1", "ray": "0.1"})
+    run = merged_manifest(store, asked, "second")["runs"][-1]
+    torch_change, own = run["code_changes"]
+    assert re.fullmatch(r"torch \S+, then 0.1", torch_change)
+    assert re.fullmatch(r"mine [0-9a-f]{16}, then [0-9a-f]{16}", own)
+    assert run["earlier_trials"] == ["earlier"]
+
+
+def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:
+    store = write_sweep(tmp_path, batch_sizes=(4, 16), lrs=(1e-3, 2e-3))
+    assert not load(tmp_path).notes
+    manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
+    store.write_manifest(manifest | {"runs": [{}, {"code_changes": ["torch 1, then 2"], "earlier_trials": ["a", "b"]}]})
+    (note,) = load(tmp_path).notes
+    assert note.endswith("2 trials were run by other code than later ones: torch 1, then 2")
+
+
+def test_what_does_not_make_numbers_is_no_change_of_code() -> None:
+    run = {"versions": {"cbs": "1", "ray": "2"}, "git": {"cbs": "abc", "working_directory": "x"}}
+    other = {"versions": {"cbs": "1", "ray": "3", "torch": "9"}, "git": {"cbs": "abc", "working_directory": "y"}}
+    assert code_changes(run, other) == []
+    assert code_changes(run, other | {"git": {"cbs": "abd"}}) == ["commit of cbs abc, then abd"]
+    assert code_changes({"versions": 7}, other) == []
+    assert latest_run([run, {"merged": ["a"]}]) == run
+    assert latest_run(["none"]) == {}

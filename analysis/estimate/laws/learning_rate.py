@@ -149,7 +149,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         config: how the intervals are made.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
-    optima = tuple(entry for entry in (optimum(study, rng) for study in studies) if entry is not None)
+    optima = tuple(entry for entry in (optimum(study.along_lr, rng) for study in studies) if entry is not None)
     used = [entry for entry in optima if not entry.edge]
     freedom = sum(entry.seeds - 1 for entry in used)
     pooled = sum((entry.seeds - 1) * entry.seed_variance for entry in used) / max(freedom, 1)

@@ -37,14 +37,16 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     ``steps`` is the geometric mean over the ``seeds_reached`` of ``seeds`` that reached the target, NaN where none did;
     ``steps_lower_bound`` is then the most steps it can be said not to be reached in; ``diverged`` counts seeds.
     """
-    rows = []
+    rows, tuned = [], any(answer.group.tuned for answer in answers)
     for answer in answers:
         about = {"example_unit": answer.group.example_unit, "target": str(answer.target)}
         for study, point in zip(answer.studies, answer.points, strict=True):
+            study = study.along_lr
             for index, lr in enumerate(study.lrs):
                 best = point.best_lr == lr
                 row = {"optimizer": answer.group.optimizer, "batch_size": study.batch_size, "lr": lr}
-                row |= _row(study, index) | {"best": best, "at_grid_edge": bool(best and point.at_grid_edge)}
+                row |= _row(study, index) | ({"tuned": point.tuned} if tuned else {})
+                row |= {"best": best, "at_grid_edge": bool(best and point.at_grid_edge)}
                 rows.append(row | about)
     table = tidy(rows, _COLUMNS)
     known = table[["steps", "steps_lower_bound"]].notna().any(axis=1)
@@ -86,7 +88,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     marks=marks,
     title="Steps against learning rate",
     caption="Optimizer steps to {target} (geometric mean over the seeds that reached it) against the learning "
-    "rate, one line per batch size B in {example_unit}s; both axes are logarithmic. A star is the best learning "
+    "rate, one line per batch size B in {example_unit}s, with the options that won where others were tuned, too; both "
+    "axes are logarithmic. A star is the best learning "
     "rate, with a red rim where it is the lowest or highest that was tried. Open circles: only some seeds reached "
     "the target. Open triangles: none did in the steps that were run, so the true value is higher. Crosses at the "
     "top: every seed diverged.",
@@ -107,5 +110,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         shown = part[part["steps"].notna() | part["steps_lower_bound"].notna()]
         if len(shown):
             edge = " at edge" if part["at_grid_edge"].any() else ""
+            if "tuned" in part and part["tuned"].iloc[0]:
+                edge += f", {part['tuned'].iloc[0].replace('=', ' ')}"
             ends.append((shown["lr"].iloc[-1], shown["y"].iloc[-1], f"B={batch_size}{edge}", colour))
     style.label_ends(axes, ends)

@@ -8,7 +8,7 @@ from analysis.estimate.laws.learning_rate import LEAST, Trend
 from analysis.estimate.result import Answer
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
-from analysis.present.answers import about
+from analysis.present.answers import about, tuned_columns
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
 
@@ -46,6 +46,7 @@ def optima(entries: Sequence[LearningRate]) -> Table:
         Column("batch_size", heading="batch size", name=True),
         Column("lr", heading="best learning rate", interval="interval", text=number),
         Column("at_grid_edge", heading="at an edge" if bound else ""),
+        *tuned_columns([entry.answer for entry in entries]),
     )
     lines = ["at an edge of the grid only a bound is known, and the law does without it"] if bound else []
     return Table(columns=columns, rows=rows, title="Best learning rate, between the points of the grid", lines=lines)

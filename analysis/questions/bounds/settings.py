@@ -82,6 +82,8 @@ def setting_of(group: Group) -> Setting:
     Raises:
         ConfigError: saying why no bound is about it.
     """
+    if group.tuned:
+        raise ConfigError(f"its {' and '.join(group.tuned)} was tuned at every batch size, and a bound is of one value")
     imported = bool(Store(group.folder).manifest().get("imported"))
     return read_setting(group.choice, defaults=not imported)
 

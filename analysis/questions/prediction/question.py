@@ -74,6 +74,10 @@ def predict(
         choice, label = answer.group.choice, answer.group.optimizer
         if optimizers and choice.name not in optimizers:
             continue
+        if answer.group.tuned:
+            named = " and ".join(answer.group.tuned)
+            notes.append(f"{label} is left out: its {named} was tuned at every batch size, and a prediction is of one")
+            continue
         trial = results.of_group(results.groups.index(answer.group)).iloc[0]
         _, record = read_record(Path(trial["folder"]) / "record.parquet")
         method = mapped(choice, record["config"])

@@ -88,7 +88,7 @@ def suggest(answer: Answer) -> Suggestion | None:
     if not reached:
         return None
     edges = {
-        point.batch_size: _beyond(study, point.best_lr)
+        point.batch_size: _beyond(study.along_lr, point.best_lr)
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }

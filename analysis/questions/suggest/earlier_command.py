@@ -5,13 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cbs.batch_schedules import batch_schedule_options
-from cbs.choices import Choice
+from cbs.choices import Choice, parse_choice, value_text
 from cbs.store import Store
 
 _SWITCHES = ("--dry-run", "--json")
-_AXES = ("--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--precision", "--max-time", "--output")
+_SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
+"""What there is to say only where learning rates are not listed."""
+
+_AXES = (
+    *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
+    *("--precision", "--max-time", "--output"),
+)
 
 
 def adding(
@@ -50,13 +57,26 @@ def adding(
     )
     words = ["cbs", "sweep"]
     for option, value in (mine or earlier)[-1]:
-        if option not in (*_AXES, *_SWITCHES) and not (option == "--set" and value.startswith(said)):
+        left_out = (*_AXES, *_SWITCHES, *(() if lrs is None else _SEARCH))
+        if option not in left_out and not (option == "--set" and value.startswith(said)):
             words += [option, value]
-    words += ["--optim", str(optimizer), "--batch-sizes", ",".join(map(str, batch_sizes))]
+    words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
+    words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
     return shlex.join([*words, "--output", str(folder)])
+
+
+def _tuned(axes: Any, name: str) -> list[str]:
+    """The axes that were tuned with the learning rate, with all values that the sweep has of them."""
+    tuned = axes.get("tuned") if isinstance(axes, dict) else None
+    words = []
+    for option in tuned.get(name, ()) if isinstance(tuned, dict) else ():
+        choices = [choice for choice in map(parse_choice, axes["optimizers"]) if choice.name == name]
+        values = dict.fromkeys(value_text(choice.options.get(option)) for choice in choices)
+        words += ["--axis", f"{option}={','.join(values)}"]
+    return words
 
 
 def parsed(command: str) -> list[tuple[str, str]] | None:

@@ -1,0 +1,155 @@
+"""Whether the interval of the critical batch size holds the truth where momentum is tuned with the learning rate.
+
+Steps to target are a hyperbola at the best momentum, which grows with the batch size along a given grid of values; the
+best learning rate moves with the batch size, and falls with the momentum. Every other momentum costs ``PENALTY`` in ln
+S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``; beside them
+stands the sweep of the middle value alone. ``python -m benchmarks.joint_axis_coverage [--replicates 100]``.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import Reading, estimates
+from analysis.estimate.fitting.exponent import ALONE
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import one_study
+from analysis.read.results import Group
+from cbs.choices import Choice
+from cbs.config import TrialConfig
+from cbs.record import TrialResult, TrialStatus
+from cbs.target import Target
+from sweeps.axes import pooled, with_axes
+from sweeps.search.forecast import End, play
+from sweeps.search.search import Search
+from sweeps.spec import Sweep
+
+MOMENTA = (0.8, 0.9, 0.95, 0.98)
+SIZES = tuple(4 * 2**power for power in range(0, 9, 2))
+MIN_STEPS, MIN_EXAMPLES = 200.0, 8_000.0
+TRUTH = MIN_EXAMPLES / MIN_STEPS
+PENALTY = 0.15
+TARGET = Target(metric="validation_loss", value=1.0)
+
+
+@dataclass(frozen=True)
+class World:
+    """A law and its noise."""
+
+    noise: float
+    number: int
+
+    def best_momentum(self, batch_size: int) -> int:
+        """Index of the best of :data:`MOMENTA`: inside them everywhere."""
+        return 1 if batch_size < TRUTH else 2
+
+    def end(self, config: TrialConfig) -> End:
+        """How a trial ends: the penalty of a parabola in ln lr, and beyond 10 times the best divergence."""
+        momentum = float(config.optimizer.options.get("momentum", MOMENTA[1]))
+        best = 3.0 * (1.0 - momentum) * math.sqrt(config.batch_size / TRUTH) * 1.3
+        gap = math.log(config.lr / best)
+        if gap > math.log(10.0):
+            return End(20.0, reached=False, distance=math.inf)
+        away = abs(MOMENTA.index(momentum) - self.best_momentum(config.batch_size))
+        draw = random.Random(f"{self} {config.batch_size} {config.lr} {momentum} {config.seed}").gauss(0.0, self.noise)
+        curve = math.log(MIN_STEPS + MIN_EXAMPLES / config.batch_size)
+        return End(math.exp(curve + 0.25 * gap**2 + PENALTY * away + draw))
+
+
+def sweep(momenta: Sequence[float] = MOMENTA, seeds: int = 3) -> Sweep:
+    base = Sweep(
+        name="simulated",
+        workload=Choice(name="noisy_quadratic"),
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=SIZES,
+        seeds=tuple(range(seeds)),
+        target=TARGET,
+        max_steps=4_000,
+        max_examples=80_000,
+    )
+    if len(momenta) == 1:
+        return base.replace(optimizers=(Choice(name="sgd", options={"momentum": momenta[0]}),))
+    return with_axes(base, [f"momentum={','.join(map(str, momenta))}"])
+
+
+def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> Answer:
+    """What an analysis of the trials says."""
+    choice = asked.optimizers[0]
+    group = Group(
+        sweep="simulated", folder=Path(), workload="simulated", optimizer="sgd", choice=pooled(asked, choice),
+        workload_options={}, parameters=None, target=TARGET, stops_at_target=True, prune_factor=asked.prune_factor,
+        example_unit="example", tokens_per_example=None, metric_unit="nats", tuned=tuple(asked.tuned.get("sgd", ())),
+    )  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "batch_size": result.config.batch_size,
+            "lr": result.config.lr,
+            "seed": result.config.seed,
+            "tuned": f"momentum={result.config.optimizer.options['momentum']}",
+            "status": str(result.status),
+            "final_step": result.final_step,
+            "steps": math.nan if result.steps_to_target is None else result.steps_to_target,
+        }
+        for result in results
+    )
+    parts = [(int(size), part) for size, part in table.groupby("batch_size")]
+    studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
+    reading = Reading(target=TARGET, studies=studies, not_reached="")
+    return estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE])[0]
+
+
+def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300) -> dict[str, Any]:
+    asked = sweep(momenta)
+    played = play(Search(asked), world.end, workers=2)
+    answer = analysed(asked, played.results, resamples)
+    low, high = answer.interval
+    right = [point.tuned == f"momentum={MOMENTA[world.best_momentum(point.batch_size)]}" for point in answer.points]
+    return {
+        "covered": (low is None or low <= TRUTH) and (high is None or high >= TRUTH),
+        "width": math.log(high / low) / 2 if low and high else math.inf,
+        "estimate": answer.critical_batch_size or math.nan,
+        "momentum": statistics.mean(right),
+        "verdict": str(answer.verdict),
+        "trials": sum(played.trials.values()),
+        "pruned": played.trials[TrialStatus.PRUNED],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--replicates", type=int, default=100)
+    parser.add_argument("--resamples", type=int, default=300)
+    asked = parser.parse_args()
+    headings = ("momentum", "noise", "coverage %", "half-width", "estimate / truth", "best momentum found %", "trials")
+    print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
+    for noise in (0.03, 0.10):
+        for momenta in (MOMENTA, MOMENTA[1:2]):
+            rows = [replicate(World(noise, number), momenta, asked.resamples) for number in range(asked.replicates)]
+            cells = [
+                "tuned" if len(momenta) > 1 else f"{momenta[0]:g}",
+                f"{noise:g}",
+                f"{100 * statistics.mean(row['covered'] for row in rows):.1f}",
+                f"{statistics.median(row['width'] for row in rows):.3f}",
+                f"{statistics.median(row['estimate'] for row in rows) / TRUTH:.3f}",
+                f"{100 * statistics.mean(row['momentum'] for row in rows):.0f}" if len(momenta) > 1 else "–",
+                f"{statistics.median(row['trials'] for row in rows):.0f}",
+            ]
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

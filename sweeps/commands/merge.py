@@ -1,0 +1,31 @@
+"""``cbs merge``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeps.commands import AsJson
+
+
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Folders of one sweep each, two or more.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make one sweep of several, such as those of two clusters; all of one protocol.
+
+    A trial that is in several folders must have the same numbers there, bit by bit. The folders stay as they are, and
+    cbs sweep goes on in the new one.
+
+    Example: cbs merge results/here results/there -o results/both
+    """
+    from sweeps.merge import merge
+
+    done = merge(results, output, shlex.join(["cbs", *sys.argv[1:]]))
+    typer.echo(json.dumps(done.to_json(), indent=2) if as_json else "\n".join(done.lines()))

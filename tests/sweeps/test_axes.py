@@ -1,0 +1,195 @@
+"""Options of optimizers as axes: tuned with the learning rate, or a curve for each value."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
+from analysis.questions.analyze import analyze
+from analysis.questions.learning_rate import learning_rates
+from analysis.questions.suggest.earlier_command import adding
+from analysis.read.results import load
+from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
+from cbs.choices import Choice
+from cbs.errors import ConfigError, ResultsError
+from cbs.store import Store
+from sweeps.axes import pooled, with_axes
+from sweeps.manifest import merged_manifest
+from sweeps.precision import look
+from sweeps.search.forecast import play
+from sweeps.search.search import Search
+from tests.analysis.estimate.test_studies import study
+from tests.sweeps.simulation import small_sweep
+
+SGD = small_sweep(optimizers=(Choice(name="sgd"), Choice(name="adamw")))
+WORLD = World(0.03, 0)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with tuned momentum on disk."""
+    store = Store(tmp_path_factory.mktemp("joint"))
+    asked = sweep()
+    store.prepare()
+    store.write_manifest(merged_manifest(store, asked, "cbs sweep --optim sgd --axis momentum=0.8,0.9,0.95,0.98"))
+    for result in play(Search(asked), WORLD.end).results:
+        count = result.final_step
+        store.save(result.replace(steps={"step": np.arange(1, count + 1), "examples": np.arange(1, count + 1)}))
+    return store.root
+
+
+def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None:
+    asked = with_axes(SGD, ["momentum=0.9,0.95", "sgd.nesterov=true,false"])
+    assert [str(choice) for choice in asked.optimizers] == [
+        "sgd(momentum=0.9, nesterov=true)",
+        "sgd(momentum=0.9, nesterov=false)",
+        "sgd(momentum=0.95, nesterov=true)",
+        "sgd(momentum=0.95, nesterov=false)",
+        "adamw",
+    ]
+    assert asked.tuned == {"sgd": ["momentum", "nesterov"]}
+    assert {str(pooled(asked, choice)) for choice in asked.optimizers} == {"sgd", "adamw"}
+    assert asked.protocol_fingerprint == SGD.protocol_fingerprint
+    outer = with_axes(SGD, [], ["optimizer.weight_decay=0,0.1", "adamw.betas=[0.9, 0.95],[0.9, 0.99]"])
+    assert len(outer.optimizers) == 6
+    assert outer.tuned == {}
+    assert "tuned" not in outer.axes()
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("momentum", "takes option=value,value"),
+        ("=0.9", "takes option=value,value"),
+        ("momentum=0.9", "two values or more"),
+        ("momentum=", "two values or more"),
+        ("momentum=0.9,0.9", "there twice"),
+        ("momentun=0.9,0.95", "did you mean momentum"),
+        ("workload.size=1,2", "an axis is an option, and sgd, adamw has no 'workload.size'"),
+        ("batch_size=1,2", "has no 'batch_size'"),
+        ("adamw.momentum=0.8,0.9", "has no 'momentum'"),
+        ("momentum=[0.9,0.95", "is missing"),
+    ],
+)
+def test_what_is_no_axis(axis: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        with_axes(SGD, [axis])
+
+
+def test_an_option_is_said_once() -> None:
+    with pytest.raises(ConfigError, match="has a value of momentum already"):
+        with_axes(SGD, ["momentum=0.9,0.95"], ["momentum=0.8,0.85"])
+
+
+def test_a_folder_does_not_mix_a_tuned_option_with_one_that_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    tuned = with_axes(SGD, ["momentum=0.9,0.95"])
+    store.write_manifest(merged_manifest(store, tuned, "first"))
+    more = with_axes(SGD, ["momentum=0.95,0.98"])
+    assert len(merged_manifest(store, more, "more")["axes"]["optimizers"]) == 4
+    alone = SGD.replace(optimizers=(Choice(name="adamw"), Choice(name="muon")))
+    assert merged_manifest(store, alone, "other optimizers")["axes"]["tuned"] == {"sgd": ["momentum"]}
+    with pytest.raises(ResultsError, match="sgd with momentum tuned beside the learning rate, not nothing"):
+        merged_manifest(store, SGD, "second")
+
+
+def test_the_best_combination_of_every_batch_size_is_the_curve(stored: Path) -> None:
+    (answer,) = analyze(stored, AnalysisConfig(resamples=200)).answers
+    assert answer.group.choice == Choice(name="sgd")
+    assert answer.critical_batch_size == pytest.approx(TRUTH, rel=0.2)
+    best = [f"momentum={MOMENTA[WORLD.best_momentum(point.batch_size)]}" for point in answer.points]
+    assert [point.tuned for point in answer.points] == best
+    assert not any(point.at_axis_edge or point.at_grid_edge for point in answer.points)
+    shown = json.loads(json.dumps(answer.to_json()))
+    assert shown["tuned"] == ["momentum"]
+    assert [point["tuned"] for point in shown["points"]] == [{"momentum": float(each[9:])} for each in best]
+    for joint, point in zip(answer.studies, answer.points, strict=True):
+        rows = joint.along_lr
+        assert len(rows.lrs) < len(joint.lrs)
+        # fewest steps of all combinations: the minimum over the axis of the minimum over the learning rates
+        complete = np.where(joint.ran.all(axis=1), np.log(joint.steps).mean(axis=1), math.inf)
+        assert point.steps_to_target == pytest.approx(math.exp(np.nanmin(complete)), rel=0.02)
+        assert point.best_lr in rows.lrs[1:-1]
+
+
+def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
+    line = adding(stored, Choice(name="sgd"), (8,), (0, 1), None)
+    axis = "--axis momentum=0.8,0.9,0.95,0.98"
+    assert line == f"cbs sweep --optim sgd {axis} --batch-sizes 8 --seeds 0,1 --output {stored}"
+    assert "--axis" not in adding(stored, Choice(name="adamw"), (8,), (0, 1), None)
+
+
+def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:
+    found = look(sweep(), stored)
+    assert list(found) == [f"sgd(momentum={momentum})" for momentum in MOMENTA]
+    assert len({id(answer) for answer in found.values()}) == 1
+
+
+def test_the_law_of_the_learning_rate_is_that_of_the_whole_recipe(stored: Path) -> None:
+    (entry,) = learning_rates(stored, AnalysisConfig(resamples=200)).entries
+    for optimum in entry.law.optima:
+        momentum = MOMENTA[WORLD.best_momentum(optimum.batch_size)]
+        true = 3.0 * (1.0 - momentum) * math.sqrt(optimum.batch_size / TRUTH) * 1.3
+        assert optimum.log_lr == pytest.approx(math.log(true), abs=0.35)
+        assert optimum.edge == 0
+
+
+def test_tables_say_which_value_won(
+    stored: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--no-figures")
+    assert (code, err) == (0, "")
+    assert "momentum=0.9" in (tmp_path / "a" / "points.csv").read_text()
+    code, out, _ = run("lr", stored, "--resamples", "100", "-o", tmp_path / "lr", "--no-figures")
+    assert code == 0
+    assert "best of the axes" in out
+    assert "momentum=0.95" in out
+
+
+def test_an_end_of_the_axis_is_told_as_an_end_of_the_grid() -> None:
+    assert replicate(World(0.03, 1), MOMENTA[1:3], 100)["verdict"] == Verdict.AT_GRID_EDGE
+    assert replicate(World(0.03, 1), MOMENTA, 100)["verdict"] == Verdict.OK
+
+
+def test_values_that_no_one_goes_below_are_no_end() -> None:
+    ends = {"0 0.1 0.2": "001", "0.1 0.2 0.3": "101", "true false none": "000"}
+    for values, at_end in ends.items():
+        tuned = np.array([f"decay={value}" for value in values.split()], dtype=object)
+        changed = replace(study([[3.0], [2.0], [4.0]]), tuned=tuned)
+        assert [changed.edges_of_axes(row) for row in range(3)] == [("decay",) * int(end) for end in at_end]
+
+
+def test_the_interval_holds_the_truth_where_the_best_momentum_moves() -> None:
+    """Of three at 95 %, one and none are found once in 140."""
+    found = [replicate(World(0.1, number), resamples=100) for number in range(3)]
+    assert statistics.mean(one["covered"] for one in found) > 0.6
+    assert statistics.mean(one["momentum"] for one in found) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_the_interval_has_the_coverage_it_states(noise: float) -> None:
+    """Of 100 at 95 %, 88 and fewer are found once in 200."""
+    found = [replicate(World(noise, number), resamples=200) for number in range(100)]
+    assert statistics.mean(one["covered"] for one in found) >= 0.89
+
+
+def test_a_malformed_plan_is_refused(stored: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    manifest = Store(stored).manifest()
+    manifest.pop("schema_version")
+    store.write_manifest(manifest | {"axes": manifest["axes"] | {"tuned": {"sgd": 7}}})
+    with pytest.raises(ResultsError, match=r"axes.tuned in sweep.json"):
+        load(tmp_path)
