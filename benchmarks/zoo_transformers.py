@@ -181,6 +181,28 @@ TRANSFORMERS = {
         ),
         **LANGUAGE,
     ),
+    "RWKV": Entry(
+        build=of("RwkvForCausalLM", "RwkvConfig", vocab_size=WORDS, hidden_size=16, attention_hidden_size=16,
+                 num_hidden_layers=2, context_length=16),
+        **LANGUAGE,
+    ),
+    "DeepSeek-V3": Entry(
+        skips=LOW,
+        build=of(
+            "DeepseekV3ForCausalLM", "DeepseekV3Config", **SMALL, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8,
+            qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+            topk_group=1, n_shared_experts=1, moe_intermediate_size=16, first_k_dense_replace=1,
+        ),
+        **LANGUAGE,
+    ),
+    "gpt-oss": Entry(
+        skips=LOW,
+        build=of(
+            "GptOssForCausalLM", "GptOssConfig", **GROUPED, num_local_experts=4, num_experts_per_tok=2,
+            sliding_window=4, layer_types=["sliding_attention", "full_attention"],
+        ),
+        **LANGUAGE,
+    ),
     "BERT": Entry(build=of("BertForMaskedLM", "BertConfig", **SMALL, **STILL), batch=masked, **OWN),
     "BERT classifier with dropout": Entry(
         build=of("BertForSequenceClassification", "BertConfig", **SMALL, **LABELS), **TEXT, terms=class_terms

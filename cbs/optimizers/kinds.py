@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from cbs.optimizers.layout import Layout
 
@@ -18,6 +17,9 @@ OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifi
 
 OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
 """Names of output layers that are more than that elsewhere: these count for a single linear layer."""
+
+CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
+TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 Told = tuple[Kind, Layout, bool]
 """Kind and layout of a parameter, and whether they are guessed."""
@@ -49,10 +51,10 @@ def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
     if isinstance(module, nn.Linear) or _is_conv1d(module, param):
         layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
         return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
-    if isinstance(module, _ConvNd):
+    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
         if module.groups > 1 and module.groups == module.in_channels:
             return "not a matrix", "out_in", False
-        return "kernel", ("in_out" if isinstance(module, _ConvTransposeNd) else "out_in"), False
+        return "kernel", ("in_out" if isinstance(module, TRANSPOSED) else "out_in"), False
     if type(module).__module__.startswith("torch.nn.modules"):
         plain = param.ndim == 2 and "Norm" not in type(module).__name__
         return ("hidden" if plain else "not a matrix"), "out_in", False

@@ -217,7 +217,7 @@ def check_compiled(subject: Subject) -> None:
     plain, run = subject.run(), subject.run()
     plain.needs_gradients()
     plain.train(3)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     step = torch.compile(run.optimizer.step, backend="aot_eager")
     for _ in range(3):
         run.backward()

@@ -97,7 +97,7 @@ def test_memory_does_not_grow() -> None:
     assert averages.steps == averages.estimate().steps == 6000
 
 
-@pytest.mark.parametrize(("window", "count"), [(80, 50), (800, 300), (8 * 1000, 5000), (8 * 5000, 9000)])
+@pytest.mark.parametrize(("window", "count"), [(80, 50), (83, 50), (800, 300), (8 * 1000, 5000), (8 * 5000, 9000)])
 def test_a_window_holds_its_examples_or_one_block_more(window: int, count: int) -> None:
     moments = steps(count)
     found = filled(moments, window=window).estimate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -23,7 +23,7 @@ class ByGroup(Layer):
     Autograd finds the gradient of every group. The groups draw their own random numbers, as many as without watching.
     """
 
-    types = (nn.RNN, nn.GRU, nn.LSTM, nn.MultiheadAttention)
+    types: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.RNN, nn.GRU, nn.LSTM, nn.MultiheadAttention)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

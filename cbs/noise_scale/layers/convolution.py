@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, unfold
+from torch.nn.functional import conv1d, conv2d, conv3d, pad, unfold
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
@@ -15,6 +15,10 @@ from cbs.noise_scale.layers.layer import Layer
 
 UNFOLDED_POSITIONS = 32
 """Positions of an output up to which unfolded activations are multiplied."""
+
+
+_CONVOLUTIONS: dict[int, Any] = {3: conv1d, 4: conv2d, 5: conv3d}
+"""By the dimensions of their inputs."""
 
 
 class ConvolutionWeight(Contribution):
@@ -31,12 +35,7 @@ class ConvolutionWeight(Contribution):
         self.groups = groups
         self.nbytes = module.weight.numel() * gradients.element_size()
         self._module = module
-        self._padding = module.padding
-        if module.padding_mode != "zeros" or isinstance(module.padding, str):
-            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-            inputs = pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
-            self._padding = (0,) * len(module.stride)
-        self._inputs = inputs
+        self._inputs, self._padding = _padded(module, inputs)
         self._gradients = gradients
         self._weight = module.weight.detach().to(gradients.dtype)
 
@@ -83,6 +82,21 @@ class ConvolutionWeight(Contribution):
         )[1]
 
 
+def _padded(module: Any, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Inputs with the padding that is none of zeros alike on both sides, and what is left to pad."""
+    if module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        return inputs, module.padding
+    if not isinstance(module.padding, str):
+        sides = [(entry, entry) for entry in module.padding]
+    elif module.padding == "valid":
+        sides = [(0, 0) for _ in module.stride]
+    else:
+        reach = [step * (size - 1) for step, size in zip(module.dilation, module.kernel_size, strict=True)]
+        sides = [(whole // 2, whole - whole // 2) for whole in reach]
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return pad(inputs, [entry for pair in reversed(sides) for entry in pair], mode=mode), (0,) * len(module.stride)
+
+
 @LAYERS.register("convolution")
 class Convolution(Layer):
     """Watches a convolution, transposed ones excepted."""
@@ -96,7 +110,11 @@ class Convolution(Layer):
                 f"layer {self.name!r} is given a single example without a batch dimension; "
                 "add one, or use the source 'accumulation'"
             )
-        output = self.module._conv_forward(input, self.value("weight"), self.value("bias"))
+        module: Any = self.module
+        padded, padding = _padded(module, input)
+        output = _CONVOLUTIONS[input.ndim](
+            padded, self.value("weight"), self.value("bias"), module.stride, padding, module.dilation, module.groups
+        )
         return output, (cast(input, output.dtype),)
 
     def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:

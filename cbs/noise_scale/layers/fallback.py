@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.layer import Layer
@@ -29,12 +28,12 @@ class Fallback(Layer):
 class BatchNorm(Fallback):
     """Watches batch normalisation in evaluation mode, with or without parameters."""
 
-    types = (_BatchNorm, nn.SyncBatchNorm)
+    types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     alone = True
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
-        return tuple(module._parameters)
+        return tuple(name for name, _ in module.named_parameters())
 
     @classmethod
     def refuse(cls, module: nn.Module) -> str | None:

@@ -81,8 +81,8 @@ class Layer:
 
     def value(self, attribute: str) -> Tensor | None:
         """A parameter for use in :meth:`run`."""
-        parameter = self.module._parameters[attribute]
-        return parameter.detach() if attribute in self.watched else parameter  # type: ignore[union-attr]
+        parameter: Tensor | None = getattr(self.module, attribute)
+        return parameter if parameter is None or attribute not in self.watched else parameter.detach()
 
     def install(self, active: Callable[[], bool] = lambda: True) -> None:
         """Take the place of the module's ``forward``, for forward passes that begin while ``active()``."""

@@ -84,7 +84,7 @@ class Direction(Layer):
     def _unpack(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.module.hidden_size
         x, h, c = packed.tensor_split((packed.shape[1] - 2 * hidden, packed.shape[1] - hidden), 1)
-        return x.unflatten(1, (-1, self.module._parameters[self._names()[0]].shape[1])), h, c
+        return x.unflatten(1, (-1, getattr(self.module, self._names()[0]).shape[1])), h, c
 
 
 def _through_time(
@@ -131,7 +131,7 @@ class LSTM(ByGroup):
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
-        return () if module.proj_size else tuple(module._parameters)
+        return () if module.proj_size else tuple(name for name, _ in module.named_parameters())
 
     def unwatched(self, *args: Any, **kwargs: Any) -> Any:
         return self.original(*args, **kwargs)

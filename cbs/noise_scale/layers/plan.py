@@ -68,9 +68,8 @@ def _is_called(module: nn.Module) -> bool:
 
 def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
     """Name within the module and ``id`` of the parameters that the module itself uses."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            yield name, id(parameter)
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        yield name, id(parameter)
     for child_name, child in module.named_children():
         if _uses_descendants(module) or not _is_called(child):
             for name, key in _owned(child):
@@ -80,9 +79,11 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, int]]:
 def _kind(module: nn.Module, watched: dict[str, int]) -> type[Layer]:
     """The kind that knows the ``forward`` of a module and all its parameters; the fallback where there is none."""
     for kind in (LAYERS[name] for name in LAYERS):
-        known = "forward" not in vars(module) and any(_is(module, type_) for type_ in kind.types)
-        names = {*kind.names_of(module)} if known else set()
-        if known and {*watched} <= names <= {*module._parameters, *dict(module.named_parameters())}:
+        if "forward" in vars(module) or not any(_is(module, type_) for type_ in kind.types):
+            continue
+        names, parameters = {*kind.names_of(module)}, dict(module.named_parameters(remove_duplicate=False))
+        absent = {name for name in names - {*parameters} if getattr(module, name, module) is None}
+        if {*watched} <= names <= {*parameters, *absent}:
             return kind
     return LAYERS["fallback"]
 
