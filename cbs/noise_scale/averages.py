@@ -141,8 +141,10 @@ class MomentAverages:
         """Go on from an earlier :meth:`state_dict`.
 
         Raises:
-            ConfigError: if it was taken with another window.
+            ConfigError: if it was taken with another window, or by another version.
         """
+        if {*state} != {*self.state_dict()}:
+            raise ConfigError("the saved averages are of another version of cbs, whose blocks differ; start new ones")
         if state["window"] != self.window:
             raise ConfigError(
                 f"the saved averages have window={state['window']}, these window={self.window}; "

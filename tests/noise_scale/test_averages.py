@@ -162,6 +162,7 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened(before: int, after: in
         (lambda: filled(steps(3)).add(8, [1.0], [1.0]), "parameter tensors"),
         (lambda: filled(steps(3)).estimate(confidence=1.0), "confidence"),
         (lambda: MomentAverages(window=8).load_state_dict(MomentAverages().state_dict()), "window"),
+        (lambda: MomentAverages().load_state_dict({**MomentAverages().state_dict(), "half_life": None}), "version"),
     ],
 )
 def test_misuse_is_one_clear_line(act: Any, words: str) -> None:
