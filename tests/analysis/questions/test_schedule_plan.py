@@ -162,6 +162,14 @@ def test_the_learning_rate_follows_the_measured_law_or_what_is_given(folder: Pat
     plan = planned(folder)
     first, last = plan.stages[0], plan.stages[-1]
     assert inside(last.lr_factor, (last.batch_size / first.batch_size) ** 0.4)
+    # 1 / (1 + 30/B): from the first batch size on, not a power
+    source = source_of(folder)
+    assert source.law is not None
+    curves = np.repeat([[0.0], [math.log(30.0)], [1.0]], 3, axis=1)
+    saturating = dataclasses.replace(source, law=dataclasses.replace(source.law, curves=curves))
+    (other,) = plan_schedule([saturating], Ask(), CONFIG).plans
+    ratio = (1 + 30 / first.batch_size) / (1 + 30 / last.batch_size)
+    assert other.stages[-1].lr_factor.value == pytest.approx(ratio)
     given = planned(folder, lr_exponent=0.5)
     assert given.stages[-1].lr_factor.value == pytest.approx(math.sqrt(last.batch_size / first.batch_size))
     assert any("outside the interval of the measured law" in note for note in given.notes)
