@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.arrays import Quantity
-from analysis.phrases import DASH, number, percent, plural
+from analysis.phrases import DASH, number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from analysis.questions.schedule_plan.plans import Outcome, SchedulePlan, SchedulePlans
@@ -18,10 +18,10 @@ def _(found: SchedulePlans) -> Presentation:
     shown: list[Table | str] = []
     for plan in found.plans:
         name = f"{plan.source.optimizer}: " if plan.source.optimizer else ""
-        total = plural(sum(stage.steps for stage in plan.stages), "step")
+        steps = sum(stage.steps for stage in plan.stages)
         unit = "tokens" if plan.source.tokens_per_example else f"{plan.source.example_unit}s"
         budget = plan.budget * (plan.source.tokens_per_example or 1)
-        lines = [f"{total} for {budget:,} {unit}; from {plan.source.what}", plan.decided_by]
+        lines = [f"{steps:,} steps for {budget:,} {unit}; from {plan.source.what}", plan.decided_by]
         shown.append(stages([plan], f"{name}planned batch sizes {level}", lines))
         shown.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
     shown += filter(None, [found.timing, *found.notes])

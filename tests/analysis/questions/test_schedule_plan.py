@@ -365,7 +365,10 @@ def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
         exported(dataclasses.replace(plans, plans=(plan, plan)), "megatron")
 
 
-def test_table_json_and_figure_agree(folder: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_table_json_and_figure_agree(
+    folder: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     plans = plan_schedule([source_of(folder)], Ask(), CONFIG)
     (plan,) = plans.plans
     (told,) = to_json(plans)["plans"]
