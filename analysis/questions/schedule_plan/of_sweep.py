@@ -123,7 +123,10 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     middle = answer.critical_batch_size or float(np.sqrt(reached[0].batch_size * reached[-1].batch_size))
     point = min(reached, key=lambda point: abs(np.log(point.batch_size / middle)))
     curve = results.evaluations[results.evaluations["trial"] == point.trials[0]]
-    steps, values = curve["step"].to_numpy(dtype=float)[1:], curve["value"].to_numpy()[1:]
+    after = curve[curve["step"] > 0]
+    steps, values = after["step"].to_numpy(dtype=float), after["value"].to_numpy()
+    if len(steps) < FEWEST:
+        raise ResultsError(f"a run has {len(steps)} evaluations: say with --target at which losses phases end")
     found = np.interp(np.log(np.array(SHARES) * point.steps_per_seed[0]), np.log(steps), values)
     kept: list[float] = []
     for value in (float(f"{value:.3g}") for value in found):

@@ -80,13 +80,14 @@ def growing_sweep(
     seeds: int = 3,
     seed: int = 0,
     lr_power: float = 0.4,
+    growth: float = 1.08,
 ) -> Path:
     """A sweep of constant batch sizes; the best learning rate is ``1e-3 B ** lr_power``."""
     store = Store(root)
     store.prepare()
     store.write_manifest({"name": "growing", "recipe": "growing", "protocol": {"prune_factor": None}})
     rng = np.random.default_rng(seed)
-    plan = EvaluationPlan(growth=1.08, far_growth=1.08)
+    plan = EvaluationPlan(growth=growth, far_growth=growth)
     place = np.log(np.maximum(truth.progress, 1e-3) / truth.end)
     for size in batch_sizes:
         whole = truth.steps(size)
@@ -97,14 +98,14 @@ def growing_sweep(
                 steps = warped * math.exp(0.25 * math.log(lr / (1e-3 * size**lr_power)) ** 2)
                 steps = np.maximum.accumulate(steps)
                 rows, step = [(0, 10.0)], 1
-                while step <= steps[-1] * 1.1:
+                while True:
                     progress = np.interp(step, steps, truth.progress)
                     if step > steps[-1]:
                         progress = truth.end * (step / steps[-1])
                     rows.append((step, float(truth.loss(np.array(progress)))))
                     if TARGET.reached(rows[-1][1]):
                         break
-                    step = plan.next_step(step, near=True)
+                    step = min(plan.next_step(step, near=True), int(1.08 * steps[-1]) + 1)
                 config = TrialConfig(
                     workload=Choice(name="synthetic"), optimizer=Choice(name="adamw"), lr=lr, batch_size=size,
                     seed=column, target=TARGET, max_steps=10**6, schedule=Schedule(warmup_examples=10 * size),
