@@ -66,7 +66,7 @@ def test_the_commands_are_all_there_and_no_others(run):
 def test_a_group_of_commands_says_which_there_are(run):
     code, out, _ = run("schedule")
     assert code == 0
-    assert {"judge", "show"} <= set(out.split("Commands:")[1].split())
+    assert {"judge", "plan", "show"} <= set(out.split("Commands:")[1].split())
 
 
 def test_without_arguments_it_says_what_it_can_do(run):

@@ -159,6 +159,46 @@ FLAGS = {
         {"analysis.questions.schedules.schedules": answer, **PRESENT},
         cases=RESULTS | OUTPUT | CONFIG | FIGURES | VENUE | JSON,
     ),
+    "schedule plan": Flags(
+        {
+            "analysis.questions.schedule_plan.sources.sources": lambda *_, **__: ([], None),
+            "analysis.questions.schedule_plan.plan_schedule": answer,
+            "analysis.questions.schedule_plan.export.exported": lambda *_: ("the text", []),
+            "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
+            **PRESENT,
+        },
+        base=["FOLDER"],
+        cases=OUTPUT
+        | FIGURES
+        | VENUE
+        | JSON
+        | ASSUMED
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--target": (["--target", "2.5"], "targets=[2.5]"),
+            "--ratio": (["--ratio", "3"], "ratio=3.0"),
+            "--optimizer": (["--optimizer", "muon"], "optimizer='muon'"),
+            "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
+            "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
+            "--price": (["--price", "31"], "price=31.0"),
+            "--max-batch-size": (["--max-batch-size", "96"], "max_batch_size=96"),
+            "--divisible-by": (["--divisible-by", "12"], "divisible_by=12"),
+            "--world-size": (["--world-size", "5", "--micro-batch", "3"], "divisible_by=15"),
+            "--micro-batch": (["--world-size", "1", "--micro-batch", "7"], "divisible_by=7"),
+            "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
+            "--budget": (["--budget", "3B"], "budget='3B'"),
+            "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
+            "--throughput": (["--throughput", "times.csv"], "the table times.csv"),
+            "--devices": (["--devices", "6"], "devices=6"),
+            "--export": (["--export", "megatron"], "'megatron'"),
+            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
+            "--resamples": (["--resamples", "123"], "resamples=123"),
+        },
+        instead={
+            "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
+            "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
+        },
+    ),
     "schedule show": Flags(
         {
             "analysis.questions.stages.stages": answer,

@@ -41,7 +41,11 @@ COMMANDS: dict[str, list[list[str]]] = {
     ],
     "report": [["report", "FOLDER", "--resamples", "100"]],
     "scale": [["scale", "FOLDER", "--resamples", "100", "--no-figures"]],
-    "schedule": [["schedule", "judge", "FOLDER", "--resamples", "100", "--no-figures"]],
+    "schedule": [
+        ["schedule", "judge", "FOLDER", "--resamples", "100", "--no-figures"],
+        ["schedule", "plan", "FOLDER", "--resamples", "100", "--no-figures"],
+        ["schedule", "plan", "--trace", "FOLDER"],
+    ],
     "spectrum": [["spectrum", "FOLDER", "--json"]],
     "status": [["status", "FOLDER"], ["status", "FOLDER", "--json"]],
     "sweep": [["sweep", "--workload", "noisy_quadratic", "--optim", "sgd", "--batch-sizes", "4", "-o", "FOLDER"]],

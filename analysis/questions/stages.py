@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from analysis.plain import shown
+from analysis.read.trainers import read_schedule
 from cbs.batch_schedules.base import Run, of_table
-from cbs.batch_schedules.text import parse_amount, parse_table
+from cbs.batch_schedules.text import parse_amount
 from cbs.config import Schedule
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, DataError, reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +54,37 @@ class Stages:
         return shown(self) | {"constant": {str(size): saved for size, saved in self.constant.items()}}
 
 
-def stages(table: str, budget: str, *, tokens_per_example: int | None = None) -> Stages:
+def _text(table: str) -> str:
+    """What stands in a file of this name; the text itself where there is none."""
+    try:
+        return Path(table).read_text() if Path(table).is_file() else table
+    except (OSError, ValueError) as error:
+        if len(table.splitlines()) > 1 or ":" in table:
+            return table
+        raise DataError(f"cannot read {table}: {reason(error)}") from None
+
+
+def stages(table: str, budget: str | None = None, *, tokens_per_example: int | None = None) -> Stages:
     """Steps of every stage; a stage begins with the first step at or after its place.
 
     Args:
-        table: as of :func:`cbs.batch_schedules.text.parse_table`.
-        budget: where the run ends, in the unit of the table.
+        table: as of :func:`analysis.read.trainers.read_schedule`, or the path of a file that holds such a text.
+        budget: where the run ends, in the unit of the table; ``None`` for where the text says it does.
         tokens_per_example: where that unit is tokens; ``None`` for examples.
 
     Raises:
         ConfigError: if the table or the budget is refused, or a stage begins beyond the budget.
+        DataError: if the file cannot be read.
     """
-    parsed, end = parse_table(table), parse_amount(budget)
     if tokens_per_example is not None and tokens_per_example < 1:
         raise ConfigError(f"--tokens-per-example must be at least 1, got {tokens_per_example}")
+    read = read_schedule(_text(table), tokens_per_example)
+    parsed, end = list(read.table), read.end if budget is None else parse_amount(budget)
+    if end is None:
+        raise ConfigError("nothing says where the run ends: give --budget, in the unit of the table")
     each = tokens_per_example or 1
     if end // each < parsed[0][1]:
-        raise ConfigError(f"the budget {budget} holds no batch of {parsed[0][1]} examples")
+        raise ConfigError(f"the budget of {end:,} holds no batch of {parsed[0][1]} examples")
     if parsed[-1][0] >= end:
         raise ConfigError(f"the stage that begins at {parsed[-1][0]:,} begins beyond the budget of {end:,}")
     run = Run(batch_size=parsed[0][1], examples=end // each, lr_schedule=Schedule())

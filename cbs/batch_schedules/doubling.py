@@ -8,36 +8,25 @@ it, times a ratio that people measure once. It counts with the *lower* end of it
 from __future__ import annotations
 
 from cbs.batch_schedules import BATCH_SCHEDULES
-from cbs.batch_schedules.base import NOISE_SCALE, ClosedLoop, Observed, Run, Stage, cap_of, exponent, number, scaled
+from cbs.batch_schedules.base import NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.batch_schedules.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("doubling")
-def doubling(
-    run: Run,
-    *,
-    ratio: float = 1.0,
-    cap: int | None = None,
-    lr_exponent: float = 0.5,
-    measurements: int = 100,
-    confidence: float = 0.95,
-) -> ClosedLoop:
+@looking(lr_exponent=0.5)
+def doubling(run: Run, *, ratio: float = 1.0, how: Looking) -> ClosedLoop:
     """At most one doubling per look.
 
     Args:
         run: starts with its own batch size.
         ratio: critical batch size over noise scale.
-        cap: largest batch size.
-        lr_exponent: the learning rate goes with this power of the batch size.
-        measurements, confidence: see :class:`~cbs.batch_schedules.base.ClosedLoop`.
+        how: see :class:`~cbs.batch_schedules.looking.Looking`.
     """
-    share, limit, power = number("ratio", ratio), cap_of(run, cap), exponent(lr_exponent)
+    share = number("ratio", ratio)
 
     def decide(examples: int, seen: Observed) -> Stage:
         twice = 2 * seen.stage.batch_size
-        grows = seen.low is not None and share * seen.low > twice and (limit is None or twice <= limit)
-        return scaled(run, twice, power) if grows else seen.stage
+        grows = seen.low is not None and share * seen.low > twice and (how.cap is None or twice <= how.cap)
+        return how.stage(run, twice) if grows else seen.stage
 
-    return ClosedLoop(
-        first=Stage(run.batch_size), looks_at=NOISE_SCALE, decide=decide, measurements=measurements,
-        from_examples=run.lr_schedule.warmup_examples, confidence=confidence,
-    )  # fmt: skip
+    return how.loop(run, NOISE_SCALE, decide, from_examples=run.lr_schedule.warmup_examples)

@@ -11,45 +11,34 @@ from __future__ import annotations
 import math
 
 from cbs.batch_schedules import BATCH_SCHEDULES
-from cbs.batch_schedules.base import GRAD_SQ_NORM, ClosedLoop, Observed, Run, Stage, cap_of, number
+from cbs.batch_schedules.base import GRAD_SQ_NORM, ClosedLoop, Observed, Run, Stage, number
 from cbs.batch_schedules.growth import checked_growth, grown
+from cbs.batch_schedules.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("growth_by_gradient")
+@looking(without=("lr_exponent",), cap=4096)
 def growth_by_gradient(
-    run: Run,
-    *,
-    first_norm: float,
-    delta: float = 2.0,
-    gamma: float = 1.4,
-    cap: int | None = 4096,
-    measurements: int = 100,
-    confidence: float = 0.95,
+    run: Run, *, first_norm: float, delta: float = 2.0, gamma: float = 1.4, how: Looking
 ) -> ClosedLoop:
     """Growth by the norm of the gradient.
 
     Args:
         run: starts with its own batch size.
         first_norm: epsilon_0, the norm of the gradient at which the first growth happens.
-        delta, gamma, cap: see :mod:`cbs.batch_schedules.growth`.
-        measurements, confidence: see :class:`~cbs.batch_schedules.base.ClosedLoop`.
+        delta, gamma: see :mod:`cbs.batch_schedules.growth`.
+        how: see :class:`~cbs.batch_schedules.looking.Looking`; the learning rate goes with ``gamma``.
     """
     delta, gamma = checked_growth(delta, gamma)
-    first, limit = number("first_norm", first_norm), cap_of(run, cap)
+    first = number("first_norm", first_norm)
 
     def decide(examples: int, seen: Observed) -> Stage:
         stage = seen.stage
-        if seen.high is None or (limit is not None and stage.batch_size >= limit):
+        if seen.high is None or (how.cap is not None and stage.batch_size >= how.cap):
             return stage
         if seen.high > first**2 * run.batch_size / stage.batch_size:
             return stage
         growths = round(math.log(stage.batch_size / run.batch_size) / math.log(delta)) + 1
-        return Stage(*grown(run, growths, delta, gamma, limit))
+        return Stage(*grown(run, growths, delta, gamma, how.cap))
 
-    return ClosedLoop(
-        first=Stage(run.batch_size),
-        looks_at=GRAD_SQ_NORM,
-        decide=decide,
-        measurements=measurements,
-        confidence=confidence,
-    )
+    return how.loop(run, GRAD_SQ_NORM, decide)

@@ -9,48 +9,25 @@ from __future__ import annotations
 import math
 
 from cbs.batch_schedules import BATCH_SCHEDULES
-from cbs.batch_schedules.base import (
-    FEWEST,
-    NOISE_SCALE,
-    ClosedLoop,
-    Observed,
-    Run,
-    Stage,
-    cap_of,
-    capped,
-    exponent,
-    number,
-    scaled,
-)
+from cbs.batch_schedules.base import FEWEST, NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.batch_schedules.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("noise_rule")
-def noise_rule(
-    run: Run,
-    *,
-    price: float,
-    cap: int | None = None,
-    lr_exponent: float = 0.0,
-    measurements: int = 100,
-    confidence: float = 0.95,
-) -> ClosedLoop:
+@looking()
+def noise_rule(run: Run, *, price: float, how: Looking) -> ClosedLoop:
     """The batch size follows the noise scale, upwards and downwards.
 
     Args:
         run: starts with its own batch size.
         price: r, in examples per step.
-        cap: largest batch size.
-        lr_exponent: the learning rate goes with this power of the batch size.
-        measurements, confidence: see :class:`~cbs.batch_schedules.base.ClosedLoop`.
+        how: see :class:`~cbs.batch_schedules.looking.Looking`.
     """
-    r, limit, power = number("price", price), cap_of(run, cap), exponent(lr_exponent)
+    r = number("price", price)
 
     def decide(examples: int, seen: Observed) -> Stage:
         if seen.low is None:
             return seen.stage
-        return scaled(run, capped(max(FEWEST, round(math.sqrt(r * seen.low))), limit), power)
+        return how.stage(run, max(FEWEST, round(math.sqrt(r * seen.low))))
 
-    return ClosedLoop(
-        first=Stage(run.batch_size), looks_at=NOISE_SCALE, decide=decide, measurements=measurements,
-        confidence=confidence,
-    )  # fmt: skip
+    return how.loop(run, NOISE_SCALE, decide)

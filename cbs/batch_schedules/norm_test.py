@@ -11,80 +11,44 @@ from __future__ import annotations
 import math
 
 from cbs.batch_schedules import BATCH_SCHEDULES
-from cbs.batch_schedules.base import (
-    MATCHED_NOISE_SCALE,
-    NOISE_SCALE,
-    ClosedLoop,
-    Observed,
-    Run,
-    Stage,
-    cap_of,
-    capped,
-    exponent,
-    number,
-    scaled,
-)
+from cbs.batch_schedules.base import MATCHED_NOISE_SCALE, NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.batch_schedules.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("norm_test")
-def norm_test(
-    run: Run,
-    *,
-    theta: float = 0.3,
-    cap: int | None = None,
-    lr_exponent: float = 0.0,
-    measurements: int = 100,
-    confidence: float = 0.95,
-) -> ClosedLoop:
+@looking()
+def norm_test(run: Run, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
     """The norm test in the Euclidean norm; the batch size never falls.
 
     Args:
         run: starts with its own batch size.
         theta: the noise may be this share of the gradient, in (0, 1).
-        cap: largest batch size.
-        lr_exponent: the learning rate goes with this power of the batch size.
-        measurements, confidence: see :class:`~cbs.batch_schedules.base.ClosedLoop`.
+        how: see :class:`~cbs.batch_schedules.looking.Looking`.
     """
-    return _test(run, NOISE_SCALE, theta, cap, lr_exponent, measurements, confidence)
+    return _test(run, NOISE_SCALE, theta, how)
 
 
 @BATCH_SCHEDULES.register("dual_norm")
-def dual_norm(
-    run: Run,
-    *,
-    theta: float = 0.6,
-    cap: int | None = None,
-    lr_exponent: float = 0.5,
-    measurements: int = 100,
-    confidence: float = 0.95,
-) -> ClosedLoop:
+@looking(lr_exponent=0.5)
+def dual_norm(run: Run, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
     """The norm test in the geometry of the optimizer; the batch size never falls, and there is no look before the end
     of the warmup.
 
     Args:
         run: starts with its own batch size.
         theta: in (0, 1); 0.6 in the paper.
-        cap: largest batch size.
-        lr_exponent: the learning rate goes with this power of the batch size.
-        measurements, confidence: see :class:`~cbs.batch_schedules.base.ClosedLoop`; the paper looks every 100 steps.
+        how: see :class:`~cbs.batch_schedules.looking.Looking`; the paper looks every 100 steps.
     """
-    return _test(run, MATCHED_NOISE_SCALE, theta, cap, lr_exponent, measurements, confidence)
+    return _test(run, MATCHED_NOISE_SCALE, theta, how)
 
 
-def _test(
-    run: Run, looks_at: str, theta: float, cap: int | None, lr_exponent: float, measurements: int, confidence: float
-) -> ClosedLoop:
-    share, limit, power = number("theta", theta, below=1.0), cap_of(run, cap), exponent(lr_exponent)
+def _test(run: Run, looks_at: str, theta: float, how: Looking) -> ClosedLoop:
+    share = number("theta", theta, below=1.0)
 
     def decide(examples: int, seen: Observed) -> Stage:
-        asked = 0 if seen.low is None else capped(math.ceil(seen.low / share**2), limit)
-        return scaled(run, asked, power) if asked > seen.stage.batch_size else seen.stage
+        if seen.low is None:
+            return seen.stage
+        asked = how.stage(run, math.ceil(seen.low / share**2))
+        return asked if asked.batch_size > seen.stage.batch_size else seen.stage
 
-    return ClosedLoop(
-        first=Stage(run.batch_size),
-        looks_at=looks_at,
-        decide=decide,
-        measurements=measurements,
-        from_examples=run.lr_schedule.warmup_examples,
-        confidence=confidence,
-    )
+    return how.loop(run, looks_at, decide, from_examples=run.lr_schedule.warmup_examples)

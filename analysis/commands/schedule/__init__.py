@@ -1,4 +1,4 @@
-"""Batch-size schedules: what they bought, and what a table of stages says.
+"""Batch-size schedules: which one to run, what they bought, and what a table of stages says.
 
-Example: cbs schedule judge results/
+Example: cbs schedule plan results/
 """

@@ -9,13 +9,21 @@ import typer
 
 from analysis.commands import AsJson
 from analysis.consoles import console
+from cbs.registry import listed
 
 
 def command(
     table: Annotated[
-        str, typer.Argument(help="Where each stage begins and its batch size: '0:768 250B:1536 500B:3072'.")
+        str,
+        typer.Argument(
+            help="Where each stage begins and its batch size: '0:768 250B:1536 500B:3072'; or what a trainer takes "
+            f"({listed('analysis.read.trainers')}), as text or the name of a file."
+        ),
     ],
-    budget: Annotated[str, typer.Option(help="Where the run ends, in the unit of the table: 750B, 1.5M.")],
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Where the run ends, in the unit of the table: 750B, 1.5M. Default: what the text says."),
+    ] = None,
     tokens_per_example: Annotated[
         int | None, typer.Option(help="Tokens in an example, where the table counts tokens.")
     ] = None,

@@ -1,0 +1,105 @@
+"""``cbs schedule plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.commands import Confidence, Resamples, Targets, answer_with, assumed_of, options
+from analysis.consoles import errors
+from cbs.errors import ConfigError
+from cbs.registry import listed
+
+
+@options(assumed=assumed_of, answer=answer_with)
+def command(
+    results: Annotated[Path | None, typer.Argument(help="A sweep, or a folder of sweeps.")] = None,
+    target: Targets = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: noise_scale.json of cbs noise-scale, or steps.parquet of a trial."),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: a table of examples, critical_batch_size, batch_size [, low, high]."),
+    ] = None,
+    ratio: Annotated[float, typer.Option(help="With --trace: critical batch size over noise scale.")] = 1.0,
+    optimizer: Annotated[str | None, typer.Option(help="The one to plan for. Default: all.")] = None,
+    rule: Annotated[str, typer.Option(help="How batch sizes are chosen: price or doubling.")] = "price",
+    price: Annotated[
+        float | None,
+        typer.Option(
+            help="Examples that one step less is worth. Default: least time where step times are known, else the "
+            "critical batch size."
+        ),
+    ] = None,
+    first_batch_size: Annotated[int | None, typer.Option(help="Of rule doubling: where it starts.")] = None,
+    max_batch_size: Annotated[int | None, typer.Option(help="None is larger.")] = None,
+    divisible_by: Annotated[int, typer.Option(help="Every batch size is a multiple of it.")] = 1,
+    world_size: Annotated[int | None, typer.Option(help="Data-parallel ranks; with --micro-batch.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Examples a rank takes at once; with --world-size.")] = None,
+    lr_exponent: Annotated[
+        float | None,
+        typer.Option(help="The learning rate goes with this power of the batch size. Default: the measured law."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Where the run ends, in tokens if an example has them: 750B, 1.5M. Default: the last loss."),
+    ] = None,
+    tokens_per_example: Annotated[
+        int | None, typer.Option(help="With --curve or --trace, where there are tokens.")
+    ] = None,
+    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
+    devices: Annotated[int, typer.Option(help="That share a step.")] = 1,
+    export: Annotated[
+        str | None,
+        typer.Option(help=f"Print the schedule as a trainer takes it, alone: {listed('analysis.read.trainers')}."),
+    ] = None,
+    *,
+    assumed: Any,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+    answer: Callable[..., None],
+) -> None:
+    """Batch sizes that grow with the critical one, their learning rates, and what they will take.
+
+    Example: cbs schedule plan results/ --world-size 8 --micro-batch 4 --export megatron
+    """
+    from analysis.config import AnalysisConfig
+    from analysis.questions.schedule_plan import plan_schedule
+    from analysis.questions.schedule_plan.export import exported
+    from analysis.questions.schedule_plan.plans import Ask
+    from analysis.questions.schedule_plan.sources import sources
+    from analysis.read.throughput import read_throughput
+
+    if sum(given is not None for given in (results, trace, curve)) != 1:
+        raise ConfigError("give one of a results folder, --trace and --curve")
+    if (world_size is None) != (micro_batch is None):
+        raise ConfigError("--world-size and --micro-batch go together")
+    if world_size is not None and micro_batch is not None:
+        if divisible_by != 1:
+            raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
+        divisible_by = world_size * micro_batch
+    if throughput is not None and assumed is not None:
+        raise ConfigError("give one of --throughput and --examples-per-second-per-device")
+    config = AnalysisConfig(confidence=confidence, resamples=resamples)
+    found, end = sources(
+        results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
+        budget=budget, tokens_per_example=tokens_per_example,
+    )  # fmt: skip
+    ask = Ask(
+        rule=rule, price=price, throughput=assumed if throughput is None else read_throughput(throughput),
+        devices=devices, divisible_by=divisible_by, max_batch_size=max_batch_size, first_batch_size=first_batch_size,
+        lr_exponent=lr_exponent, budget=end,
+    )  # fmt: skip
+    plans = plan_schedule(found, ask, config)
+    if export is None:
+        answer(plans, None if results is None else results / "analysis" / "schedule_plan")
+        return
+    text, notes = exported(plans, export)
+    for note in notes:
+        errors.print(note, markup=False, soft_wrap=True)
+    typer.echo(text, nl=False)

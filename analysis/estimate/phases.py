@@ -1,0 +1,182 @@
+r"""A run cut into phases, and what a batch size that changes between them takes.
+
+Between two losses a constant batch size takes :math:`\Delta S(B) = \Delta S_{min} (1 + (b/B)^a)` steps: the curve of
+steps to target again, with a critical batch size b that holds in the phase alone. With progress s counted in steps
+without noise, :math:`S = \int (1 + B_n/B)\,ds` and :math:`E = \int (B + B_n)\,ds` (McCandlish et al. 2018, arXiv
+1812.06162, appendix D), so on the hyperbola :math:`\Delta S_{min} = \Delta s`, and b is the mean noise scale of the
+phase. The critical batch size of a whole run is an average over its phases, and smaller than what holds at its end.
+
+The one assumption: steps in a phase do not depend on the batch sizes before it, at the same loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from analysis.arrays import Array, Quantity
+from analysis.estimate.curves import Curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One of them.
+
+    Attributes:
+        where: it ends, in words.
+        critical: its own critical batch size, examples; no value where it lies beyond what was measured.
+        estimate: steps in it against the batch size, scalars.
+        resampled: likewise, shape ``[R]``; no rows without an interval.
+    """
+
+    where: str
+    critical: Quantity
+    estimate: Curve = field(repr=False)
+    resampled: Curve = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What stages take to the end of the last phase; the first row is the estimate, the others are the resamples.
+
+    Attributes:
+        stages: steps in each, shape ``[1 + R, T]``.
+        sizes: batch size of each, shape ``[T]``.
+    """
+
+    stages: Array
+    sizes: Array
+
+    @property
+    def steps(self) -> Array:
+        """Of all stages, shape ``[1 + R]``."""
+        return np.asarray(self.stages.sum(axis=1))
+
+    @property
+    def examples(self) -> Array:
+        """Likewise."""
+        return np.asarray(self.stages @ self.sizes)
+
+    def total(self, of_a_step: Array) -> Array:
+        """Of all stages, where a step at each size has so much, shape ``[T]``."""
+        return np.asarray(self.stages @ of_a_step)
+
+
+def apart(phases: Sequence[Phase], seed: int) -> list[Phase]:
+    """The phases with the resamples of each in an order of its own.
+
+    As they come, the errors of all phases go together, which is wide for what adds up over them, and too narrow for
+    what lives from their difference: a batch size that grows pays where one phase differs from another.
+    """
+    found = []
+    for place, phase in enumerate(phases):
+        order = np.random.default_rng([seed, place]).permutation(len(phase.resampled.critical))
+        found.append(replace(phase, resampled=phase.resampled.mapped(lambda values, order=order: values[order])))
+    return found
+
+
+def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
+    """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
+    rows = [
+        np.vstack([np.exp(phase.estimate.log_steps(sizes)), np.exp(phase.resampled.log_steps(sizes))])
+        for phase in phases
+    ]
+    return np.stack(rows, axis=1)
+
+
+def asymptotes(phases: Sequence[Phase]) -> tuple[Array, Array]:
+    """``S_min`` and ``E_min`` of all phases together, where each is a hyperbola; shape ``[1 + R]`` each."""
+    both = [(phase.estimate.one(), phase.resampled) for phase in phases]
+    return tuple(  # type: ignore[return-value]
+        np.sum([np.concatenate([getattr(curve, name) for curve in pair]) for pair in both], axis=0)
+        for name in ("min_steps", "min_examples")
+    )
+
+
+def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:
+    """A table of stages, to the end of the last phase.
+
+    Args:
+        phases: in order.
+        starts: examples at which each stage begins, from 0; the last one has no end.
+        sizes: batch size of each.
+    """
+    steps = steps_of(phases, np.asarray(sizes, dtype=float))
+    rows = len(steps)
+    done, seen, taken = np.zeros(rows), np.zeros(rows), np.zeros((rows, len(sizes)))
+    for stage, (size, end) in enumerate(zip(sizes, [*starts[1:], np.inf], strict=True)):
+        # steps from the start to each end of a phase, had all of them been at this batch size
+        ends = np.concatenate([np.zeros((rows, 1)), np.cumsum(steps[:, :, stage], axis=1)], axis=1)
+        here = _between(np.broadcast_to(np.arange(ends.shape[1], dtype=float), ends.shape), ends, done)
+        there = np.minimum(here + np.ceil(np.maximum(end - seen, 0.0) / size), ends[:, -1])
+        taken[:, stage] = there - here
+        seen += size * taken[:, stage]
+        done = _between(ends, np.broadcast_to(np.arange(ends.shape[1], dtype=float), ends.shape), there)
+    return Course(taken, np.asarray(sizes, dtype=float))
+
+
+def _between(x: Array, y: Array, at: Array) -> Array:
+    """Row for row the value at ``at`` ``[R]`` of the straight pieces through ``(x, y)`` ``[R, N]``, x increasing."""
+    row = np.arange(len(x))
+    left = np.clip((x <= at[:, None]).sum(axis=1) - 1, 0, x.shape[1] - 2)
+    x0, x1, y0, y1 = x[row, left], x[row, left + 1], y[row, left], y[row, left + 1]
+    share = np.clip((at - x0) / np.maximum(x1 - x0, 1e-300), 0.0, 1.0)
+    return np.asarray(y0 + share * (y1 - y0))
+
+
+def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
+    """The batch size of the least steps times weight in every phase, shape ``[1 + R, phases]``; of equals the least.
+
+    Args:
+        steps: from :func:`steps_of`.
+        weights: what a step at each size costs, shape ``[M]``.
+        sizes: shape ``[M]``, increasing.
+    """
+    return np.asarray(sizes[(steps * weights).argmin(axis=2)])
+
+
+def lower_ends(best: Array, confidence: float) -> Array:
+    """The lower end of each phase's best batch size, one of those that were looked at; never smaller than that of a
+    phase before it. Without resamples it is the best one itself.
+
+    Args:
+        best: from :func:`best_sizes`.
+        confidence: of the two-sided interval.
+    """
+    ends = best[0] if len(best) == 1 else np.quantile(best[1:], 0.5 - confidence / 2, axis=0, method="lower")
+    return np.maximum.accumulate(np.minimum(ends, best[0]))
+
+
+def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
+    """Batch sizes that double where the critical batch size of a phase, at its lower end, exceeds twice the batch size
+    (Merrill et al., arXiv 2505.23971), shape ``[phases]``.
+
+    Args:
+        phases: in order; one without a lower end leaves the batch size as it is.
+        first: where they start.
+        largest: they may become.
+    """
+    size, found = first, []
+    for phase in phases:
+        low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value
+        while low is not None and low > 2 * size and 2 * size <= largest:
+            size *= 2
+        found.append(size)
+    return np.array(found)
+
+
+def equal_examples(steps: Array, sizes: Array, examples: Array) -> Array:
+    """Steps of the constant batch size with as many examples, shape ``[1 + R]``; NaN where it is not among ``sizes``.
+
+    Args:
+        steps: from :func:`steps_of`.
+        sizes: shape ``[M]``, increasing.
+        examples: shape ``[1 + R]``.
+    """
+    whole = steps.sum(axis=1)
+    # beyond the batch size of the fewest examples more of them buy fewer steps
+    seen = np.maximum.accumulate(whole * sizes, axis=1)
+    found = np.exp(_between(np.log(seen), np.log(whole), np.log(examples)))
+    return np.where((examples >= seen[:, 0] * (1 - 1e-9)) & (examples <= seen[:, -1] * (1 + 1e-9)), found, np.nan)

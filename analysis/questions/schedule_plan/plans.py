@@ -1,0 +1,164 @@
+"""What is asked of a plan, and what it says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.plain import plain, shown
+from analysis.questions.analyze import Findings
+from analysis.questions.schedule_plan.source import Source
+from analysis.read.throughput import Throughput
+from cbs.errors import ConfigError
+
+RULES = ("price", "doubling")
+"""How batch sizes are chosen, see :mod:`analysis.questions.schedule_plan`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is asked for.
+
+    Attributes:
+        rule: one of :data:`RULES`.
+        price: examples that one step less is worth; ``None`` for the time of a step where that is known, else for as
+            many as the critical batch size has.
+        throughput: seconds per step; ``None`` where they are not known.
+        devices: that share a step.
+        divisible_by: every batch size is a multiple of it.
+        max_batch_size: none is larger; ``None`` for any.
+        first_batch_size: of rule ``doubling``, where it starts.
+        lr_exponent: the learning rate goes with this power of the batch size, instead of the measured law.
+        budget: examples at which the run ends; ``None`` for the end of the last phase.
+    """
+
+    rule: str = "price"
+    price: float | None = None
+    throughput: Throughput | None = None
+    devices: int = 1
+    divisible_by: int = 1
+    max_batch_size: int | None = None
+    first_batch_size: int | None = None
+    lr_exponent: float | None = None
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"--rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+        for name in ("devices", "divisible_by", "max_batch_size", "first_batch_size", "budget"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
+            raise ConfigError(f"--price must be above 0 examples per step, got {self.price:g}")
+        if self.lr_exponent is not None and not -1.0 <= self.lr_exponent <= 1.0:
+            raise ConfigError(f"--lr-exponent must be between -1 and 1, got {self.lr_exponent:g}")
+        if (self.rule == "doubling") != (self.first_batch_size is not None):
+            raise ConfigError("--rule doubling and --first-batch-size go together")
+        if self.rule == "doubling" and self.price is not None:
+            raise ConfigError("--price belongs to --rule price")
+        for name in ("first_batch_size", "max_batch_size"):
+            value = getattr(self, name)
+            if value is not None and (value % self.divisible_by or value < self.divisible_by):
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} {value} is no multiple of {self.divisible_by}, as sizes have to be"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """One stage.
+
+    Attributes:
+        start: examples at which it begins.
+        batch_size: examples per step.
+        steps: in it, within the budget.
+        until: the end of its last phase, in words.
+        critical: the critical batch size of its last phase.
+        lr_factor: on the learning rate of the first stage; no value where it was not measured.
+    """
+
+    start: int
+    batch_size: int
+    steps: int
+    until: str
+    critical: Quantity
+    lr_factor: Quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a choice of batch sizes takes to the end of the last phase.
+
+    Attributes:
+        name: of the choice.
+        batch_sizes: in order.
+        steps, examples: predicted.
+        hours: likewise; no value where step times are not known.
+        gamma: (S/S_min - 1)(E/E_min - 1); no value off the hyperbola.
+        steps_saved: share of the steps of the constant batch size with as many examples.
+    """
+
+    name: str
+    batch_sizes: tuple[int, ...]
+    steps: Quantity
+    examples: Quantity
+    hours: Quantity = UNKNOWN
+    gamma: Quantity = UNKNOWN
+    steps_saved: Quantity = UNKNOWN
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePlan:
+    """A plan for one optimizer.
+
+    Attributes:
+        source: the phases.
+        ask: what was asked for.
+        decided_by: the rule and its numbers, in words.
+        budget: examples at which the run ends.
+        stages: the table.
+        phase_ends: examples at which the phases end, by the estimate.
+        outcomes: of the plan, of the best constant batch size for the same end, of Seesaw from there.
+        verdict: whether it buys anything, in words.
+        notes: what speaks against believing it.
+    """
+
+    source: Source = field(repr=False)
+    ask: Ask = field(repr=False)
+    decided_by: str
+    budget: int
+    stages: tuple[PlannedStage, ...]
+    phase_ends: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
+    verdict: str
+    notes: tuple[str, ...]
+
+    @property
+    def table(self) -> list[tuple[int, int]]:
+        """Examples at which each stage begins, and its batch size."""
+        return [(stage.start, stage.batch_size) for stage in self.stages]
+
+    def to_json(self) -> dict[str, Any]:
+        source = self.source
+        about = {name: getattr(source, name) for name in ("what", "optimizer", "example_unit", "tokens_per_example")}
+        phases = [shown(phase) for phase in source.phases]
+        return about | {"phases": phases} | shown(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePlans(Findings):
+    """What :func:`analysis.questions.schedule_plan.plan_schedule` found.
+
+    Attributes:
+        plans: one per optimizer.
+        timing: where step times are from, in words; empty where they are not known.
+    """
+
+    plans: tuple[SchedulePlan, ...] = field(repr=False)
+    timing: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"plans": plain(self.plans)}

@@ -1,0 +1,66 @@
+"""Where a plan's phases come from: a sweep, a noise trace, a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from analysis.config import AnalysisConfig
+from analysis.questions.schedule_plan.of_curve import of_curve
+from analysis.questions.schedule_plan.of_sweep import of_sweep
+from analysis.questions.schedule_plan.of_trace import of_trace
+from analysis.questions.schedule_plan.source import Source
+from cbs.batch_schedules.text import parse_amount
+from cbs.errors import ConfigError
+
+Path = str | os.PathLike[str]
+
+
+def sources(
+    results: Path | None,
+    config: AnalysisConfig,
+    *,
+    targets: Sequence[float] | None = None,
+    trace: Path | None = None,
+    curve: Path | None = None,
+    ratio: float = 1.0,
+    optimizer: str | None = None,
+    budget: str | None = None,
+    tokens_per_example: int | None = None,
+) -> tuple[list[Source], int | None]:
+    """The phases, one source per optimizer, and the budget in examples.
+
+    Args:
+        results, targets, optimizer: see :func:`~analysis.questions.schedule_plan.of_sweep.of_sweep`.
+        config: how intervals are made.
+        trace, ratio: see :func:`~analysis.questions.schedule_plan.of_trace.of_trace`.
+        curve: see :func:`~analysis.questions.schedule_plan.of_curve.of_curve`.
+        budget: in tokens where an example has them.
+        tokens_per_example: of a trace or a curve; a sweep says it itself.
+
+    Raises:
+        ConfigError: if options do not go together.
+        ResultsError: if the results hold no phases.
+        DataError: if a file cannot be read.
+    """
+    if tokens_per_example is not None and (tokens_per_example < 1 or results is not None):
+        raise ConfigError("--tokens-per-example goes with --trace and --curve, and is at least 1")
+    if targets and results is None:
+        raise ConfigError("--target goes with a results folder")
+    if trace is None and ratio != 1.0:
+        raise ConfigError("--ratio goes with --trace")
+    if not ratio > 0:
+        raise ConfigError(f"--ratio must be above 0, got {ratio:g}")
+    asked = None if budget is None else parse_amount(budget)
+    if curve is not None:
+        end = None if asked is None else asked // (tokens_per_example or 1)
+        return [of_curve(curve, config, end=end, tokens_per_example=tokens_per_example, optimizer=optimizer)], end
+    if trace is not None:
+        found = [of_trace(trace, config, ratio, optimizer, tokens_per_example)]
+    else:
+        assert results is not None
+        found = of_sweep(results, config, targets, optimizer)
+    lengths = {source.tokens_per_example for source in found}
+    if asked is not None and len(lengths) > 1:
+        raise ConfigError("examples differ in length between these optimizers: choose one with --optimizer")
+    return found, None if asked is None else max(1, asked // (lengths.pop() or 1))

@@ -1,0 +1,45 @@
+"""Levanter: a list in place of ``trainer.train_batch_size`` (levanter/schedule.py, ``ScheduleStep``).
+
+Places are optimizer steps, sizes are examples. There is no factor of the learning rate, and its schedule is in steps,
+too.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import yaml
+
+from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from cbs.errors import ConfigError
+
+
+@TRAINERS.register("levanter")
+class Levanter(Trainer):
+    """The part of the configuration, YAML."""
+
+    def write(self, told: Told) -> str:
+        starts = [0, *itertools.accumulate(told.steps)]
+        entries = [{"start": start, "value": size} for start, (_, size) in zip(starts, told.table, strict=False)]
+        said = {"trainer": {"train_batch_size": entries, "num_train_steps": starts[-1]}}
+        return yaml.safe_dump(said, sort_keys=False)
+
+    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+        if "train_batch_size" not in text:
+            return None
+        try:
+            trainer = yaml.safe_load(text)["trainer"]
+            entries, steps = trainer["train_batch_size"], trainer.get("num_train_steps")
+            if isinstance(entries, int):
+                entries = [{"start": 0, "value": entries}]
+            if entries[0]["start"] != 0:
+                raise ValueError(f"it begins at step {entries[0]['start']}, not at 0")
+            places = [(int(entry["start"]), int(entry["value"])) for entry in entries]
+            end = None if steps is None else int(steps)
+        except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"train_batch_size of Levanter cannot be read: {str(error).splitlines()[0]}") from None
+        each, seen, table = tokens_per_example or 1, 0, []
+        for (start, size), (later, _) in zip(places, [*places[1:], (end, 0)], strict=True):
+            table.append((seen * each, size))
+            seen += 0 if later is None else (later - start) * size
+        return Read(table=tuple(table), end=None if end is None else seen * each)

@@ -1,0 +1,85 @@
+"""OLMo-core: ``BatchSizeSchedulerCallback`` (allenai/OLMo-core, train/callbacks/batch_size_scheduler.py, 2026).
+
+Batch sizes and places are tokens. It changes the batch size by whole factors only, multiplies the learning rate by the
+root of the factor itself, and knows Adam's kin alone. An increase waits until the batches done divide by its factor.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+
+from analysis.phrases import number
+from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from cbs.errors import ConfigError
+
+OPTIMIZERS = ("adam", "adamw")
+_NAME = "BatchSizeSchedulerCallback"
+
+
+@TRAINERS.register("olmo_core")
+class OlmoCore(Trainer):
+    """The call that makes the callback, and the duration of the run."""
+
+    carries_lr = True
+
+    def write(self, told: Told) -> str:
+        if told.tokens_per_example is None:
+            raise ConfigError("OLMo-core counts batch sizes in tokens: give --tokens-per-example")
+        if told.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"OLMo-core changes the batch size of {' and '.join(OPTIMIZERS)} alone, not of "
+                f"{told.optimizer or 'an optimizer that nobody named: give --optimizer'}"
+            )
+        sizes = [size for _, size in told.table]
+        for stage, (before, after) in enumerate(itertools.pairwise(sizes), 1):
+            if max(before, after) % min(before, after):
+                raise ConfigError(
+                    f"OLMo-core changes the batch size by whole factors, and {before} to {after} is none: use "
+                    "--rule doubling"
+                )
+            root, (low, high) = math.sqrt(after / sizes[0]), told.factor(stage).interval
+            if low is not None and high is not None and not low <= root <= high:
+                raise ConfigError(
+                    f"OLMo-core multiplies the learning rate by the root, {number(root)} at {after}, where "
+                    f"{number(told.factor(stage).value)} [{number(low)}, {number(high)}] was measured; to take it "
+                    "all the same: --lr-exponent 0.5"
+                )
+        tokens = told.tokens_per_example
+        starts = ", ".join(f"Duration.tokens({start * tokens})" for start, _ in told.table)
+        return (
+            f"{_NAME}(\n    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
+            f"max_duration = Duration.tokens({told.examples * tokens})\n"
+        )
+
+    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+        if _NAME not in text:
+            return None
+        if tokens_per_example is None:
+            raise ConfigError("OLMo-core counts batch sizes in tokens: give --tokens-per-example")
+        end = None
+        try:
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _NAME:
+                    parts = {keyword.arg: keyword.value for keyword in node.keywords}
+                    sizes = ast.literal_eval(parts["batch_sizes"])
+                    starts = [_tokens(place) for place in parts["schedule"].elts]  # type: ignore[attr-defined]
+                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "max_duration":
+                    end = _tokens(node.value)
+            if any(size % tokens_per_example for size in sizes):
+                raise ConfigError(f"a batch size of {_NAME} is no multiple of {tokens_per_example} tokens per example")
+            table = [(start, size // tokens_per_example) for start, size in zip(starts, sizes, strict=True)]
+        except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, NameError, RecursionError) as error:
+            raise ConfigError(f"{_NAME} cannot be read: {error}") from None
+        return Read(table=tuple(table), end=end)
+
+
+def _tokens(node: ast.expr) -> int:
+    """Of ``Duration.tokens(n)``."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "tokens" or len(node.args) != 1:
+        raise ValueError("a duration that is not Duration.tokens(n)")
+    value = ast.literal_eval(node.args[0])
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r} tokens")
+    return value

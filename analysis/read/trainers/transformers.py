@@ -1,0 +1,20 @@
+"""Hugging Face Trainer: none (huggingface/transformers, issue 31222, open). ``gradient_accumulation_steps`` counts the
+batches of an epoch before it begins, so that changing it on the way moves the steps at which gradients are applied."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from analysis.read.trainers import TRAINERS, Told, Trainer
+from cbs.errors import ConfigError
+
+
+@TRAINERS.register("transformers")
+class Transformers(Trainer):
+    """Refuses."""
+
+    def write(self, told: Told) -> NoReturn:
+        raise ConfigError(
+            "the Trainer of transformers has no batch-size schedule (its issue 31222): run each stage of the table as "
+            "a run of its own from the checkpoint of the one before, or use a loop of your own"
+        )

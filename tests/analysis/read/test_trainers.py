@@ -1,0 +1,148 @@
+"""Schedules as trainers write them: what is written is read back, and what a trainer cannot do is said."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.arrays import Quantity
+from analysis.questions.stages import stages
+from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
+from cbs.batch_schedules.base import Run, of_table
+from cbs.config import Schedule
+from cbs.errors import ConfigError
+
+TOLD = Told(
+    table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,
+    optimizer="adamw",
+)  # fmt: skip
+
+
+def test_megatrons_arguments() -> None:
+    # NVIDIA/Megatron-LM, pull request 4411: thresholds in tokens, batch sizes in samples
+    text = '--step-batch-size-schedule "0:16 64000:32 320000:128" --seq-length 64 --train-samples 10000\n'
+    assert write_schedule("megatron", TOLD) == text
+    published = '--step-batch-size-schedule "0:768 250B:1536 500B:3072 750B:6144"'
+    table = ((0, 768), (250 * 10**9, 1536), (500 * 10**9, 3072), (750 * 10**9, 6144))
+    assert read_schedule(published) == Read(table=table)
+    # of tokens it makes whole samples, rounded down
+    assert read_schedule('--step-batch-size-schedule "0:8 100:16" --seq-length 64').table == ((0, 8), (1, 16))
+
+
+def test_olmo_cores_callback() -> None:
+    # allenai/OLMo-core, train/callbacks/batch_size_scheduler.py: sizes and places in tokens
+    text = (
+        "BatchSizeSchedulerCallback(\n    batch_sizes=[1024, 2048, 8192],\n"
+        "    schedule=[Duration.tokens(0), Duration.tokens(64000), Duration.tokens(320000)],\n)\n"
+        "max_duration = Duration.tokens(640000)\n"
+    )
+    assert write_schedule("olmo-core", TOLD) == text
+    assert read_schedule(text, 64) == Read(table=((0, 16), (64_000, 32), (320_000, 128)), end=640_000)
+
+
+def test_levanters_configuration() -> None:
+    # levanter/schedule.py: places are steps
+    text = write_schedule("levanter", TOLD)
+    entries = "  - start: 0\n    value: 16\n  - start: 63\n    value: 32\n  - start: 188\n    value: 128\n"
+    assert text == f"trainer:\n  train_batch_size:\n{entries}  num_train_steps: 227\n"
+    found = read_schedule(text)
+    assert found == Read(table=((0, 16), (63 * 16, 32), (63 * 16 + 125 * 32, 128)), end=63 * 16 + 125 * 32 + 39 * 128)
+    constant = read_schedule("trainer:\n  train_batch_size: 512\n  num_train_steps: 3\n")
+    assert constant == Read(table=((0, 512),), end=1536)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 6)), min_size=1, max_size=6), st.sampled_from([None, 32]))
+def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]], tokens: int | None) -> None:
+    size, start, table = 4, 0, []
+    for count, factor in parts:
+        table.append((start, size, 1.0))
+        start, size = start + count * size, size * factor
+    schedule = of_table(Run(batch_size=4, examples=start + 1, lr_schedule=Schedule()), table)
+    told = dataclasses.replace(
+        TOLD, table=tuple((at, stage.batch_size) for at, stage in zip(schedule.starts, schedule.stages, strict=True)),
+        steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
+    )  # fmt: skip
+    for trainer in ("levanter", "megatron", *(["olmo_core"] if tokens else [])):
+        shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
+        assert [stage.steps for stage in shown.stages] == list(told.steps), trainer
+        assert [stage.batch_size for stage in shown.stages] == [size for _, size in told.table]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "changes", "said"),
+    [
+        ("torchtitan", {}, "torchtitan has no batch-size schedule"),
+        ("transformers", {}, "no batch-size schedule"),
+        ("nemo", {}, "unknown trainer"),
+        ("olmo_core", {"tokens_per_example": None}, "--tokens-per-example"),
+        ("olmo_core", {"optimizer": "muon"}, "not of muon"),
+        ("olmo_core", {"optimizer": ""}, "give --optimizer"),
+        ("olmo_core", {"table": ((0, 16), (1000, 24))}, "16 to 24 is none"),
+        ("olmo_core", {"lr_factors": (Quantity(1.0, (1.0, 1.0)), *[Quantity(1.1, (1.0, 1.2))] * 2)}, "was measured"),
+    ],
+)
+def test_what_a_trainer_cannot_do_is_one_line(trainer: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        write_schedule(trainer, dataclasses.replace(TOLD, **changes))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_root_is_taken_where_it_was_measured() -> None:
+    factors = (Quantity(1.0, (1.0, 1.0)), Quantity(1.4, (1.3, 1.5)), Quantity(2.9, (2.5, 3.1)))
+    assert "8192" in write_schedule("olmo_core", dataclasses.replace(TOLD, lr_factors=factors))
+
+
+BROKEN = [
+    '--step-batch-size-schedule "0:8 4:x"',
+    "--step-batch-size-schedule",
+    '--step-batch-size-schedule "0:8 100:16" --seq-length many',
+    '--step-batch-size-schedule "0:8 10:16" --seq-length 64 --train-samples "',
+    "BatchSizeSchedulerCallback(batch_sizes=[8], schedule=[Duration.steps(0)])",
+    "BatchSizeSchedulerCallback(batch_sizes=[8, 16], schedule=[Duration.tokens(0)])",
+    "BatchSizeSchedulerCallback(batch_sizes=[7], schedule=[Duration.tokens(0)])",
+    "BatchSizeSchedulerCallback(",
+    "trainer: {train_batch_size: [{start: 5, value: 8}]}",
+    "trainer: {train_batch_size: [{start: 0, value: 8}, {start: 0, value: 16}]}",
+    "trainer: {train_batch_size: [{until: 5, value: 8}]}",
+    "trainer: [train_batch_size",
+    "0:8 0:16",
+    "nothing",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_text_that_cannot_be_read_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_schedule(text, 8)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@given(st.text(alphabet="0123456789:KM -\"'()[]{}=,abtrainersizechdul_BSC.\n", max_size=60))
+def test_any_text_is_a_schedule_or_one_line(text: str) -> None:
+    for begin in ("", "--step-batch-size-schedule ", "BatchSizeSchedulerCallback(", "trainer: {train_batch_size: "):
+        said, begins = "", 0
+        try:
+            begins = read_schedule(begin + text, 8).table[0][0]
+        except ConfigError as error:
+            said = str(error)
+        assert begins == 0
+        assert len(said.splitlines()) <= 1
+
+
+def test_every_trainer_is_here() -> None:
+    assert TRAINERS.names() == ["levanter", "megatron", "olmo_core", "torchtitan", "transformers"]
+
+
+def test_where_a_run_ends_is_said_once(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="give --budget"):
+        stages("0:8 1K:16")
+    path = tmp_path / "schedule.yaml"
+    path.write_text(write_schedule("levanter", TOLD))
+    assert stages(str(path)).steps == 227
+    assert stages(str(path), "6000").steps < 227
+    with pytest.raises(ConfigError, match="beyond the budget"):
+        stages(str(path), "1000")
