@@ -251,21 +251,23 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
 
 
 def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
-    """Of the trials that are not finished; of several the latest."""
-    found: dict[str, Path] = {}
-    for store in stores:
-        for path in sorted((store.root / "checkpoints").glob("*.pt")):
-            refuse_links(store.root, path)
-            result = results.get(path.stem)
-            if result is not None and result.status.final:
-                continue
-            before = found.get(path.stem)
-            if before is None or path.stat().st_mtime > before.stat().st_mtime:
-                found[path.stem] = path
-    for path in found.values():
-        (merged.root / "checkpoints").mkdir(exist_ok=True)
-        shutil.copyfile(path, merged.root / "checkpoints" / path.name)
-    done.checkpoints = len(found)
+    """Of the trials that are not finished, also the folders of their programs; of several the latest."""
+    for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
+        found: dict[str, Path] = {}
+        for store in stores:
+            for path in sorted((store.root / part).glob(pattern)):
+                refuse_links(store.root, path)
+                trial_id = path.name.removesuffix(".pt")
+                if trial_id in results and results[trial_id].status.final:
+                    continue
+                before = found.get(trial_id)
+                if before is None or path.stat().st_mtime > before.stat().st_mtime:
+                    found[trial_id] = path
+        for path in found.values():
+            target = merged.root / part / path.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
+        done.checkpoints += len(found) if part == "checkpoints" else 0
 
 
 def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:

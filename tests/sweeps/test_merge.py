@@ -153,11 +153,15 @@ def test_failed_and_damaged_trials_and_checkpoints(tmp_path: Path, whole: list[T
             path = store.root / "checkpoints" / f"{name}.pt"
             path.write_text(str(age))
             os.utime(path, (age, age))
+    for name in (failed, open_):
+        (one.root / "runs" / name).mkdir(parents=True)
+        (one.root / "runs" / name / "output.log").write_text(name)
     done = merge([one.root, other.root], tmp_path / "c")
     merged = Store(tmp_path / "c")
     assert merged.trial_ids() == sorted([failed, damaged])
     assert merged.load(failed).status.final
-    assert len(done.notes) == 2
+    assert [path.read_text() for path in merged.root.glob("runs/*/output.log")] == [open_]
+    assert len(done.notes) == 3
     assert any(gone in note for note in done.notes)
     assert [path.read_text() for path in (merged.root / "checkpoints").iterdir()] == ["200"]
 
