@@ -131,8 +131,8 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
             raise ResultsError(f"{source} is a folder of sweeps; name those to merge one by one")
         if store.manifest().get("imported"):
             raise ResultsError(f"{source} was imported; to join imports use cbs import --add")
-        refuse_links(store.root, store.trials)
-        refuse_links(store.root, store.root / "checkpoints")
+        for name in ("trials", "checkpoints", "runs", PLAN, ROUNDS):
+            refuse_links(store.root, store.root / name)
         _refuse_owner(store)
         stores.append(store)
     return stores
@@ -239,6 +239,8 @@ def _copy(source: Path, target: Path, names: Iterable[str], root: Path) -> None:
 def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> None:
     """Apply the pruning rule, see :mod:`sweeps.search.pruning`, in the folder and in ``results``."""
     factor = merged.manifest()["protocol"].get("prune_factor")
+    if factor is not None and not (isinstance(factor, int | float) and factor > 1):
+        raise ResultsError(f"protocol.prune_factor in {MANIFEST} must be null or above 1, got {factor!r}")
     cells: dict[Cell, list[TrialResult]] = {}
     for trial_id, result in results.items():
         if result.trial_id == trial_id:  # else it is of an older cbs, whose trials a sweep does not know

@@ -238,3 +238,8 @@ def test_nothing_is_read_through_a_link(tmp_path: Path, whole: list[TrialResult]
     timing.symlink_to(secret)
     with pytest.raises(ResultsError, match="symbolic link"):
         merge([store.root for store in stores], tmp_path / "c")
+    timing.unlink()
+    timing.write_text("{}")
+    (stores[1].root / PLAN).symlink_to(secret)
+    with pytest.raises(ResultsError, match=r"plan.jsonl is a symbolic link"):
+        merge([store.root for store in stores], tmp_path / "c")
