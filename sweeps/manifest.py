@@ -97,7 +97,8 @@ def plan_of(store: Store) -> dict[str, Any]:
         there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
         axes = stored["axes"] | {"optimizers": there}
         union(axes, axes)
-        return stored | {"axes": axes, "runs": [*stored["runs"]], "data_hash": stored.get("data_hash")}
+        runs = [{**run} for run in stored["runs"]]
+        return stored | {"axes": axes, "runs": runs, "data_hash": stored.get("data_hash")}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ResultsError(f"{path} is no plan of a sweep ({reason(error)}); put it back") from None
 
@@ -130,6 +131,12 @@ def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
     old, new = told(before), told(now)
     return [f"{name} {old[name]}, then {new[name]}" for name in old if name in new and old[name] != new[name]]
+
+
+def all_code_changes(store: Store) -> list[str]:
+    """What changed between the runs of a folder, see :func:`merged_manifest`; empty where there is none."""
+    runs = plan_of(store)["runs"] if (store.root / MANIFEST).exists() else []
+    return [change for run in runs for change in run.get("code_changes", [])]
 
 
 def own_code(sweep: Sweep) -> dict[str, str]:

@@ -131,8 +131,8 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
             raise ResultsError(f"{source} is a folder of sweeps; name those to merge one by one")
         if store.manifest().get("imported"):
             raise ResultsError(f"{source} was imported; to join imports use cbs import --add")
-        refuse_links(store.root, store.trials)
-        refuse_links(store.root, store.root / "checkpoints")
+        for name in ("trials", "checkpoints", "runs", PLAN, ROUNDS):
+            refuse_links(store.root, store.root / name)
         _refuse_owner(store)
         stores.append(store)
     return stores
@@ -239,6 +239,8 @@ def _copy(source: Path, target: Path, names: Iterable[str], root: Path) -> None:
 def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> None:
     """Apply the pruning rule, see :mod:`sweeps.search.pruning`, in the folder and in ``results``."""
     factor = merged.manifest()["protocol"].get("prune_factor")
+    if factor is not None and not (isinstance(factor, int | float) and factor > 1):
+        raise ResultsError(f"protocol.prune_factor in {MANIFEST} must be null or above 1, got {factor!r}")
     cells: dict[Cell, list[TrialResult]] = {}
     for trial_id, result in results.items():
         if result.trial_id == trial_id:  # else it is of an older cbs, whose trials a sweep does not know
@@ -251,21 +253,23 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
 
 
 def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
-    """Of the trials that are not finished; of several the latest."""
-    found: dict[str, Path] = {}
-    for store in stores:
-        for path in sorted((store.root / "checkpoints").glob("*.pt")):
-            refuse_links(store.root, path)
-            result = results.get(path.stem)
-            if result is not None and result.status.final:
-                continue
-            before = found.get(path.stem)
-            if before is None or path.stat().st_mtime > before.stat().st_mtime:
-                found[path.stem] = path
-    for path in found.values():
-        (merged.root / "checkpoints").mkdir(exist_ok=True)
-        shutil.copyfile(path, merged.root / "checkpoints" / path.name)
-    done.checkpoints = len(found)
+    """Of the trials that are not finished, also the folders of their programs; of several the latest."""
+    for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
+        found: dict[str, Path] = {}
+        for store in stores:
+            for path in sorted((store.root / part).glob(pattern)):
+                refuse_links(store.root, path)
+                trial_id = path.name.removesuffix(".pt")
+                if trial_id in results and results[trial_id].status.final:
+                    continue
+                before = found.get(trial_id)
+                if before is None or path.stat().st_mtime > before.stat().st_mtime:
+                    found[trial_id] = path
+        for path in found.values():
+            target = merged.root / part / path.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
+        done.checkpoints += len(found) if part == "checkpoints" else 0
 
 
 def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:

@@ -236,10 +236,12 @@ def command(
         from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
+        from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
+        from sweeps.manifest import all_code_changes
         from sweeps.mirror import Mirror
         from sweeps.outlook.progress import Progress
         from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
@@ -378,6 +380,7 @@ def command(
             done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
         report = outcome_report(done.searches[0], folder, done.searches[1:]) | done.to_json()
         write_reasons(report["trials"], folder)
+    report["code_changes"] = all_code_changes(Store(folder))
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
     if report["failures"]["trials"]:
         raise Unfinished(f"{report['failures']['trials']} trials failed; to run them again: {told}")

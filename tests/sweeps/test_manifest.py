@@ -16,7 +16,7 @@ from analysis.read.results import load
 from cbs.config import Choice
 from cbs.errors import ResultsError
 from cbs.store import Store
-from sweeps.manifest import code_changes, latest_run, merged_manifest, provenance
+from sweeps.manifest import all_code_changes, code_changes, latest_run, merged_manifest, provenance
 from sweeps.spec import Sweep
 from tests.factories import sweep as write_sweep
 from tests.sweeps.simulation import small_sweep
@@ -73,6 +73,10 @@ def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
     assert re.fullmatch(r"torch \S+, then 0.1", torch_change)
     assert re.fullmatch(r"mine [0-9a-f]{16}, then [0-9a-f]{16}", own)
     assert run["earlier_trials"] == ["earlier"]
+    assert all_code_changes(store) == []
+    manifest = merged_manifest(store, asked, "second")
+    store.write_manifest(manifest)
+    assert all_code_changes(store) == [torch_change, own]
 
 
 def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:

@@ -153,11 +153,15 @@ def test_failed_and_damaged_trials_and_checkpoints(tmp_path: Path, whole: list[T
             path = store.root / "checkpoints" / f"{name}.pt"
             path.write_text(str(age))
             os.utime(path, (age, age))
+    for name in (failed, open_):
+        (one.root / "runs" / name).mkdir(parents=True)
+        (one.root / "runs" / name / "output.log").write_text(name)
     done = merge([one.root, other.root], tmp_path / "c")
     merged = Store(tmp_path / "c")
     assert merged.trial_ids() == sorted([failed, damaged])
     assert merged.load(failed).status.final
-    assert len(done.notes) == 2
+    assert [path.read_text() for path in merged.root.glob("runs/*/output.log")] == [open_]
+    assert len(done.notes) == 3
     assert any(gone in note for note in done.notes)
     assert [path.read_text() for path in (merged.root / "checkpoints").iterdir()] == ["200"]
 
@@ -233,4 +237,9 @@ def test_nothing_is_read_through_a_link(tmp_path: Path, whole: list[TrialResult]
     timing.unlink()
     timing.symlink_to(secret)
     with pytest.raises(ResultsError, match="symbolic link"):
+        merge([store.root for store in stores], tmp_path / "c")
+    timing.unlink()
+    timing.write_text("{}")
+    (stores[1].root / PLAN).symlink_to(secret)
+    with pytest.raises(ResultsError, match=r"plan.jsonl is a symbolic link"):
         merge([store.root for store in stores], tmp_path / "c")
