@@ -10,8 +10,11 @@ from cbs.batch_schedules import batch_schedule_options
 from cbs.choices import Choice
 from cbs.store import Store
 
-_SWITCHES = ("--dry-run", "--json")
-_AXES = ("--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--precision", "--max-time", "--output")
+_SWITCHES = ("--dry-run", "--json", "--auto")
+_AXES = (
+    "--optim", "--schedule", "--batch-sizes", "--lrs", "--seeds", "--precision", "--max-time", "--max-examples",
+    "--output",
+)  # fmt: skip
 
 
 def adding(
