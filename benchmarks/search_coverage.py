@@ -29,15 +29,7 @@ import pandas as pd
 from analysis.config import AnalysisConfig
 from analysis.questions.fit_table import fit_table
 from benchmarks.calibration.truth import fitted
-from benchmarks.search_worlds import (
-    DEFAULT,
-    DIVERGES_AFTER,
-    MIN_EXAMPLES,
-    MIN_STEPS,
-    SIZES,
-    World,
-    sweep,
-)
+from benchmarks.search_worlds import DEFAULT, DIVERGES_AFTER, MIN_EXAMPLES, MIN_STEPS, World, sweep
 from cbs.config import TrialConfig
 from cbs.record import TrialResult, TrialStatus
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
@@ -125,26 +117,24 @@ def answer(results: Iterable[TrialResult], truth: tuple[float, float], resamples
     return told
 
 
-def replicate(world: World | Momentum, resamples: int, ways: Iterable[str] = ("search", *GRIDS)) -> dict[str, Any]:
-    """The answer by every way to choose learning rates: ``search``, or a key of :data:`GRIDS`."""
-    if isinstance(world, World):
-        sizes, truth, base = SIZES, (TRUTH, MIN_STEPS), sweep(world)
-    else:
-        sizes, truth = world.sizes, world.truth
-        base = sweep(World(1.0, 0.0, 0.0, 0)).replace(batch_sizes=sizes, max_steps=10**6)
-    found = {}
-    for way in ways:
-        if way == "search":
-            results = play(Search(base), world.end, workers=2).results
-        else:
-            factor, results = GRIDS[way], []
-            anchor = DEFAULT * factor ** random.Random(f"{world} {way}").uniform(0.0, 1.0)
-            for size in sizes:
-                nearest = round(math.log(world.best_lr(size) / anchor, factor))
-                lrs = tuple(float(f"{anchor * factor**power:.6g}") for power in range(nearest - 2, nearest + 3))
-                results += play(Search(base.replace(batch_sizes=(size,), lrs=lrs)), world.end, workers=2).results
-        found[way] = answer(results, truth, resamples)
-    return found
+def trials(world: World | Momentum, way: str) -> list[TrialResult]:
+    """A sweep whose learning rates are chosen by ``search``, or lie on one of :data:`GRIDS`."""
+    base = sweep(world if isinstance(world, World) else World(1.0, 0.0, 0.0, 0))
+    if isinstance(world, Momentum):
+        base = base.replace(batch_sizes=world.sizes, max_steps=10**6)
+    if way == "search":
+        return play(Search(base), world.end, workers=2).results
+    factor, results = GRIDS[way], []
+    anchor = DEFAULT * factor ** random.Random(f"{world} {way}").uniform(0.0, 1.0)
+    for size in base.batch_sizes:
+        nearest = round(math.log(world.best_lr(size) / anchor, factor))
+        lrs = tuple(float(f"{anchor * factor**power:.6g}") for power in range(nearest - 2, nearest + 3))
+        results += play(Search(base.replace(batch_sizes=(size,), lrs=lrs)), world.end, workers=2).results
+    return results
+
+
+def replicate(world: World | Momentum, way: str, resamples: int) -> dict[str, Any]:
+    return answer(trials(world, way), (TRUTH, MIN_STEPS) if isinstance(world, World) else world.truth, resamples)
 
 
 def main() -> None:
@@ -172,9 +162,8 @@ def main() -> None:
     ]
     for name, make in worlds:
         for noise in (0.03, 0.10):
-            rows = [replicate(make(noise, number), asked.resamples) for number in range(asked.replicates)]
-            for way in rows[0]:
-                of = [row[way] for row in rows]
+            for way in ("search", *GRIDS):
+                of = [replicate(make(noise, number), way, asked.resamples) for number in range(asked.replicates)]
                 cells = [
                     name,
                     f"{noise:g}",
