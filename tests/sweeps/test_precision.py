@@ -20,7 +20,7 @@ from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
 from sweeps.running.dispatch import Run
-from sweeps.search.forecast import End
+from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 
 GOAL = 0.25
@@ -148,10 +148,12 @@ def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     assert (report["examples"], "--max-examples" in report["stopped"]) == (round(ran), True)
     assert any("with trials missing" in line for line in outcome_lines(report))
     run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock(), Limits(examples=limits.spent + 1))
-    assert not run.over
     run.limits.add(search.trials())
     assert not run.over
-    run.limits.examples -= 1
+    config, _ = run.next()
+    run.store.save(ended(config, WORLD.end(config), 100.0))
+    run.take_in(config, {})
+    assert run.limits.spent == limits.spent + 100 * config.batch_size
     assert run.over
 
 
