@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from sweeps.outlook.report import write_plan
 from sweeps.running.cluster import Resources
 from sweeps.running.lock import Lock
 from sweeps.running.patience import UNTIMED_SECONDS
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from sweeps.trackers.tracking import Tracking
@@ -112,7 +111,7 @@ def sweep(
     progress: Progress | None = None,
     command: str = "",
     patience: float = UNTIMED_SECONDS,
-    deadline: float = math.inf,
+    limits: Limits | None = None,
     trackers: Sequence[str] = (),
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
@@ -125,11 +124,11 @@ def sweep(
         command: the command line, for the record.
         patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
             none; see :mod:`sweeps.running.patience`.
-        deadline: by :func:`time.monotonic`; no trial starts after it.
+        limits: when no trial starts any more; it counts the trials that are there.
         trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
 
     Returns:
-        The finished search, with every result; one that is not done where the deadline came first.
+        The finished search, with every result; one that is not done where a limit came first.
 
     Raises:
         ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
@@ -137,7 +136,7 @@ def sweep(
         Unfinished: if Ray dies for good.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
-    resources, progress = resources or Resources(), progress or Progress.silent()
+    resources, progress, limits = resources or Resources(), progress or Progress.silent(), limits or Limits()
     store = Store(output)
     again = f"every finished trial is kept in {output}; to go on: {command or 'the same call'}"
     try:
@@ -151,10 +150,11 @@ def sweep(
             there = [result for result in store.sound_results(progress.note) if result.status.final]
             tracking.add(there)
             search = Search(sweep, there)
-            if not search.done and time.monotonic() < deadline:
+            limits.add(search.trials())
+            if not search.done and limits.reached is None:
                 from sweeps.running.dispatch import Run, run_search
 
-                run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, deadline)
+                run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, limits)
                 try:
                     with progress.showing(search):
                         run_search(run, resources)

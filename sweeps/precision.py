@@ -1,19 +1,19 @@
-"""``cbs sweep --precision``: a sweep that goes on until the critical batch size is known well enough.
+"""``cbs sweep --precision`` and ``--auto``: a sweep that goes on until the critical batch size is known well enough, or
+until both sides of the curve are seen.
 
 Once every search is at its end the folder is analysed as ``cbs analyze`` does. Each optimizer whose interval is wider
-than asked for gets the trials that ``cbs analyze --suggest`` proposes, as a sweep into the same folder; then it is
-looked at again. A round is written down (:data:`ROUNDS`) before its trials run, with the trials it was decided on. The
-same command goes through those that are written down first, each search on no more than it had then, so a killed sweep
-goes on to the same trials.
+than asked for gets the trials that ``cbs analyze --suggest`` proposes, with ``--auto`` alone the batch sizes among them
+that lie beyond those there are, as a sweep into the same folder; then it is looked at again. A round is written down
+(:data:`ROUNDS`) before its trials run, with the trials it was decided on. The same command goes through those that are
+written down first, each search on no more than it had then, so a killed sweep goes on to the same trials.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +22,24 @@ from cbs.files import whole_file
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
 from sweeps.axes import pooled
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
+    from analysis.questions.suggest import Suggestion
 
 ROUNDS = "rounds.json"
-"""File in the folder of a sweep: for every command with ``--precision`` its axes, what each round added, and the trials
-that had finished since the one before."""
+"""File in the folder of a sweep: for every command with ``--precision`` or ``--auto`` its axes, what each round added,
+and the trials that had finished since the one before."""
 
 MOST_ROUNDS = 20
 """Rounds after which a sweep ends however wide the interval is; each is expected to make it a fifth narrower."""
+
+FEWEST_STEPS = 10.0
+"""Steps to target at the largest batch size below which ``--auto`` adds no larger one: warmup and evaluations are as
+long."""
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -43,34 +49,40 @@ class Rounds:
     """What came of it.
 
     Attributes:
-        goal: half-width asked for, see :func:`half_width`.
+        goal: half-width asked for, see :func:`half_width`; ``None`` where both sides of the curve are.
         searches: every one in the order they ran, the one that was asked for first; optimizers and batch sizes recur.
         rounds: one per look at the results, as plain JSON values.
         reasons: why it ended where the precision was not reached, by optimizer.
     """
 
-    goal: float
+    goal: float | None
     searches: list[Search] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        told = {"asked": self.goal, "reached": not self.reasons, "reasons": self.reasons}
-        return {"precision": told, "rounds": self.rounds}
+        told = {"reached": not self.reasons, "reasons": self.reasons}
+        if self.goal is None:
+            return {"auto": told, "rounds": self.rounds}
+        return {"precision": {"asked": self.goal} | told, "rounds": self.rounds}
 
 
-def check_goal(sweep: Sweep, goal: float) -> None:
+def check_goal(sweep: Sweep, goal: float | None) -> None:
     """Check what was asked for.
 
     Raises:
         ConfigError: if it is no half-width, or batch sizes of the sweep change while it trains.
     """
-    if not 0.0 < goal < math.inf:
+    if goal is not None and not 0.0 < goal < math.inf:
         raise ConfigError(f"--precision must be above 0, got {goal:g}; 0.15 is about 15 % to either side")
     if "batch_schedules" in sweep.axes():
         raise ConfigError(
-            "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
+            f"{_flag(goal)} is about the critical batch size, which needs constant ones: leave out --schedule"
         )
+
+
+def _flag(goal: float | None) -> str:
+    return "--auto" if goal is None else "--precision"
 
 
 def parse_duration(text: str, flag: str = "--max-time") -> float:
@@ -94,21 +106,22 @@ def half_width(interval: tuple[float | None, float | None]) -> float:
 
 def to_precision(
     sweep: Sweep,
-    goal: float,
+    goal: float | None,
     folder: Path,
     train: Callable[[Sweep], Search],
     *,
-    deadline: float = math.inf,
+    limits: Limits | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Rounds:
     """Run a sweep, and what narrows its intervals most per example, until each is as narrow as asked for.
 
     Args:
         sweep: its target resolved.
-        goal: half-width of ``ln B_crit`` at which nothing is added any more.
+        goal: half-width of ``ln B_crit`` at which nothing is added any more; ``None`` for batch sizes at either end
+            until both sides of the curve are seen, and no more.
         folder: of the sweep.
         train: runs what ``folder`` does not hold yet of a sweep; one that ends early ends everything.
-        deadline: by :func:`time.monotonic`; no round begins after it.
+        limits: no round begins after one is reached.
         say: takes one line per round.
 
     Raises:
@@ -116,16 +129,19 @@ def to_precision(
         ResultsError: if the rounds before cannot be read, or those to come written.
     """
     check_goal(sweep, goal)
+    limits = limits or Limits()
     done, written = Rounds(goal), _Written(folder, {"precision": goal, "axes": sweep.axes()})
     parts, number = [sweep], 0
     for number, entry in enumerate(written.rounds, start=1):
         there = _stored(folder, written.trials(number))
         done.searches += [_again(part, there) or train(part) for part in parts]
+        limits.add(trial for search in done.searches for trial in search.trials())
         done.rounds.append({key: value for key, value in entry.items() if key != "trials"})
         parts = [_part(sweep, part) for part in entry["added"]]
     while True:
         done.searches += map(train, parts)
-        stop = _stopped(done.searches, deadline)
+        limits.add(trial for search in done.searches for trial in search.trials())
+        stop = _stopped(done.searches, limits)
         try:
             found = look(sweep, folder)
         except ResultsError as error:
@@ -135,7 +151,7 @@ def to_precision(
         entry = {
             "round": number + 1,
             "estimates": [_estimate(sweep, text, answer) for text, answer in found.items()],
-            "examples": spent(done.searches),
+            "examples": limits.spent,
             "added": added,
         }
         done.rounds.append(entry)
@@ -176,12 +192,6 @@ def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
     return {text: found[group] for text, group in groups.items() if group in found}
 
 
-def spent(searches: list[Search]) -> int:
-    """Examples of all trials that the searches hold, whatever their status."""
-    trials = {r.trial_id: r for search in searches for held in search.results.values() for r in held.values()}
-    return round(sum(trial.final_step * trial.config.batch_size for trial in trials.values()))
-
-
 def told(entry: dict[str, Any], done: Rounds) -> str:
     """One look at the results for a person."""
     parts = []
@@ -190,20 +200,19 @@ def told(entry: dict[str, Any], done: Rounds) -> str:
         value = f"{one['critical_batch_size']:.3g}" if one["critical_batch_size"] else "unknown"
         width = f", half-width {one['half_width']:.2f}" if one["half_width"] else ""
         parts.append(f"{one['optimizer']}: B_crit {value} [{low}, {high}]{width}")
-    parts.append(f"{entry['examples']:,} examples so far, half-width asked for {done.goal:g}")
+    asked = "" if done.goal is None else f", half-width asked for {done.goal:g}"
+    parts.append(f"{entry['examples']:,} examples so far{asked}")
     parts += [f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"]]
     if not entry["added"]:
         parts += [f"{label} ends here: {why}" for label, why in done.reasons.items()] or ["reached"]
     return f"round {entry['round']}: {'; '.join(parts)}"
 
 
-def _stopped(searches: list[Search], deadline: float) -> str | None:
+def _stopped(searches: list[Search], limits: Limits) -> str | None:
     """Why no further round may begin."""
-    if time.monotonic() >= deadline or not all(search.done for search in searches):
-        return "the time of --max-time is over"
-    failed = sum(
-        r.status is TrialStatus.FAILED for search in searches for held in search.results.values() for r in held.values()
-    )
+    if limits.reached or not all(search.done for search in searches):
+        return limits.reached or "not all trials have run"
+    failed = sum(trial.status is TrialStatus.FAILED for search in searches for trial in search.trials())
     return f"{failed} trials failed" if failed else None
 
 
@@ -216,6 +225,8 @@ def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | No
     from analysis.questions.suggest import suggest
 
     curable = set(Verdict) - {Verdict.OK, Verdict.OFF_THE_CURVE, Verdict.FAR_SEED}
+    if done.goal is None:
+        curable = {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.NO_PERFECT_SCALING, Verdict.NO_SATURATION}
     earlier = {_key(text, part) for entry in done.rounds for part in entry["added"] for text in part["optimizers"]}
     added: dict[str, dict[str, Any]] = {}
     done.reasons = {}
@@ -224,13 +235,15 @@ def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | No
         if answer is None:
             done.reasons[label] = "it has no trials that can be read"
             continue
-        narrow, verdict = half_width(answer.interval) <= done.goal, answer.verdict
+        narrow, verdict = done.goal is None or half_width(answer.interval) <= done.goal, answer.verdict
         if narrow and verdict not in curable:
-            if verdict is not Verdict.OK:
+            if verdict is not Verdict.OK and done.goal is not None:
                 done.reasons[label] = f"the interval is narrow enough, but: {verdict}"
             continue
-        state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
+        state = f"the interval is narrow enough, but: {verdict}" if narrow and done.goal else f"verdict: {verdict}"
         wish = None if stop else suggest(answer)
+        if wish is not None and done.goal is None:
+            wish = _beyond(wish, answer, sweep)
         if wish is None:
             done.reasons[label] = f"{stop or 'no further trial is known to help'} ({state})"
             continue
@@ -251,6 +264,18 @@ def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | No
             whole["labels"].append(label)
             whole["why"] = whole["why"] if part["why"] in whole["why"] else f"{whole['why']}; {part['why']}"
     return list(added.values())
+
+
+def _beyond(wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
+    """The batch sizes of it below and above those that are there, with the seeds and learning rates of the sweep;
+    ``None`` where there are none, or no larger one can be told from the largest."""
+    first, last = answer.points[0], answer.points[-1]
+    fast = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
+    sizes = tuple(
+        size for size in wish.batch_sizes if size < first.batch_size or (size > last.batch_size and not fast)
+    )
+    why = f"batch sizes {', '.join(map(str, sizes))}: {answer.verdict}"
+    return replace(wish, batch_sizes=sizes, seeds=sweep.seeds, lrs=sweep.lrs, reasons=(why,)) if sizes else None
 
 
 def _key(text: str, part: dict[str, Any]) -> str:

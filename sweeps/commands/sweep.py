@@ -138,7 +138,7 @@ def command(
     ] = None,
     max_time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="With --precision: no trial starts after this long: 2h, 30m, or seconds."),
+        typer.Option(metavar="TIME", help="No trial starts after this long: 2h, 30m, or seconds; those that run end."),
     ] = None,
     from_: Annotated[
         Path | None,
@@ -163,6 +163,21 @@ def command(
             "--axis-outer", metavar="OPTION=VALUES", help="A curve for each value of this option. Repeats."
         ),
     ] = None,
+    max_examples: Annotated[
+        float | None,
+        typer.Option(
+            help="No trial starts once all trials of the sweep together, earlier runs of it included, have taken this "
+            "many examples, such as 1e7; those that run end. (--set max_examples is the budget of one trial.)"
+        ),
+    ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Add smaller and larger batch sizes until both sides of the curve are seen, as --precision does "
+            "before all else.",
+        ),
+    ] = False,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep. Default: results/<recipe>.")
@@ -251,15 +266,23 @@ def command(
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
+        from sweeps.search.limits import Limits
         from sweeps.telescoping import stages
         from sweeps.trackers import TRACKERS
         from sweeps.warm_start import started
 
-    deadline = math.inf if max_time is None else time.monotonic() + parse_duration(max_time)
-    if precision is None and max_time is not None:
-        raise ConfigError("--max-time is the limit of --precision: give both, or leave it out")
-    if precision is not None and telescope is not None:
-        raise ConfigError("--telescope looks for learning rates, not for B_crit: leave it out, or --precision")
+    limits = Limits(
+        math.inf if max_time is None else time.monotonic() + parse_duration(max_time),
+        math.inf if max_examples is None else max_examples,
+    )
+    if not limits.examples > 0:
+        raise ConfigError(f"--max-examples must be above 0, got {limits.examples:g}")
+    adding = precision is not None or auto
+    if telescope is not None and (adding or max_time is not None or max_examples is not None):
+        raise ConfigError(
+            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
+            "--precision, --auto, --max-time and --max-examples"
+        )
     if telescope is not None and (axis or axis_outer or from_ or search == "random"):
         raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
@@ -322,7 +345,7 @@ def command(
         trial_timeout=trial_timeout,
     )
     resources.check_devices(asked.device, command=program is not None)
-    if precision is not None:
+    if adding:
         check_goal(asked, precision)
     limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
     trackers = list(dict.fromkeys(log or ()))
@@ -359,6 +382,10 @@ def command(
         if precision is not None:
             report["precision"] = precision
             errors.print(f"what --precision {precision:g} adds follows from how these trials end, and is not counted")
+        elif auto:
+            errors.print("what --auto adds follows from how these trials end, and is not counted")
+        if (report.get("examples") or 0) > limits.examples:
+            errors.print(f"--max-examples {limits.examples:,.0f} is expected to end it before its last trial")
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
     progress = Progress(errors, cost, parallel)
@@ -370,16 +397,17 @@ def command(
         command=told,
         patience=patience(planned, cost),
         trackers=trackers,
-        deadline=deadline,
+        limits=limits,
     )
-    if precision is None:
+    if adding:
         with limit, copied:
-            report = outcome_report(run(planned), folder)
+            done = to_precision(planned, precision, folder, run, limits=limits, say=progress.note)
+        searches = done.searches
+        report = outcome_report(searches[0], folder, searches[1:], limits) | done.to_json()
+        write_reasons(report["trials"], folder)
     else:
         with limit, copied:
-            done = to_precision(planned, precision, folder, run, deadline=deadline, say=progress.note)
-        report = outcome_report(done.searches[0], folder, done.searches[1:]) | done.to_json()
-        write_reasons(report["trials"], folder)
+            report = outcome_report(run(planned), folder, limits=limits)
     report["code_changes"] = all_code_changes(Store(folder))
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))
     if report["failures"]["trials"]:

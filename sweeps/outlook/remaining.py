@@ -191,8 +191,7 @@ class Estimator:
         if self._since is not None and self._finished >= 2 * workers:
             trained = self._seconds * (1 + running / 2 / self._finished)
             self.pace.overhead = max(0.0, ((now - self._since) * workers - trained) / self._finished)
-        finished = [result for cell in self.search.cells() for result in self.search.results[cell].values()]
-        _, played = outlook(self.search.sweep, finished, self.pace.cost, workers, seen=self.pace)
+        _, played = outlook(self.search.sweep, self.search.trials(), self.pace.cost, workers, seen=self.pace)
         # trials that run are half done on average
         busy = played.seconds / max(1, len(played.results)) * running / 2
         self._left = (max(0.0, played.seconds - busy), len(played.results))

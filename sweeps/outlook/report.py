@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cbs.files import whole_file
-from cbs.record import TrialStatus
+from cbs.record import TrialResult, TrialStatus
 from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import START, outlook
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec import ENDLESS, Sweep
 
@@ -115,7 +116,9 @@ def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def outcome_report(search: Search, folder: Path, further: Sequence[Search] = ()) -> dict[str, Any]:
+def outcome_report(
+    search: Search, folder: Path, further: Sequence[Search] = (), limits: Limits | None = None
+) -> dict[str, Any]:
     """Best learning rate and steps of every study, how many trials ended how, and why each was run.
 
     Args:
@@ -123,15 +126,15 @@ def outcome_report(search: Search, folder: Path, further: Sequence[Search] = ())
         folder: of it.
         further: of its optimizers into the same folder, later ones with all the seeds of those before where they share
             a study; see :mod:`sweeps.precision`.
+        limits: of the sweep; which one ended it is told where trials are missing.
     """
     searches = [search, *further]
-    ends: dict[str, tuple[TrialStatus, str]] = {}
+    ends: dict[str, TrialResult] = {}
     for one in searches:
         for cell in one.cells():
-            changed = {result.trial_id: result.status for result in one.settled(cell)} if one.done else {}
-            for result in one.results[cell].values():
-                ends[result.trial_id] = changed.get(result.trial_id, result.status), result.message
-    statuses = Counter(str(status) for status, _ in ends.values())
+            changed = {result.trial_id: result for result in one.settled(cell)} if one.done else {}
+            ends |= {trial.trial_id: trial for trial in one.results[cell].values()} | changed
+    statuses = Counter(str(trial.status) for trial in ends.values())
     studies, last = [], {study: one for one in searches for study in one.sweep.studies()}
     names = list(search.sweep.choices)
     for study, one in sorted(last.items(), key=lambda pair: (names.index(pair[0].optimizer), pair[0].batch_size)):
@@ -150,11 +153,13 @@ def outcome_report(search: Search, folder: Path, further: Sequence[Search] = ())
     rows: dict[str, dict[str, Any]] = {}
     for row in itertools.chain.from_iterable(map(reasons, searches)):
         rows.setdefault(row["trial"], row)
-    failed = [f"{trial}: {message}" for trial, (status, message) in ends.items() if status is TrialStatus.FAILED]
+    failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]
     return {
         "output": str(folder),
         "target": str(search.sweep.target),
         "statuses": dict(statuses),
+        "examples": round(sum(trial.final_step * trial.config.batch_size for trial in ends.values())),
+        "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
         "trials": list(rows.values()),
@@ -176,6 +181,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
+    if report["stopped"]:
+        lines.append(f"ended after {report['examples']:,} examples with trials missing: {report['stopped']}")
     failures = report["failures"]
     if failures["trials"]:
         lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")

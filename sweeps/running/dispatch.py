@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +17,7 @@ from sweeps.outlook.progress import Progress
 from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import Resources, connected
 from sweeps.running.lock import Lock
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.trackers.tracking import Tracking
 
@@ -40,8 +39,8 @@ class Run:
 
     Attributes:
         silence: seconds without a sign of life after which a trial is stopped.
-        deadline: by :func:`time.monotonic`; no trial starts after it, and those under way end.
         tracking: gets every finished trial.
+        limits: when no trial starts any more, and those under way end.
         fatal: why the sweep has to end, or ``None``.
         out: the trials that workers have, by trial id.
         deaths: how often the process of a trial has died, by trial id.
@@ -55,7 +54,7 @@ class Run:
     lock: Lock
     silence: float
     tracking: Tracking
-    deadline: float = math.inf
+    limits: Limits = field(default_factory=Limits)
     fatal: str | None = None
     out: dict[str, TrialConfig] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
@@ -68,7 +67,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        return self.fatal is not None or self.search.done or time.monotonic() >= self.deadline
+        return self.fatal is not None or self.search.done or self.limits.reached is not None
 
     def next(self) -> tuple[TrialConfig, float | None] | None:
         """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
@@ -118,6 +117,7 @@ class Run:
         self.search.add(finished)
         self.progress.finished(finished, self.search)
         self.tracking.add([finished])
+        self.limits.add([finished])
 
     def look_around(self) -> None:
         """Show where the running trials are, here and in the lock."""

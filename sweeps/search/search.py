@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -173,6 +173,10 @@ class Search:
     def settled(self, cell: Cell) -> list[TrialResult]:
         """Results of a cell whose status the pruning rule changes now that the cell is complete."""
         return settle(list(self.results[cell].values()), self.sweep.prune_factor)
+
+    def trials(self) -> Iterator[TrialResult]:
+        """Every one that has ended."""
+        return (result for held in self.results.values() for result in held.values())
 
     def cells(self) -> list[Cell]:
         return list(self._cells())

@@ -18,9 +18,10 @@ from cbs.store import Store
 from sweeps import launch
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.precision import MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
+from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
 from sweeps.running.dispatch import Run
-from sweeps.search.forecast import End
+from sweeps.search.forecast import End, ended
+from sweeps.search.limits import Limits
 
 GOAL = 0.25
 WORLD = World(1.0, 0.5, 0.1, 3)
@@ -108,7 +109,7 @@ def test_rounds_are_gone_through_on_what_they_had(whole, tmp_path):
 
 
 def test_no_round_begins_after_the_deadline(tmp_path):
-    done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end), deadline=-math.inf)
+    done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end), limits=Limits(-math.inf))
     assert len(done.searches) == len(done.rounds) == 1
     assert "--max-time is over" in done.reasons["adamw"]
     assert not (tmp_path / ROUNDS).exists()
@@ -117,13 +118,76 @@ def test_no_round_begins_after_the_deadline(tmp_path):
 def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     """Those that run end; the next call without a deadline goes on."""
     monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
-    search = launch.sweep(SMALL, tmp_path, deadline=-math.inf)
+    search = launch.sweep(SMALL, tmp_path, limits=Limits(-math.inf))
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
     run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
     assert not run.over
-    run.deadline = time.monotonic()
+    run.limits = Limits(time.monotonic())
     assert run.over
+
+
+def test_examples_are_counted_over_all_parts_and_no_round_begins_once_they_are_spent(whole, tmp_path):
+    done, _, _ = whole
+    first, second = (entry["examples"] for entry in done.rounds[:2])
+    limits = Limits(examples=(first + second) / 2)
+    stopped = to_precision(BOTH, GOAL, tmp_path, trainer(tmp_path, two_laws), limits=limits)
+    assert [entry["examples"] for entry in stopped.rounds] == [first, second]
+    assert stopped.rounds[-1]["added"] == []
+    assert all("--max-examples are spent" in why for why in stopped.reasons.values())
+
+
+def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
+    train = trainer(tmp_path, WORLD.end, most=10)
+    ran = sum(trial.final_step * trial.config.batch_size for trial in train(SMALL).trials())
+    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    monkeypatch.setattr(Store, "sound_results", lambda store, note: store.results())  # simulated: without steps
+    limits = Limits(examples=ran)
+    search = launch.sweep(SMALL, tmp_path, limits=limits)
+    report = outcome_report(search, tmp_path, limits=limits)
+    assert (report["examples"], "--max-examples" in report["stopped"]) == (round(ran), True)
+    assert any("with trials missing" in line for line in outcome_lines(report))
+    run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock(), Limits(examples=limits.spent + 1))
+    run.limits.add(search.trials())
+    assert not run.over
+    config, _ = run.next()
+    run.store.save(ended(config, WORLD.end(config), 100.0))
+    run.take_in(config, {})
+    assert run.limits.spent == limits.spent + 100 * config.batch_size
+    assert run.over
+
+
+def test_auto_adds_batch_sizes_until_both_sides_of_the_curve_are_seen(tmp_path):
+    low, high = SMALL.replace(batch_sizes=(2, 4, 8)), SMALL.replace(batch_sizes=(512, 1024, 2048))
+    for sweep_, verdict, place in ((low, "saturating", -1), (high, "perfect-scaling", 0)):
+        folder = tmp_path / verdict
+        done = to_precision(sweep_, None, folder, trainer(folder, WORLD.end))
+        assert done.to_json()["auto"] == {"reached": True, "reasons": {}}
+        assert verdict in done.rounds[0]["estimates"][0]["verdict"]
+        assert "part not reached" not in done.rounds[-1]["estimates"][0]["verdict"]
+        ends = [sweep_.batch_sizes[place]]
+        for entry in done.rounds[:-1]:
+            (part,) = entry["added"]
+            assert part["why"].startswith("batch sizes ")
+            assert part["seeds"] == [0, 1, 2]
+            assert all(size > ends[-1] if place else size < ends[-1] for size in part["batch_sizes"])
+            ends.append(part["batch_sizes"][place])
+        assert len(ends) > 1
+        assert json.loads((folder / ROUNDS).read_text())[0]["asked"]["precision"] is None
+
+
+def test_auto_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
+    """Perfect scaling without end: nothing saturates before the target takes a handful of steps."""
+
+    def end(config):
+        return End(2000 / config.batch_size * math.exp(0.25 * math.log(config.lr / 4e-3) ** 2))
+
+    done = to_precision(SMALL.replace(batch_sizes=(16, 32, 64)), None, tmp_path, trainer(tmp_path, end))
+    assert "saturating part not reached" in done.reasons["adamw"]
+    assert done.rounds[-1]["added"] == []
+    largest = max(size for entry in done.rounds for part in entry["added"] for size in part["batch_sizes"])
+    assert 2000 / largest < FEWEST_STEPS <= 8 * 2000 / largest
+    assert not done.to_json()["auto"]["reached"]
 
 
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):

@@ -112,12 +112,14 @@ def fit_curve(
        it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
        share of each batch size, see :func:`analysis.estimate.fitting.bootstrap.seed_deviations`;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
-    3. added to the fitted curve, and refitted, each with a draw of what is believed of the exponent.
+    3. added to the fitted curve, less what a finer learning rate could save
+       (:func:`analysis.estimate.fitting.bootstrap.leftover`), and refitted, each with a draw of what is believed of the
+       exponent.
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
     standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,
-    and is bounded in a resample where its draw is. The measured coverage is in ``docs/fits.md``. The asymptotes are
-    those at the best learning rate of the grid, which is a little slower than the best of all.
+    and is bounded in a resample where its draw is. The measured coverage is in ``docs/fits.md``. The estimate is
+    that at the best learning rate of the grid, which is a little slower than the best of all; the intervals hold both.
 
     Args:
         batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.

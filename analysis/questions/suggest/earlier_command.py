@@ -11,13 +11,13 @@ from cbs.batch_schedules import batch_schedule_options
 from cbs.choices import Choice, parse_choice, value_text
 from cbs.store import Store
 
-_SWITCHES = ("--dry-run", "--json")
+_SWITCHES = ("--dry-run", "--json", "--auto")
 _SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
 """What there is to say only where learning rates are not listed."""
 
 _AXES = (
     *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
-    *("--precision", "--max-time", "--output"),
+    *("--precision", "--max-time", "--max-examples", "--output"),
 )
 
 

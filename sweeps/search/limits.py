@@ -1,0 +1,43 @@
+"""When a sweep ends though there is more to run: after a time, or after so many examples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cbs.record import TrialResult
+
+
+@dataclass
+class Limits:
+    """Over all parts of a sweep. Once one is reached no trial starts any more, and those under way end.
+
+    Attributes:
+        deadline: by :func:`time.monotonic`.
+        examples: that all trials may take together, those of earlier runs of the sweep included.
+    """
+
+    deadline: float = math.inf
+    examples: float = math.inf
+    _spent: dict[str, float] = field(default_factory=dict)
+
+    def add(self, results: Iterable[TrialResult]) -> None:
+        """Count the examples of trials, of every trial once."""
+        for result in results:
+            self._spent[result.trial_id] = result.final_step * result.config.batch_size
+
+    @property
+    def spent(self) -> int:
+        """Examples of all trials that have ended, whatever their status."""
+        return round(sum(self._spent.values()))
+
+    @property
+    def reached(self) -> str | None:
+        """Which one, in words; ``None`` while there is none."""
+        if time.monotonic() >= self.deadline:
+            return "the time of --max-time is over"
+        if self.spent >= self.examples:
+            return f"the {self.examples:,.0f} examples of --max-examples are spent"
+        return None
