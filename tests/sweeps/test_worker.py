@@ -194,7 +194,7 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
-    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}'):
+    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
         (tmp_path / FILE).write_text(content)
         assert Fitting(str(tmp_path), 1).most(CONFIG.to_dict()) is None
     Fitting(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
