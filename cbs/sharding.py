@@ -54,7 +54,8 @@ def sharded(model: nn.Module, device: torch.device, world: int) -> nn.Module:
             for layer in module:
                 if next(layer.parameters(), None) is not None:
                     fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    # Left whole after a validation, what no layer holds would miss what an optimizer does to its parts before training.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
     return model
 
 

@@ -26,7 +26,7 @@ CLOSE = {"rtol": 2e-4, "atol": 1e-6}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizers", [SHARDABLE[:7], SHARDABLE[7:]])
-def test_two_shards_train_as_one_process_does_and_each_goes_on_where_the_other_was(optimizers, tmp_path):
+def test_two_ranks_train_as_one_process_does_and_each_goes_on_where_the_other_was(optimizers, tmp_path):
     finished = subprocess.run(
         [sys.executable, "-m", "tests.ranks_worker", str(tmp_path), *optimizers],
         capture_output=True, text=True, timeout=600, check=False,
@@ -34,9 +34,10 @@ def test_two_shards_train_as_one_process_does_and_each_goes_on_where_the_other_w
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout)
     assert set(found) == set(optimizers)
+    assert "copied" in found[optimizers[0]]
     for name, runs in found.items():
         assert runs["resumed"] == runs["sharded"], name
-        for which in ("sharded", "resumed alone"):
+        for which in {"sharded", "resumed alone", "copied"} & runs.keys():
             for column, expected in runs["alone"].items():
                 np.testing.assert_allclose(runs[which][column], expected, **CLOSE, err_msg=f"{name} {which} {column}")
 
