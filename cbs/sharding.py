@@ -17,11 +17,12 @@ from cbs.config import TrialConfig
 from cbs.errors import ConfigError
 
 SHARDABLE = (
-    "adam", "adamw", "lamb", "lars", "lion", "merit", "muon", "muon_plus", "orscale", "schedule_free", "scion", "sgd",
+    "adam", "adamw", "lamb", "lars", "lion", "merit", "muon", "muon_plus", "schedule_free", "scion", "sgd",
     "signsgd", "signum",
 )  # fmt: skip
-"""Optimizers whose steps on sharded weights are those on whole ones. The others need whole matrices and do not ask for
-them, or are of other people, and might go wrong in silence."""
+"""Optimizers whose steps on sharded weights are those on whole ones, also after a checkpoint. Of the others, Shampoo,
+SOAP and Adafactor need whole matrices, ORScale keeps numbers that are no part of a weight, and those of other people
+might go wrong in silence."""
 
 
 def check_shardable(config: TrialConfig) -> None:
@@ -53,7 +54,8 @@ def sharded(model: nn.Module, device: torch.device, world: int) -> nn.Module:
             for layer in module:
                 if next(layer.parameters(), None) is not None:
                     fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    # Left whole after a validation, what no layer holds would miss what an optimizer does to its parts before training.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
     return model
 
 

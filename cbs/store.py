@@ -8,6 +8,7 @@ Layout of one sweep folder::
     trials/<trial id>/timing.json      wall-clock facts
     trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
+    too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.running.fitting`)
     trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
 
 A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never

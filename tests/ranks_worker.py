@@ -1,5 +1,5 @@
-"""Two ranks on a processor, run as ``python -m tests.ranks_worker FOLDER OPTIMIZER...``: trials sharded and not, and what
-became of them, as JSON on standard output of the first."""
+"""Two ranks on a processor, run as ``python -m tests.ranks_worker FOLDER OPTIMIZER...``: trials sharded and not, and
+what became of them, as JSON on standard output of the first."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def rank_main(rank: int, folder: str, optimizers: list[str]) -> None:
         for name in optimizers:
             path, copy = Path(folder, f"{name}.pt"), Path(folder, f"{name}-copy.pt")
             found[name] = {"sharded": run(trial(name), ranks)}
+            if name == optimizers[0]:
+                found[name]["copied"] = run(trial(name), dataclasses.replace(ranks, shard=False))
             with contextlib.suppress(Killed):
                 run(trial(name), ranks, path, killed=6)
             if rank == 0:

@@ -491,6 +491,7 @@ FLAGS = {
             "--output": (["-o", "there"], "there"),
             "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+            "--shard": (["--shard", "--workers-per-trial", "2"], "shard=True"),
             "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),
             "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),

@@ -61,5 +61,5 @@ class Fitting:
             return {
                 str(key): {str(int(batch)): int(size) for batch, size in sizes.items()} for key, sizes in found.items()
             }
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return {}

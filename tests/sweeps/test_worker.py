@@ -194,7 +194,7 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
-    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}'):
+    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
         (tmp_path / FILE).write_text(content)
         assert Fitting(str(tmp_path), 1).most(CONFIG.to_dict()) is None
     Fitting(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
@@ -245,19 +245,19 @@ def test_of_several_processes_the_one_that_is_the_cause_is_told(setup, monkeypat
 
 
 def test_two_processes_train_as_one_does(tmp_path):
-    """Their halves of a step are the two groups of one process: the same moments, too."""
-    config = dataclasses.replace(whole(CONFIG), probe=Choice(name="auto", options={"every": 1}))
-    both = Worker(
-        Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0, workers=2)
-    )
+    """Three passes of each are the six groups of one process: the same moments, too."""
+    every = {"every": 1}
+    config = dataclasses.replace(whole(CONFIG), micro_batch_size=4, probe=Choice(name="auto", options=every))
+    both = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0, workers=2))
     try:
         answer = both.run(config.to_dict(), None)
     finally:
         both.close()
     assert answer == {"status": "REACHED", "notes": []}
     found = Store(tmp_path).load(config.trial_id)
-    alone = run_trial(dataclasses.replace(config, probe=Choice(name="accumulation", options={"every": 1})))
+    alone = run_trial(dataclasses.replace(config, probe=Choice(name="accumulation", options=every)))
     assert found.timing["workers"] == 2
+    assert (alone.steps["small_batch_size"] == 4).all()
     assert found.steps_to_target == pytest.approx(alone.steps_to_target, rel=1e-5)
     assert set(found.steps) == set(alone.steps)
     for name, column in alone.steps.items():
