@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def checked(sizes: list[int], rows: list[dict[str, Any]], weight: torch.Tensor, 
     assert max(sizes) <= CAP
     torch.testing.assert_close(weight, by_hand(sizes[:steps]), rtol=1e-10, atol=1e-12)
     place = 0
-    for before, size in zip(sizes, sizes[1:-1], strict=False):
+    for before, size in pairwise(sizes[:-1]):
         place += before
         assert place % size == 0 or size == before
 
