@@ -2,9 +2,10 @@
 
     python benchmarks/schedules_on_text.py --figure docs/figures/schedules_on_text.png
 
-runs ``cbs sweep`` where trials are missing (165 short ones), ``cbs schedule judge`` at ``--target``, and prints the loss
-that every batch size and schedule has after the same examples. The trials never reach the target they are run with, so
-that each takes its whole budget; other targets are read from their curves.
+runs ``cbs sweep`` where trials are missing (150 short ones, ten minutes of one core), ``cbs schedule judge`` at
+``--target``, and prints the loss that every batch size and schedule has after the same examples. The trials never reach
+the target they are run with, so that each takes its whole budget; other targets are read from their curves. Without a
+decay a larger constant batch goes on beyond the examples that are compared, and its loss is read where they are seen.
 
 Constant batch sizes trace a curve of final loss over steps. A schedule of S steps gains where its loss lies below that
 curve, read linearly in log S between two constant batch sizes, each at its best learning rate. Seeds share their data,
@@ -27,32 +28,38 @@ from scipy.stats import t as student
 from analysis.phrases import with_interval
 from analysis.present.style import grid, handle, label_points, looks, mark, style
 from analysis.present.style.scales import log_axis
-from cbs.choices import labels
 from cbs.config import Choice
 from cbs.record import TrialStatus
 from cbs.store import Store
 
-EXAMPLES, FIRST = 8192, 16
+FIRST = 16
+EXAMPLES = {"constant_lr": 16_384, "cosine": 8192}
 COMMON = [
     "--optim", "adamw", "--seeds", "3", "--target", "1", "--set", "workload.layers=1", "--set",
     "workload.validation_sequences=256", "--set", "evaluation.growth=1.08", "--set", "evaluation.far_growth=1.08",
-    "--set", f"max_examples={EXAMPLES}", "--set", f"max_steps={EXAMPLES // FIRST}",
 ]  # fmt: skip
-CONSTANT = ["--lrs", "2e-3,4e-3,8e-3,1.6e-2,3.2e-2"]
-COSINE = ["--lrs", "4e-3,8e-3,1.6e-2,3.2e-2", "--set", "schedule.name=cosine"]
-COSINE += ["--set", f"schedule.decay_examples={EXAMPLES}"]
+BUDGETS = {
+    "constant_lr": ["--set", "max_examples=8192", "--set", "max_steps=512"],
+    "cosine": [
+        "--set", "max_examples=8191", "--set", "max_steps=1", "--set", "schedule.name=cosine",
+        "--set", "schedule.decay_examples=8192",
+    ],
+}  # fmt: skip
 GROWING = ["noise_rule(price=40,cap=128,measurements=40)", "growth(first_examples=1024,cap=64)", "late_switch(to=64)"]
 
 SWEEPS: dict[str, list[list[str]]] = {
     "constant_lr": [
-        [*CONSTANT, "--batch-sizes", "16,32,64,128"],
-        [*CONSTANT, "--batch-sizes", "16", *(part for name in GROWING for part in ("--schedule", name))],
+        ["--lrs", "2e-3,4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,64,128"],
+        [
+            "--lrs", "2e-3,4e-3,8e-3,1.6e-2", "--batch-sizes", "16",
+            *(part for name in GROWING for part in ("--schedule", name)),
+        ],
     ],
     "cosine": [
-        [*COSINE, "--batch-sizes", "16,32,128"],
-        [*COSINE, "--batch-sizes", "16,32", "--schedule", "seesaw(cap=256)"],
+        ["--lrs", "4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,128"],
+        ["--lrs", "4e-3,8e-3,1.6e-2", "--batch-sizes", "16,32", "--schedule", "seesaw(cap=256)"],
     ],
-}
+}  # fmt: skip
 TITLES = {"constant_lr": "constant learning rate", "cosine": "cosine to 0"}
 
 
@@ -64,8 +71,8 @@ class Kind:
         choice: their batch schedule; ``None`` for a constant batch size.
         batch_size: the first.
         lrs: increasing.
-        losses: at the end of the budget, shape ``[lrs, seeds]``; infinity where a trial diverged.
-        steps: that the budget took at the best learning rate, mean over seeds.
+        losses: after the examples that are compared, shape ``[lrs, seeds]``; infinity where a trial diverged.
+        steps: that they took at the best learning rate, mean over seeds.
     """
 
     choice: Choice | None
@@ -96,30 +103,32 @@ def run(folder: Path, workers: int) -> None:
     for name, parts in SWEEPS.items():
         for part in parts:
             output = ["--output", str(folder / name), "--workers", str(workers)]
-            subprocess.run([sys.executable, "cli.py", "sweep", *COMMON, *part, *output], check=True)
+            subprocess.run([sys.executable, "cli.py", "sweep", *COMMON, *BUDGETS[name], *part, *output], check=True)
 
 
-def kinds(folder: Path) -> list[Kind]:
-    """Every batch size and schedule of a folder; constant ones first, in increasing order."""
-    trials: dict[tuple[str, int], list[tuple[float, int, float, int]]] = {}
+def kinds(folder: Path, examples: float) -> list[Kind]:
+    """Every batch size and schedule of a folder after so many examples, or at the end of what is shorter; constant ones
+    first, in increasing order. Between two evaluations loss and steps are linear in the log of the examples."""
+    trials: dict[tuple[str, int], list[tuple[float, int, float, float]]] = {}
     choices: dict[str, Choice | None] = {}
     for result in Store(folder).results():
-        config, last = result.config, result.evaluations[-1]
-        whole = result.status is TrialStatus.BUDGET_EXHAUSTED
+        config, rows = result.config, result.evaluations[1:]
         key = str(config.batch_schedule or "")
         choices[key] = config.batch_schedule
-        row = (config.lr, config.seed, last.value if whole else np.inf, last.step)
+        seen, values, steps = (np.array([getattr(row, name) for row in rows]) for name in ("examples", "value", "step"))
+        loss, step = (float(np.interp(np.log(examples), np.log(seen), each)) for each in (values, steps))
+        row = (config.lr, config.seed, loss if result.status is TrialStatus.BUDGET_EXHAUSTED else np.inf, step)
         trials.setdefault((key, config.batch_size), []).append(row)
     found = []
-    for (key, size), rows in sorted(trials.items()):
-        lrs, seeds = (tuple(sorted({row[place] for row in rows})) for place in (0, 1))
-        losses, steps = (np.full((len(lrs), len(seeds)), np.inf) for _ in range(2))
-        for lr, seed, loss, step in rows:
+    for (key, size), own in sorted(trials.items()):
+        lrs, seeds = sorted({row[0] for row in own}), sorted({row[1] for row in own})
+        losses, took = (np.full((len(lrs), len(seeds)), np.inf) for _ in range(2))
+        for lr, seed, loss, step in own:
             place = lrs.index(lr), seeds.index(seed)
-            losses[place], steps[place] = loss, step
+            losses[place], took[place] = loss, step
         best = int(np.argmin(losses.mean(axis=1)))
         found.append(
-            Kind(choice=choices[key], batch_size=size, lrs=lrs, losses=losses, steps=float(steps[best].mean()))
+            Kind(choice=choices[key], batch_size=size, lrs=tuple(lrs), losses=losses, steps=float(took[best].mean()))
         )
     return found
 
@@ -150,12 +159,7 @@ def verdict(difference: tuple[float, float]) -> str:
 
 def named(found: Iterable[Kind]) -> list[str]:
     """What every kind is called."""
-    kept = list(found)
-    told = iter(labels([each.choice for each in kept if each.choice is not None]))
-    return [
-        f"constant {each.batch_size}" if each.choice is None else f"{next(told).partition('(')[0]} from {each.batch_size}"
-        for each in kept
-    ]
+    return [f"{'constant' if each.choice is None else each.choice.name} {each.batch_size}" for each in found]
 
 
 def table(found: Sequence[Kind]) -> str:
@@ -199,7 +203,8 @@ def draw(results: dict[str, list[Kind]], path: Path) -> None:
                 )  # fmt: skip
                 key.append(handle(label, look[label], line=False))
             everything = np.array([[_steps(each), _loss(each)] for each in found])
-            panel.set(title=TITLES[name], xlabel="steps", ylabel="final loss (nats/byte)", xscale="log")
+            panel.set(title=f"{EXAMPLES[name]:,} sequences, {TITLES[name]}", xscale="log")
+            panel.set(xlabel="steps", ylabel="final loss (nats/byte)")
             log_axis(panel.xaxis, everything[:, 0])
             names = [(_steps(each), _loss(each), f"{each.batch_size}", "grey") for each in constant]
             label_points(panel, names, everything, np.array([steps, losses]).T)
@@ -223,9 +228,9 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     run(args.output, args.workers)
-    results = {name: kinds(args.output / name) for name in SWEEPS}
+    results = {name: kinds(args.output / name, EXAMPLES[name]) for name in SWEEPS}
     for name, found in results.items():
-        print(f"\n{TITLES[name]}: loss after {EXAMPLES:,} examples\n\n{table(found)}\n", flush=True)
+        print(f"\n{TITLES[name]}: loss after {EXAMPLES[name]:,} examples\n\n{table(found)}\n", flush=True)
         targets = [part for value in args.target for part in ("--target", str(value))]
         folder = str(args.output / name)
         subprocess.run([sys.executable, "cli.py", "schedule", "judge", folder, *targets], check=True)
