@@ -51,7 +51,7 @@ SWEEPS: dict[str, list[list[str]]] = {
     "constant_lr": [
         ["--lrs", "2e-3,4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,64,128"],
         [
-            "--lrs", "2e-3,4e-3,8e-3,1.6e-2", "--batch-sizes", "16",
+            "--lrs", "2e-3,4e-3,8e-3", "--batch-sizes", "16",
             *(part for name in GROWING for part in ("--schedule", name)),
         ],
     ],
@@ -165,22 +165,28 @@ def named(found: Iterable[Kind]) -> list[str]:
 def table(found: Sequence[Kind]) -> str:
     """In Markdown."""
     constant = [each for each in found if each.choice is None]
+    first = {each.batch_size: each for each in constant}
     lines = [
-        "| | learning rate | steps | final loss | against a constant batch of as many steps | |",
-        "|---|---|---|---|---|---|",
+        "| | learning rate | steps | final loss | against its first batch size | against as many steps | |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, each in zip(named(found), found, strict=True):
         loss = with_interval(float(each.final.mean()), interval(each.final))
-        said = ["", ""]
+        said = ["", "", ""]
         if each.choice is not None:
-            difference = above_constant(each, constant)
-            ends = interval(difference)
-            said = [f"{difference.mean():+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}]", verdict(ends)]
+            own, rivals = first[each.batch_size], above_constant(each, constant)
+            saved = f"{1 - each.steps / own.steps:.0%} fewer steps"
+            said = [f"{signed(each.final - own.final)}, {saved}", signed(rivals), verdict(interval(rivals))]
         edge = " (edge)" if each.at_edge else ""
-        lines.append(
-            f"| {name} | {each.lrs[each.best]:g}{edge} | {each.steps:.0f} | {loss} | {said[0]} | {said[1]} |"
-        )
+        cells = [name, f"{each.lrs[each.best]:g}{edge}", f"{each.steps:.0f}", loss, *said]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def signed(differences: np.ndarray) -> str:
+    """Their mean with its interval."""
+    low, high = interval(differences)
+    return f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def draw(results: dict[str, list[Kind]], path: Path) -> None:

@@ -211,6 +211,10 @@ def test_an_easier_target_is_read_from_the_same_runs(folder: Path) -> None:
     assert hard.comparison is not None
     assert easy.comparison is not None
     assert (easy.comparison.steps.value or 0) < (hard.comparison.steps.value or 0)
+    # one run of the schedule is drawn, that of the harder one: no line goes back
+    courses = next(picture.table for picture in figures_of(found) if picture.name == "schedule_courses")
+    assert set(courses["target_value"]) == {2.4}
+    assert all((np.diff(rows["x"]) >= 0).all() for _, rows in courses.groupby("panel"))
 
 
 def test_table_json_and_figures_agree(folder: Path) -> None:
