@@ -39,9 +39,10 @@ class Stream:
 
     def __init__(self, noise_scale: float, seed: int = 0, examples: Any = None, finite: bool = True) -> None:
         self.probe = SimpleNamespace(
-            watching=True, partial=False, micro_batches=1, source="split", start_at=lambda step: None
+            watching=True, partial=False, micro_batches=1, source="split", start_at=lambda step: self.started.append(step)
         )
         self.drawn: list[tuple[float, float]] = []
+        self.started: list[int] = []
         self._rng = np.random.default_rng(seed)
         self._noise_scale, self._examples, self._finite = noise_scale, examples or (lambda: 16), finite
         self._averages = MomentAverages()
@@ -128,6 +129,7 @@ def test_a_controller_that_goes_on_decides_the_same_and_its_log_replays(tmp_path
     again._rng = np.random.default_rng(0)
     again._rng.normal(size=2 * 47)
     go(second, 130 - 47)
+    assert again.started == [47]  # which steps are measured goes on, too
     assert second.rows == whole[1].rows
     assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
