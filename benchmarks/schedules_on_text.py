@@ -2,7 +2,7 @@
 
     python benchmarks/schedules_on_text.py --figure docs/figures/schedules_on_text.png
 
-runs ``cbs sweep`` where trials are missing (150 short ones, ten minutes of one core), ``cbs schedule judge`` at
+runs ``cbs sweep`` where trials are missing (141 short ones, ten minutes of one core), ``cbs schedule judge`` at
 ``--target``, and prints the loss that every batch size and schedule has after the same examples. The trials never reach
 the target they are run with, so that each takes its whole budget; other targets are read from their curves. Without a
 decay a larger constant batch goes on beyond the examples that are compared, and its loss is read where they are seen.
@@ -154,7 +154,7 @@ def verdict(difference: tuple[float, float]) -> str:
     low, high = difference
     if np.isnan(low):
         return "not known"
-    return "gains" if high < 0 else "loses" if low > 0 else "nothing gained"
+    return "gains" if high < 0 else "loses" if low > 0 else "no gain shown"
 
 
 def named(found: Iterable[Kind]) -> list[str]:
@@ -198,10 +198,9 @@ def draw(results: dict[str, list[Kind]], path: Path) -> None:
             steps, losses = ([value(each) for each in constant] for value in (_steps, _loss))
             panel.plot(steps, losses, color="grey", marker="o", zorder=2)
             key = [mark("constant batch size", marker="o", linestyle="-", color="grey")]
-            look = looks(["constant batch size", *named(found)])
-            for label, each in zip(named(found), found, strict=True):
-                if each.choice is None:
-                    continue
+            scheduled = [each for each in found if each.choice is not None]
+            look = looks(["constant batch size", *named(scheduled)])
+            for label, each in zip(named(scheduled), scheduled, strict=True):
                 low, high = interval(each.final)
                 panel.errorbar(
                     [each.steps], [_loss(each)], yerr=[[_loss(each) - low], [high - _loss(each)]], zorder=3,

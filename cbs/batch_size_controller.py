@@ -16,7 +16,7 @@ from torch import Tensor
 from cbs.accumulation import Accumulation, Look, replay, row_of
 from cbs.batch_schedules import Stage
 from cbs.batch_schedules.base import MATCHED_NOISE_SCALE
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
 from cbs.noise_scale import NoiseScaleMeter, matched
 from cbs.noise_scale.distributed import initialized
 
@@ -52,7 +52,7 @@ class BatchSizeController:
         drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.
         deferred: whether a decision waits for :meth:`adopt`, in loops that cannot change between any two steps.
         lr_in_examples: that a schedule of the learning rate counts examples, not steps: nothing warns of it then.
-        log: file for :attr:`rows`, one JSON object per line, written on the first rank.
+        log: file for :attr:`rows`, one JSON object per line, written anew on the first rank.
 
     Attributes:
         stage: batch size and learning-rate factor in force.
@@ -171,7 +171,8 @@ class BatchSizeController:
             ConfigError: if it is of a controller with other settings.
         """
         settings = asdict(self._settings)
-        others = [name for name, value in settings.items() if state["rows"][0].get(name) != value]
+        saved = (state.get("rows") or [{}])[0]
+        others = [name for name, value in settings.items() if saved.get(name) != value]
         if others:
             raise ConfigError(
                 f"the saved controller has other settings ({', '.join(others)}): build it with the same arguments"
@@ -229,8 +230,11 @@ class BatchSizeController:
         if self._log is None:
             return
         rows = self.rows if mode == "w" else self.rows[-1:]
-        with self._log.open(mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        try:
+            with self._log.open(mode, encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        except OSError as error:
+            raise ConfigError(f"cannot write the log {self._log}: {reason(error)}; pass another file as log=") from None
 
 
 def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.optim.Optimizer | None) -> str:

@@ -39,7 +39,7 @@ class Stream:
 
     def __init__(self, noise_scale: float, seed: int = 0, examples: Any = None, finite: bool = True) -> None:
         self.probe = SimpleNamespace(
-            watching=True, partial=False, micro_batches=1, source="split", start_at=lambda step: self.started.append(step)
+            watching=True, partial=False, micro_batches=1, source="split", start_at=self._start_at
         )
         self.drawn: list[tuple[float, float]] = []
         self.started: list[int] = []
@@ -49,6 +49,9 @@ class Stream:
         self.state_dict = lambda: {"l2": self._averages.state_dict()}
         self.load_state_dict = lambda state: self._averages.load_state_dict(state["l2"])
         self.reset = self._averages.reset
+
+    def _start_at(self, step: int) -> None:
+        self.started.append(step)
 
     def step(self, **_: Any) -> None:
         signal, noise = self._rng.normal(1.0, 2.0), self._noise_scale * self._rng.normal(1.0, 0.5)
@@ -217,6 +220,7 @@ def test_a_learning_rate_that_is_to_follow_and_does_not_is_told() -> None:
         ({"micro_batch_size": 2.5}, "micro_batch_size"),
         ({"world_size": -1}, "world_size"),
         ({"warmup_examples": -1}, "warmup_examples"),
+        ({"log": "/nowhere/log.jsonl"}, "pass another file"),
     ],
 )
 def test_wrong_settings_are_one_line(changes: dict[str, Any], said: str) -> None:
@@ -238,6 +242,8 @@ def test_a_meter_that_does_not_suit_is_refused() -> None:
     state = controller.state_dict()
     with pytest.raises(ConfigError, match=r"other settings \(cap\)"):
         controlled(1.0, cap=128)[1].load_state_dict(state)
+    with pytest.raises(ConfigError, match="other settings"):
+        controller.load_state_dict({})
     for rows in ([], [{"rule": "doubling"}], [controller.rows[0], {"step": 1}]):
         with pytest.raises(ConfigError, match="not the log"):
             replay(rows)
