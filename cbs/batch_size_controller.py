@@ -42,7 +42,7 @@ class BatchSizeController:
     ``cap`` and never fall.
 
     Args:
-        noise_scale_meter: measures the steps; without a window or half-life, and from here on the controller's own: it
+        noise_scale_meter: measures the steps; without a window, and from here on the controller's own: it
             is reset at every look. A second meter can keep averages over the run.
         optimizer: whose learning rate is multiplied by :attr:`lr_factor` for as long as its ``step`` takes, if the
             controller drives. Without it that is up to the loop. Rules that look in the geometry of the optimizer need
@@ -253,10 +253,8 @@ def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.o
             f"rule {settings.rule!r} looks at geometry {name!r}, and the meter has {', '.join(meter.geometries)}; "
             f"build it with geometry={name!r}"
         )
-    averages = meter.state_dict()[name]
-    for option in ("window", "half_life"):
-        if averages[option] is not None:
-            raise ConfigError(f"a rule sees the steps since its last look: build the meter without {option}")
+    if meter.state_dict()[name]["window"] is not None:
+        raise ConfigError("a rule sees the steps since its last look: build the meter without window")
     if meter.probe.partial:
         raise ConfigError(
             f"source {meter.probe.source!r} sees a part of the gradient, and a rule needs the whole; use another source"
