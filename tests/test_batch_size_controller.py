@@ -115,7 +115,7 @@ def grown(noise_scale: float, seed: int, looks: int) -> bool:
 
 def test_it_never_grows_where_the_noise_scale_is_below_the_batch_and_soon_does_where_it_is_above_twice() -> None:
     """Moments that vary by 2 and 0.5 times their mean, so that a look tells the noise scale to about 50 %: 2,000 steps
-    are enough at two and a half times the batch size (200 of 200; at exactly twice a third)."""
+    are enough at two and a half times the batch size (199 of 200 streams; at exactly twice a third)."""
     assert not any(grown(0.99 * 64, seed, looks=4) for seed in range(1000))
     assert np.mean([grown(2.5 * 64, seed, looks=20) for seed in range(100)]) >= 0.95
 
