@@ -19,6 +19,7 @@ _HOMES = {
     "TrialStatus": "cbs.record",
     "Store": "cbs.store",
     "CbsError": "cbs.errors",
+    "BatchSizeController": "cbs.batch_size_controller",
     "run_trial": "cbs.training",
     "report": "cbs.reporting",
 }

@@ -156,8 +156,15 @@ FLAGS = {
         },
     ),
     "schedule judge": Flags(
-        {"analysis.questions.schedules.schedules": answer, **PRESENT},
-        cases=RESULTS | OUTPUT | CONFIG | FIGURES | VENUE | JSON,
+        {
+            "analysis.questions.schedules.schedules": answer,
+            "analysis.read.throughput.read_throughput": "the table",
+            **PRESENT,
+        },
+        cases=RESULTS | OUTPUT | CONFIG | FIGURES | VENUE | JSON | ASSUMED | {
+            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
+            "--devices": (["--devices", "4"], "devices=4"),
+        },
     ),
     "schedule plan": Flags(
         {

@@ -14,7 +14,7 @@ the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +35,14 @@ class Run:
         examples: seen there.
         batch_size: in force there.
         changed: whether it had changed by then.
+        seconds: that it took; NaN where a step time is not known.
     """
 
     steps: float
     examples: float
     batch_size: float
     changed: bool = True
+    seconds: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Comparison:
         steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more,
             no value where there is none.
         examples_saved: share of the examples of the best constant batch size at equal steps, likewise.
+        seconds: to the target, likewise a geometric mean; no value without step times.
+        seconds_saved: against the best constant batch size at equal examples; negative where it takes longer.
         equal_examples, equal_steps: these constant batch sizes; ``None`` where none has so few examples, or steps.
         beats: probability, over the resamples, that it saves steps.
     """
@@ -62,12 +66,22 @@ class Comparison:
     gamma: Quantity = UNKNOWN
     steps_saved: Quantity = UNKNOWN
     examples_saved: Quantity = UNKNOWN
+    seconds: Quantity = UNKNOWN
+    seconds_saved: Quantity = UNKNOWN
     equal_examples: float | None = None
     equal_steps: float | None = None
     beats: float | None = None
 
 
-def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool, seed: int = 0) -> Comparison:
+def compare(
+    fit: Fit,
+    runs: Sequence[Run],
+    confidence: float,
+    *,
+    hyperbola: bool,
+    step_times: Callable[[Array], Array] | None = None,
+    seed: int = 0,
+) -> Comparison:
     """A schedule's runs, one per seed, against the curve of constant batch sizes.
 
     The interval holds what the curve leaves open and the noise of the scheduled seeds. Log steps of a seed scatter with
@@ -79,6 +93,7 @@ def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool
         runs: at least one.
         confidence: of the intervals.
         hyperbola: whether the curve is one, so that gamma means something.
+        step_times: seconds of a step over batch sizes, NaN where they are not known.
         seed: of the draws.
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
@@ -98,19 +113,33 @@ def compare(fit: Fit, runs: Sequence[Run], confidence: float, *, hyperbola: bool
     one = (np.array([math.exp(s)]), np.array([math.exp(e)]))
     many = (np.exp(steps), np.exp(examples))
     curves = ((fit.estimate.one(), *one), (fit.resampled, *many))
-    saved = [1.0 - stepped / fewest_steps(curve, seen)[0] for curve, stepped, seen in curves]
+    rivals = [fewest_steps(curve, seen) for curve, _, seen in curves]
+    saved = [1.0 - stepped / fewest for (_, stepped, _), (fewest, _) in zip(curves, rivals, strict=True)]
     cheaper = [1.0 - seen / fewest_examples(curve, stepped)[0] for curve, stepped, seen in curves]
     found = [
         product(curve, stepped, seen)
         for curve, stepped, seen in ((fit.hyperbola.one(), *one), (fit.resampled_hyperbola, *many))
     ]
-    (at_examples,), (at_steps,) = fewest_steps(curves[0][0], one[1])[1], fewest_examples(curves[0][0], one[0])[1]
+    (at_examples,), (at_steps,) = rivals[0][1], fewest_examples(curves[0][0], one[0])[1]
+    seconds = [np.full(1, math.nan), np.full(count, math.nan)]
+    sooner = seconds
+    if step_times is not None:
+        took = math.exp(float(np.mean(np.log([run.seconds for run in runs]))))
+        # a slow seed takes the steps more at the batch size in force at the target
+        last = step_times(np.array([run.batch_size for run in runs]))
+        rate = float(np.mean([own * run.steps / run.seconds for own, run in zip(last, runs, strict=True)]))
+        seconds = [np.array([took]), took * np.exp(rate * drawn)]
+        # where no constant batch size takes so few examples, it never gets there
+        theirs = [np.where(np.isnan(size), np.inf, fewest * step_times(size)) for fewest, size in rivals]
+        sooner = [other - own for other, own in zip(theirs, seconds, strict=True)]
     return Comparison(
         steps=Quantity(math.exp(s), _ends(many[0], confidence)),
         examples=Quantity(math.exp(e), _ends(many[1], confidence)),
         gamma=_quantity(found, confidence) if hyperbola else UNKNOWN,
         steps_saved=_quantity(saved, confidence, known=bool(np.isfinite(at_examples))),
         examples_saved=_quantity(cheaper, confidence, known=bool(np.isfinite(at_steps))),
+        seconds=_quantity(seconds, confidence),
+        seconds_saved=_quantity(sooner, confidence, known=bool(np.isfinite(at_examples))),
         equal_examples=float(at_examples) if np.isfinite(at_examples) else None,
         equal_steps=float(at_steps) if np.isfinite(at_steps) else None,
         beats=float((saved[1] > 0).mean()) if count else None,
@@ -171,7 +200,10 @@ def _quantity(found: Sequence[Array], confidence: float, *, known: bool = True) 
 
 
 def _ends(values: Array, confidence: float) -> tuple[float | None, float | None]:
+    """What is not known may be anything."""
     if not len(values):
         return None, None
-    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], method="nearest")
+    tail = 0.5 - confidence / 2
+    low = np.quantile(np.nan_to_num(values, nan=-np.inf, posinf=np.inf, neginf=-np.inf), tail, method="nearest")
+    high = np.quantile(np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf), 1 - tail, method="nearest")
     return (float(low) if np.isfinite(low) else None, float(high) if np.isfinite(high) else None)

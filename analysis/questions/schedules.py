@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Quantity
+from analysis.arrays import Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.scheduled import Comparison, Run, compare
 from analysis.estimate.studies import NOT_RUN, Study, one_study
+from analysis.phrases import plural
 from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.read.results import Results, Scheduled, load
+from analysis.read.throughput import Throughput
 from cbs.choices import labels
 from cbs.errors import ResultsError
 from cbs.lr_choice import best_lr
@@ -31,6 +34,10 @@ from cbs.target import Target
 
 FEWEST_SEEDS = 2
 """With fewer the noise of a schedule's runs is known from the constant batch sizes alone."""
+
+
+HOUR = 3600.0
+"""Seconds."""
 
 
 class Standing(StrEnum):
@@ -57,7 +64,7 @@ class Judged:
         comparison: ``None`` where it was not made, for which a note says why.
         verdict: see :class:`Standing`.
         notes: what speaks against saying more.
-        course: every step of one run, see :func:`_course`.
+        course: every step of one run, see :func:`course_of`.
     """
 
     answer: Answer = field(repr=False)
@@ -79,6 +86,9 @@ class Judged:
         found: dict[str, Any] = {}
         for name in ("steps", "examples", "gamma", "steps_saved", "examples_saved"):
             found |= getattr(self.comparison, name, Quantity()).named(name)
+        for name in ("", "_saved"):
+            seconds = getattr(self.comparison, f"seconds{name}", Quantity())
+            found |= seconds.times(1 / HOUR).named(f"hours{name}")
         for name in ("equal_examples", "equal_steps", "beats"):
             found[name] = getattr(self.comparison, name, None)
         return about | {"target": target.to_json()} | shown(self) | found
@@ -103,11 +113,15 @@ def schedules(
     config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
+    throughput: Throughput | None = None,
+    devices: int = 1,
 ) -> Schedules:
     """Every batch schedule of the results against the constant batch sizes that were run beside it.
 
     Args:
         path, config, targets: as of :func:`analysis.analyze`.
+        throughput: seconds of a step, for the hours that a schedule saves.
+        devices: that share a step.
 
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
@@ -132,13 +146,32 @@ def schedules(
         group = results.groups[scheduled.reference]
         for answer in (each for each in found if each.group is group):
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
-                entries.append(_judged(results, answer, scheduled, int(size), part, told[id(scheduled)]))
+                times = None if throughput is None else partial(_seconds, throughput, answer.group.optimizer, devices)
+                entries.append(_judged(results, answer, scheduled, int(size), part, told[id(scheduled)], times))
+    if throughput is not None:
+        notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
+        notes += _taken(throughput, devices, entries)
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 
+StepTimes = Callable[[Array], Array]
+"""Seconds of a step over batch sizes; NaN where they are not known."""
+
+
+def _seconds(throughput: Throughput, optimizer: str, devices: int, sizes: Array) -> Array:
+    return throughput.seconds_per_step(optimizer, sizes, devices)
+
+
+def _taken(throughput: Throughput, devices: int, entries: Sequence[Judged]) -> list[str]:
+    """What the step times take for granted, once each."""
+    optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
+    return list(dict.fromkeys(filter(None, (throughput.assumption(each, devices) for each in optimizers))))
+
+
 def _judged(
-    results: Results, answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str
-) -> Judged:
+    results: Results, answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str,
+    times: StepTimes | None,
+) -> Judged:  # fmt: skip
     curves = part[["steps", "values"]].itertuples(index=False)
     crossed = [answer.target.crossing(list(steps), list(values)) for steps, values in curves]
     steps = np.array([np.nan if found is None else found for found in crossed])
@@ -151,9 +184,12 @@ def _judged(
     if row is None:
         return Judged(**about, seeds=len(study.seeds), notes=("no trial reached the target",))
     hit, ran = np.isfinite(study.steps[row]), np.isin(study.status[row], NOT_RUN, invert=True)
-    runs = [_run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])]) for seed in np.flatnonzero(hit)]
+    runs = [
+        _run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])], times)
+        for seed in np.flatnonzero(hit)
+    ]
     edge = study.at_edge(row)
-    course = _course(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
+    course = course_of(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
     about |= {
         "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": int(ran.sum()),
         "seeds_reached": int(hit.sum()), "course": course,
@@ -162,7 +198,9 @@ def _judged(
         return Judged(**about, notes=("the constant batch sizes have no curve: " + answer.advice,))
     low, high = answer.exponent.interval
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
-    comparison = compare(answer.fit, runs, answer.confidence, hyperbola=hyperbola, seed=answer.config.seed)
+    comparison = compare(
+        answer.fit, runs, answer.confidence, hyperbola=hyperbola, step_times=times, seed=answer.config.seed
+    )
     against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
     unchanged = sum(not run.changed for run in runs)
     if unchanged:
@@ -172,6 +210,10 @@ def _judged(
         remarks.append("by the curve no constant batch size takes so few examples")
     if comparison.equal_steps is None:
         remarks.append("by the curve no constant batch size takes so few steps")
+    if times is not None and comparison.seconds.value is None:
+        remarks.append("a batch size of the schedule has no step time, so there are no hours")
+    elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:
+        remarks.append(f"no step time at batch size {comparison.equal_examples:.3g}, so no hours saved")
     if not hyperbola:
         remarks.append("the curve of constant batch sizes is no hyperbola, so gamma means nothing")
     verdict = Standing.UNKNOWN if against else _standing(comparison.steps_saved)
@@ -188,13 +230,20 @@ def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | N
     return best_lr(cost, study.ran)
 
 
-def _run(steps: float, recorded: dict[str, np.ndarray]) -> Run:
+def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None = None) -> Run:
     last = min(len(recorded["examples"]), max(1, int(np.ceil(steps))))
+    seconds = np.nan
+    if times is not None:
+        sizes, counts = np.unique(recorded["batch_size"][:last], return_counts=True)
+        each = times(sizes)
+        over = (last - steps) * each[sizes == recorded["batch_size"][last - 1]]
+        seconds = float(counts @ each - over[0])
     return Run(
         steps=steps,
         examples=examples_at(steps, recorded["examples"]),
         batch_size=float(recorded["batch_size"][last - 1]),
         changed=len(np.unique(recorded["batch_size"][:last])) > 1,
+        seconds=seconds,
     )
 
 
@@ -229,12 +278,15 @@ def _standing(saved: Quantity) -> Standing:
     return Standing.ALIKE if low is not None and high is not None else Standing.UNKNOWN
 
 
-def _course(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.DataFrame:
-    """Every step of one run: ``step, examples, batch_size``, the learning rate ``lr`` at the next evaluation, and the
-    metric as ``value`` where it was evaluated."""
+def course_of(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.DataFrame:
+    """Every step of one run: ``step, examples, batch_size``, the learning rate ``lr``, and the metric as ``value``
+    where it was evaluated. Learning rates are stored at evaluations: between them that of the schedule is taken to be
+    linear in examples, and the factor of the batch schedule is that of the step."""
     columns = recorded[int(trial.name)]
     course = pd.DataFrame({name: columns[name] for name in ("step", "examples", "batch_size")})
-    value = pd.Series(trial["values"], index=trial["steps"])
-    course["value"] = course["step"].map(value[value.index > 0])
-    course["lr"] = course["step"].map(pd.Series(trial["lrs"], index=trial["steps"])).bfill()
+    at, values, lrs = (np.asarray(trial[name]) for name in ("steps", "values", "lrs"))
+    course["value"] = course["step"].map(pd.Series(values[at > 0], index=at[at > 0]))
+    seen = at[(at > 0) & (at <= len(course))] - 1
+    scheduled = lrs[(at > 0) & (at <= len(course))] / columns["lr_factor"][seen]
+    course["lr"] = columns["lr_factor"] * np.interp(course["examples"], course["examples"].iloc[seen], scheduled)
     return course

@@ -9,10 +9,14 @@ import numpy as np
 import torch.distributed as dist
 from torch import nn
 
+from cbs.batch_size_controller import BatchSizeController
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
 from cbs.noise_scale.probe import REPLICAS
+
+Steps = NoiseScaleMeter | BatchSizeController
+"""What takes in the steps of a run, and goes into its checkpoints."""
 
 
 def build(
@@ -49,6 +53,18 @@ def build(
     return noise_scale
 
 
+def of_last_look(controller: BatchSizeController) -> dict[str, float]:
+    """What :func:`logged` has, of the controller's last look, and the batch size in force beside the one advised."""
+    last = controller.rows[-1] if len(controller.rows) > 1 else {}
+    values = {"simple": last.get("value"), "low": last.get("low"), "high": last.get("high")}
+    sizes = {"": controller.stage.batch_size, "/advised": controller.advised.batch_size}
+    return (
+        {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
+        | {f"batch_size{name}": float(size) for name, size in sizes.items()}
+        | {"batch_size/lr_factor": controller.stage.lr_factor}
+    )
+
+
 def logged(noise_scale: NoiseScaleMeter) -> dict[str, float]:
     """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``; what is undefined is left out.
 
@@ -60,15 +76,15 @@ def logged(noise_scale: NoiseScaleMeter) -> dict[str, float]:
     return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
 
 
-def to_text(noise_scale: NoiseScaleMeter) -> str:
-    """The averages as text, which any checkpoint can hold."""
-    return json.dumps(noise_scale.state_dict(), default=np.ndarray.tolist)
+def to_text(steps: Steps) -> str:
+    """The state as text, which any checkpoint can hold."""
+    return json.dumps(steps.state_dict(), default=np.ndarray.tolist)
 
 
-def from_text(noise_scale: NoiseScaleMeter, text: str) -> None:
+def from_text(steps: Steps, text: str) -> None:
     """Go on from :func:`to_text`.
 
     Raises:
-        ConfigError: if it is of other geometries or another window.
+        ConfigError: if it is of other geometries, another window, or other settings.
     """
-    noise_scale.load_state_dict(json.loads(text))
+    steps.load_state_dict(json.loads(text))

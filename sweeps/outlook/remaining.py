@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from cbs.config import TrialConfig
 from cbs.record import TrialResult
-from sweeps.cell import Cell, Study
+from sweeps.cell import Cell, Study, told
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
@@ -72,8 +72,8 @@ class _Ends:
                 self._known[study.optimizer][study.batch_size] = best
 
     def __call__(self, config: TrialConfig) -> End:
-        size = config.batch_size
-        known = self._known[str(config.optimizer)]
+        size, optimizer = config.batch_size, told(config.optimizer, config.batch_schedule)
+        known = self._known[optimizer]
         steps = prior_steps(self._sweep, size)
         if known:
             near = min(known, key=lambda other: abs(math.log(other / size)))
@@ -81,7 +81,7 @@ class _Ends:
             steps *= there / prior_steps(self._sweep, near)
         else:
             near, lr = self._sweep.batch_sizes[(len(self._sweep.batch_sizes) - 1) // 2], 0.0
-        lr = (lr or middle(self._sweep.lr_grid(str(config.optimizer)))) * (size / near) ** SLOPE
+        lr = (lr or middle(self._sweep.lr_grid(optimizer))) * (size / near) ** SLOPE
         gap = math.log(config.lr / lr)
         draw = random.Random(f"{size} {config.lr} {config.seed}").gauss(0.0, NOISE)
         if self._sweep.expected is None and not known:

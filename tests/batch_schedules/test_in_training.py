@@ -150,14 +150,21 @@ def test_probe_and_micro_batches_are_planned_again_at_a_switch() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.integers(20, 120), st.integers(1, 20)), min_size=1, max_size=4), st.integers(1, 25))
-def test_resuming_inside_any_stage_is_bitwise(
+def test_resuming_inside_any_stage_is_bitwise_and_the_learning_rate_depends_on_examples_and_stage_alone(
     tmp_path_factory: pytest.TempPathFactory, stages: list[tuple[int, int]], step: int
 ) -> None:
     starts = np.cumsum([30, *(length for length, _ in stages[:-1])])
     table = " ".join(["0:6", *(f"{start}:{size}" for start, (_, size) in zip(starts, stages, strict=True))])
-    config = config_with(batch_schedule=Choice(name="stages", options={"table": table}), max_steps=80)
+    config = config_with(
+        batch_schedule=Choice(name="stages", options={"table": table, "lr_exponent": 0.5}), max_steps=80,
+        schedule=Schedule(name="linear", warmup_examples=50, decay_examples=480),
+    )  # fmt: skip
     whole = run_trial(config)
     assert same(resumed(config, tmp_path_factory.mktemp("state"), min(step, whole.final_step)), whole)
+    multiplier = build_schedule(config.schedule)
+    for row in whole.evaluations[1:]:
+        size = whole.steps["batch_size"][row.step - 1]
+        assert row.lr == pytest.approx(config.lr * math.sqrt(size / 6) * multiplier(row.examples), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["norm_test", "noise_rule", "dual_norm", "doubling", "growth_by_gradient"])

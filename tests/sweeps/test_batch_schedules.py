@@ -15,6 +15,7 @@ from cbs.store import Store
 from sweeps.cell import Cell
 from sweeps.launch import output_folder, resolve
 from sweeps.manifest import merged_manifest
+from sweeps.outlook.remaining import outlook
 from sweeps.outlook.report import dry_run_report
 from sweeps.overrides import override
 from sweeps.search.search import Search
@@ -56,6 +57,19 @@ def test_every_schedule_runs_under_every_optimizer_and_has_a_search_of_its_own()
     search.add(done)
     assert [cell for cell in search.cells() if search.best_steps(cell) is not None] == [Cell.of(trial)]
     assert Cell.of(trial).optimizer == f"{trial.optimizer}, late_switch(to=16)"
+
+
+def test_what_is_left_of_schedules_alone_is_foreseen() -> None:
+    """Trials under a schedule are expected to take the steps of that schedule's, not of the optimizer's without."""
+    sweep = tiny(SEESAW, LATE)
+    search = Search(sweep)
+    trial = next(trial for trial in search.waiting() if trial.batch_schedule == LATE)
+    done = TrialResult(
+        config=trial, status=TrialStatus.REACHED, steps_to_target=3.0, evaluations=[], steps={}, workload=None
+    )
+    before, after = (outlook(sweep, finished, None, 2)[1] for finished in ((), (done,)))
+    assert before.trials.total() >= len(sweep.studies()) > 0
+    assert after.trials.total() < before.trials.total()
 
 
 def test_constant_trials_are_those_of_a_sweep_without_schedules() -> None:

@@ -22,9 +22,8 @@ def compute(found: Schedules) -> pd.DataFrame:
     """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
     own. Intrinsic time is the sum of the learning rates so far."""
     rows: list[pd.DataFrame] = []
-    for entry in found.entries:
-        if entry.course is not None and len(entry.course):
-            rows += _panels(entry)
+    for entry in _hardest(found):
+        rows += _panels(entry)
     if not rows:
         return tidy([], _COLUMNS)
     table = pd.concat(rows, ignore_index=True)
@@ -32,11 +31,23 @@ def compute(found: Schedules) -> pd.DataFrame:
     return table.sort_values("panel", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
 
 
+def _hardest(found: Schedules) -> list[Judged]:
+    """One run of every schedule: that of the hardest target where there are several."""
+    kept: dict[tuple[int, str, int], Judged] = {}
+    for entry in found.entries:
+        whose = id(entry.answer.group), entry.choice, entry.batch_size
+        target, known = entry.answer.target, kept.get(whose)
+        if entry.course is not None and (known is None or known.answer.target.reached(target.value)):
+            kept[whose] = entry
+    return list(kept.values())
+
+
 def _panels(entry: Judged) -> list[pd.DataFrame]:
     assert entry.course is not None
     group, target = entry.answer.group, entry.answer.target
     course, measured = entry.course, entry.course[entry.course["value"].notna()]
-    unit, metric = f"data ({group.example_unit}s)", style.words(target.metric)
+    tokens = "" if group.tokens_per_example is None else f" of {group.tokens_per_example:g} tokens"
+    unit, metric = f"data ({group.example_unit}s{tokens})", style.words(target.metric)
     time = course["lr"].cumsum()
     begins = course["examples"] - course["batch_size"]
     scope = "" if not group.sweep else f"{group.optimizer}: "

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analysis.phrases import DASH, percent, share
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.phrases import DASH, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
 from analysis.present.table import Column, Table
-from analysis.questions.schedules import Judged, Schedules
+from analysis.questions.schedules import HOUR, Judged, Schedules
 
 
 @presentation.register
@@ -45,6 +46,7 @@ def verdicts(entries: Sequence[Judged]) -> Table:
                 ("examples_saved", "examples saved"),
             )
         ),
+        *_hours(entries),
         Column("equal_examples", _path("equal_examples"), "equal examples at B"),
         Column("equal_steps", _path("equal_steps")),
         Column("beats", _path("beats"), "P(saves steps)", text=_probability, wide=True),
@@ -55,10 +57,35 @@ def verdicts(entries: Sequence[Judged]) -> Table:
         "gamma = (S/S_min - 1)(E/E_min - 1), below 1 where a schedule beats every constant batch size",
         "saved: share of the steps of the best constant batch size at equal examples, of the examples of the best one "
         "at equal steps",
+        *(["time saved: against the best constant batch size at equal examples"] if _hours(entries) else []),
     ]
     answers = [entry.answer for entry in entries]
     title = f"Batch schedules against constant batch sizes{titled(answers)}" if entries else ""
     return Table(columns=columns, rows=rows, title=title, lines=lines if entries else ())
+
+
+def _hours(entries: Sequence[Judged]) -> list[Column]:
+    """The time a schedule takes, and what it saves, in one unit; in hours for files."""
+    seconds = [each.comparison.seconds.value for each in entries if each.comparison is not None]
+    known = [value for value in seconds if value is not None]
+    if not known:
+        return []
+    unit, length = time_unit(known)
+    return [
+        Column(key, _time(name, "value", per), heading, _time(name, "interval", per))
+        for name, words in (("seconds", "time"), ("seconds_saved", "time saved"))
+        for key, heading, per in ((name.replace("seconds", "hours"), "", HOUR), ("", f"{words} ({unit})", length))
+    ]
+
+
+def _time(name: str, part: str, per: float) -> Callable[..., object]:
+    """Reads a part of a quantity of seconds in another unit."""
+
+    def read(entry: Judged, *_: object) -> object:
+        seconds: Quantity = getattr(entry.comparison, name, UNKNOWN)
+        return getattr(seconds.times(1 / per), part)
+
+    return read
 
 
 def _quantity(name: str, heading: str, latex: str = "") -> Column:

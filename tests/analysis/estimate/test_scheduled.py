@@ -119,6 +119,42 @@ def test_without_a_hyperbola_there_is_no_gamma_and_savings_remain() -> None:
     assert found.steps_saved.value is not None
 
 
+@pytest.mark.parametrize("latency", [0.0, 0.5, 50.0])
+def test_time_saved_is_that_of_the_steps_at_a_latency_and_none_where_examples_alone_cost(latency: float) -> None:
+    """A step takes latency + B / 100 seconds, so a run of S steps and E examples takes latency S + E / 100."""
+    one = run(0.5, 300.0)
+    took = latency * one.steps + one.examples / 100
+    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=took)
+    times = lambda sizes: latency + np.asarray(sizes) / 100  # noqa: E731
+    found = compare(fitted(), [timed] * 3, 0.95, hyperbola=True, step_times=times)
+    assert found.seconds.value == pytest.approx(took)
+    steps = np.array(found.steps.interval, dtype=float) / 300.0
+    ends = np.array(found.seconds.interval, dtype=float) / took
+    # a slow seed takes the steps more at the last batch size, 1.5 times the mean one
+    slope = (latency + one.batch_size / 100) * 300.0 / took
+    np.testing.assert_allclose(ends, steps**slope, rtol=1e-6)
+    best = TRUTH.min_steps * (1 + 1 / (one.examples / TRUTH.min_examples - 1))
+    (low, high), saved = found.seconds_saved.interval, latency * (best - 300.0)
+    assert low is not None
+    assert high is not None
+    assert low <= saved <= high
+    if latency == 0.0:  # at equal examples nothing is saved; what is left is how far the curve is known
+        assert found.seconds_saved.value == pytest.approx(0.0, abs=1e-6 * took)
+    else:
+        assert found.seconds_saved.value == pytest.approx(saved, rel=0.35)
+
+
+def test_without_step_times_and_beyond_them_no_time_is_saved() -> None:
+    one = run(0.5, 300.0)
+    assert compare(fitted(), [one] * 3, 0.95, hyperbola=True).seconds.value is None
+    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=10.0)
+    nowhere = compare(
+        fitted(), [timed] * 3, 0.95, hyperbola=True, step_times=lambda sizes: np.where(sizes < 1e3, np.nan, 1.0)
+    )
+    assert nowhere.seconds_saved.value is None
+    assert nowhere.seconds_saved.interval == (None, None)
+
+
 def coverage(trials: int) -> tuple[float, float]:
     """Share of sweeps whose interval of gamma holds the truth 1, and of those that say a schedule beats them all."""
     rng, held, won = np.random.default_rng(1), 0, 0

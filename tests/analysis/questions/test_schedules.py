@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
@@ -18,15 +19,19 @@ from analysis.present.results.schedules import verdicts
 from analysis.questions.analyze import analyze
 from analysis.questions.comparison.result import compare
 from analysis.questions.learning_rate import learning_rates
-from analysis.questions.schedules import Schedules, Standing, schedules
+from analysis.questions.schedules import Schedules, Standing, course_of, schedules
 from analysis.questions.stages import stages
 from analysis.read.results import load
+from analysis.read.throughput import Assumed, Measured
 from cbs.batch_schedules.text import parse_table
 from cbs.choices import parse_choice
-from cbs.config import EvaluationPlan
+from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus
+from cbs.step_times import StepTime
 from cbs.store import Store
+from cbs.target import Target
+from cbs.training import run_trial
 from tests.factories import Truth, curve, sweep, trial
 
 CONFIG = AnalysisConfig(resamples=300)
@@ -206,6 +211,10 @@ def test_an_easier_target_is_read_from_the_same_runs(folder: Path) -> None:
     assert hard.comparison is not None
     assert easy.comparison is not None
     assert (easy.comparison.steps.value or 0) < (hard.comparison.steps.value or 0)
+    # one run of the schedule is drawn, that of the harder one: no line goes back
+    courses = next(picture.table for picture in figures_of(found) if picture.name == "schedule_courses")
+    assert set(courses["target_value"]) == {2.4}
+    assert all((np.diff(rows["x"]) >= 0).all() for _, rows in courses.groupby("panel"))
 
 
 def test_table_json_and_figures_agree(folder: Path) -> None:
@@ -231,6 +240,53 @@ def test_table_json_and_figures_agree(folder: Path) -> None:
     over_steps = courses[courses["panel"].str.endswith("over steps")]
     assert over_data["y"].tolist() == over_steps["y"].tolist()
     assert (over_data["x"].to_numpy() > over_steps["x"].to_numpy()).all()
+
+
+def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> None:
+    with_schedule(Store(folder), steps_with(0.3))
+    assumed = Assumed(examples_per_second=8.0, latency=3.0)
+    found = schedules(folder, CONFIG, throughput=assumed, devices=2)
+    assert "on 2 devices: assumed" in found.notes[-1]
+    (entry,) = found.entries
+    assert entry.comparison is not None
+    steps, examples = entry.comparison.steps.value or 0.0, entry.comparison.examples.value or 0.0
+    # geometric means over seeds of sums that are nearly proportional
+    wanted = (3.0 * steps + examples / 16.0) / 3600
+    (told,) = to_json(found)["schedules"]
+    assert told["hours"] == pytest.approx(wanted, rel=1e-3)
+    low, high = told["hours_saved_interval"]
+    assert 0 < low < told["hours_saved"] < (high or math.inf)
+    (row,) = verdicts(found.entries).frame().to_dict("records")
+    assert [row["hours"], row["hours_saved_low"]] == [told["hours"], low]
+    assert {"time (min)", "time saved (min)"} <= {column.heading for column in verdicts(found.entries).columns}
+    few = Measured((StepTime(batch_size=8, seconds=1.0),))
+    (entry,) = schedules(folder, CONFIG, throughput=few).entries
+    assert any("no step time" in note for note in entry.notes)
+    assert entry.verdict is Standing.BETTER
+    assert "hours" not in verdicts(judged(folder).entries).frame().columns
+
+
+def test_learning_rates_between_evaluations_are_those_of_the_schedules() -> None:
+    """A trial evaluated at every step tells what one evaluated at few of them trained with."""
+    config = TrialConfig(
+        workload=Choice(name="noisy_quadratic", options={"dimension": 5}), optimizer=Choice(name="sgd"), lr=0.05,
+        batch_size=6, seed=5, target=Target(metric="validation_loss", value=1e-9), max_steps=150, probe=None,
+        schedule=Schedule(name="cosine", warmup_examples=60, decay_examples=900),
+        batch_schedule=parse_choice("stages(table='0:6 100:16 301:40', lr_exponent=0.5)"),
+        evaluation=EvaluationPlan(growth=1.2, far_growth=1.2),
+    )  # fmt: skip
+    every = run_trial(dataclasses.replace(config, evaluation=EvaluationPlan(growth=1.0001, far_growth=1.0001)))
+    sparse = run_trial(config)
+    trial = pd.Series({
+        "steps": [row.step for row in sparse.evaluations], "values": [row.value for row in sparse.evaluations],
+        "lrs": [row.lr for row in sparse.evaluations],
+    }, name=3)  # fmt: skip
+    course = course_of(trial, {3: sparse.steps})
+    true = np.array([row.lr for row in every.evaluations[1:]])
+    assert len(sparse.evaluations) < len(true) / 2
+    np.testing.assert_allclose(course["lr"].sum(), true.sum(), rtol=0.01)
+    at = [row.step - 1 for row in sparse.evaluations[1:]]
+    np.testing.assert_allclose(course["lr"].to_numpy()[at], true[at], rtol=1e-12)
 
 
 def test_stages_of_a_table_by_hand() -> None:
