@@ -1,5 +1,6 @@
-"""Two ranks on a processor, run as ``python -m tests.ranks_worker FOLDER OPTIMIZER...``: trials sharded and not, and
-what became of them, as JSON on standard output of the first."""
+"""Two ranks on a processor, run as ``python -m tests.ranks_worker FOLDER OPTIMIZER...``: trials sharded and not.
+
+What became of them is JSON on standard output of the first."""
 
 from __future__ import annotations
 
