@@ -104,6 +104,13 @@ class Convolution(Layer):
     types = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     names = ("weight", "bias")
 
+    @classmethod
+    def names_of(cls, module: nn.Module) -> tuple[str, ...]:
+        # A subclass may keep forward and compute something else in what that calls, as with standardised weights.
+        own: Any = type(module)
+        kept = any(own._conv_forward is kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        return cls.names if kept else ()
+
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         if input.ndim != self.module.weight.ndim:
             raise ConfigError(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.probe import Probe
@@ -43,3 +43,17 @@ def test_a_single_example_without_a_batch_dimension_is_an_error() -> None:
         model(torch.randn(4, 6, 6)).sum().backward()
         with pytest.raises(ConfigError, match=r"does not run while.*without a batch dimension"):
             probe.step()
+
+
+class Standardised(nn.Conv2d):
+    """Keeps ``forward`` and changes what it calls."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(input, weight / torch.linalg.vector_norm(weight), bias)
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_a_subclass_that_computes_something_else_is_left_to_the_fallback(source: str) -> None:
+    torch.manual_seed(0)
+    model, x = Standardised(2, 3, 3).double(), torch.randn(6, 2, 5, 5).double()
+    assert_exact(model, lambda model: model(x).square().sum((1, 2, 3)), source=source, groups=3, rtol=RTOL)
