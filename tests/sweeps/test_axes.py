@@ -15,6 +15,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.optima import gain
+from analysis.estimate.studies import point as point_of
 from analysis.estimate.study_fits import tables
 from analysis.questions.analyze import analyze
 from analysis.questions.learning_rate import learning_rates
@@ -130,7 +131,11 @@ def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> 
     for joint, table in zip(answer.studies, tables(answer.studies), strict=True):
         assert table.gain == gain(joint.along_lr) > 0
         assert len(table.steps) == len(joint.lrs)
-    assert any(gain(joint) != gain(joint.along_lr) for joint in answer.studies)
+    # the highest learning rate of its options: the next row is no neighbour
+    tuned = np.array(["a=1", "a=1", "a=2", "a=2"], dtype=object)
+    edge = replace(study([[300.0], [200.0], [400.0], [500.0]]), tuned=tuned)
+    assert tables([edge])[0].gain == 0.0 < gain(edge)
+    assert point_of(edge).at_grid_edge
 
 
 def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
