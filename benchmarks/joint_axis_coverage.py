@@ -3,7 +3,8 @@
 Steps to target are a hyperbola at the best momentum, which grows with the batch size along a given grid of values; the
 best learning rate moves with the batch size, and falls with the momentum. Every other momentum costs ``PENALTY`` in ln
 S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``; beside them
-stands the sweep of the middle value alone. ``python -m benchmarks.joint_axis_coverage [--replicates 100]``.
+stand the sweep of one value alone, and points of a box (``--search random``). ``python -m
+benchmarks.joint_axis_coverage [--replicates 100]``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ MIN_STEPS, MIN_EXAMPLES = 200.0, 8_000.0
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 PENALTY = 0.15
 TARGET = Target(metric="validation_loss", value=1.0)
+
+
+RANDOM = {"search": "random", "trials": 48, "lr_box": (0.01, 8.0)}
+KINDS: tuple[tuple[str, tuple[float, ...], dict[str, Any]], ...] = (
+    ("tuned", MOMENTA, {}),
+    (f"{MOMENTA[1]:g}", MOMENTA[1:2], {}),
+    ("tuned, 48 points of a box", MOMENTA, RANDOM),
+)
 
 
 @dataclass(frozen=True)
@@ -112,8 +121,11 @@ def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> An
     return estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE])[0]
 
 
-def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300) -> dict[str, Any]:
-    asked = sweep(momenta)
+def replicate(
+    world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300, **changes: Any
+) -> dict[str, Any]:
+    """One sweep and its analysis; ``changes`` are of the sweep."""
+    asked = sweep(momenta).replace(**changes)
     played = play(Search(asked), world.end, workers=2)
     answer = analysed(asked, played.results, resamples)
     low, high = answer.interval
@@ -137,10 +149,11 @@ def main() -> None:
     headings = ("momentum", "noise", "coverage %", "half-width", "estimate / truth", "best momentum found %", "trials")
     print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
     for noise in (0.03, 0.10):
-        for momenta in (MOMENTA, MOMENTA[1:2]):
-            rows = [replicate(World(noise, number), momenta, asked.resamples) for number in range(asked.replicates)]
+        for name, momenta, changes in KINDS:
+            worlds = [World(noise, number) for number in range(asked.replicates)]
+            rows = [replicate(world, momenta, asked.resamples, **changes) for world in worlds]
             cells = [
-                "tuned" if len(momenta) > 1 else f"{momenta[0]:g}",
+                name,
                 f"{noise:g}",
                 f"{100 * statistics.mean(row['covered'] for row in rows):.1f}",
                 f"{statistics.median(row['width'] for row in rows):.3f}",

@@ -96,8 +96,9 @@ def _unlike(sweep: Sweep, choice: Choice, group: Group, law: Law) -> tuple[Any, 
     """How far a group is from an optimizer of the sweep, the least being the nearest; ``None`` for another's."""
     if group.choice.name != choice.name:
         return None
+    alike = ((choice, ()), (pooled(sweep, choice), tuple(sweep.tuned.get(choice.name, ()))))
     return (
-        group.choice not in (choice, pooled(sweep, choice)),
+        (group.choice, group.tuned) not in alike,
         group.workload.partition("(")[0] != sweep.workload.name,
         group.workload_options != sweep.workload.options,
         -len(law.inside),
@@ -109,7 +110,8 @@ def _prior(source: str, choice: Choice, group: Group, target: str, law: Law) -> 
     used = inside or list(law.optima)
     sizes = [entry.batch_size for entry in used]
     what = f"{group.optimizer} on {group.workload} to {target}"
-    what += "" if group.choice.name == str(choice) or group.choice == choice else " (other options)"
+    what += f" ({' and '.join(group.tuned)} tuned there)" if group.tuned else ""
+    what += "" if group.tuned or group.choice == choice else " (other options)"
     edge = "" if inside else ", the best at an edge"
     return Prior(
         source=source,

@@ -86,7 +86,7 @@ def _winning(table: Trials, row: int | None) -> Array:
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
     """The trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
-    return [Trials(study.steps, study.bound, study.ran, gain(study)) for study in studies]
+    return [Trials(study.steps, study.bound, study.ran, gain(study.along_lr)) for study in studies]
 
 
 def fit_studies(

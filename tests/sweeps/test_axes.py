@@ -14,6 +14,9 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.optima import gain
+from analysis.estimate.studies import point as point_of
+from analysis.estimate.study_fits import tables
 from analysis.questions.analyze import analyze
 from analysis.questions.learning_rate import learning_rates
 from analysis.questions.suggest.earlier_command import adding
@@ -120,6 +123,19 @@ def test_the_best_combination_of_every_batch_size_is_the_curve(stored: Path) -> 
         complete = np.where(joint.ran.all(axis=1), np.log(joint.steps).mean(axis=1), math.inf)
         assert point.steps_to_target == pytest.approx(math.exp(np.nanmin(complete)), rel=0.02)
         assert point.best_lr in rows.lrs[1:-1]
+
+
+def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> None:
+    """What a finer learning rate could save is asked of the trials with the options that won."""
+    (answer,) = analyze(stored, AnalysisConfig(resamples=100)).answers
+    for joint, table in zip(answer.studies, tables(answer.studies), strict=True):
+        assert table.gain == gain(joint.along_lr) > 0
+        assert len(table.steps) == len(joint.lrs)
+    # the highest learning rate of its options: the next row is no neighbour
+    tuned = np.array(["a=1", "a=1", "a=2", "a=2"], dtype=object)
+    edge = replace(study([[300.0], [200.0], [400.0], [500.0]]), tuned=tuned)
+    assert tables([edge])[0].gain == 0.0 < gain(edge)
+    assert point_of(edge).at_grid_edge
 
 
 def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:

@@ -128,6 +128,20 @@ def test_an_optimizer_with_other_options_is_better_than_none(elsewhere: Path, tm
         started(ASKED.replace(optimizers=(Choice(name="lion"),)), tmp_path, elsewhere)
 
 
+def test_trials_with_the_same_option_come_before_those_where_it_was_tuned(elsewhere: Path, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned"
+    shutil.copytree(elsewhere, tuned / "a")
+    store = Store(tuned / "a")
+    manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
+    store.write_manifest(manifest | {"axes": {"tuned": {"sgd": ["momentum"]}}})
+    said: list[str] = []
+    alone = ASKED.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
+    started(alone, tmp_path / "new", tuned, said.append)
+    shutil.copytree(elsewhere, tuned / "b")
+    started(alone, tmp_path / "new", tuned, said.append)
+    assert ["(momentum tuned there)" in line for line in said] == [True, False]
+
+
 def test_an_edge_is_a_start_of_which_little_is_known(tmp_path: Path) -> None:
     write_sweep(tmp_path / "edge", {"adamw": TRUTH}, lrs=[1e-4, 2e-4], batch_sizes=(4, 16), growth=1.3)
     found = started(ASKED, tmp_path / "new", tmp_path / "edge").warm_start["adamw"]
