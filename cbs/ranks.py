@@ -79,10 +79,11 @@ class Ranks:
     def _check_shares(self, batch_size: int, equal: bool) -> None:
         if batch_size < self.world:
             raise ConfigError(f"a batch of {batch_size} cannot be shared by {self.world} workers: give fewer")
-        if equal and batch_size % self.world:
+        # shards are put together in every pass: ranks need equally many of these
+        if (equal or self.shard) and batch_size % self.world:
             raise ConfigError(
-                f"the noise scale needs equal shares of a step, and batch size {batch_size} is no multiple of "
-                f"{self.world} workers: change one of them, or set probe=none"
+                f"the noise scale and --shard need equal shares of a step, and batch size {batch_size} is no multiple "
+                f"of {self.world} workers: change one of them, or set probe=none and leave out --shard"
             )
 
     @contextmanager
