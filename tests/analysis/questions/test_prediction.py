@@ -92,7 +92,7 @@ def test_the_prediction_of_a_noisy_quadratic_is_right(found: Predictions) -> Non
         assert steps.value == pytest.approx(point.steps_to_target, rel=0.15)
     for ratio in (entry.critical_ratio, entry.min_steps_ratio):
         low, high = ratio.interval
-        # wide for what rates between those of a grid of factor 2 could save
+        # a part of it is what a finer grid could save beside the edge of stability
         assert low < 1.0 < high < 5 * low
     assert "the prediction of B_crit holds" in entry.says
     assert "the prediction of S_min holds" in entry.says
