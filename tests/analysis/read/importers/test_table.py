@@ -68,7 +68,7 @@ def test_a_sweep_of_our_own_comes_back_the_same(tmp_path: Path) -> None:
     assert [answer.group.optimizer for answer in theirs] == ["adamw", "muon"]
     for one, other in zip(ours, theirs, strict=True):
         assert other.critical_batch_size == one.critical_batch_size
-        # a log says where a trial was stopped, not after which multiple of the best: bounds differ by that
+        # a log says where a trial was stopped, not after which multiple of the best
         assert other.interval == pytest.approx(one.interval, rel=0.01)
         assert [point.steps_per_seed for point in other.points] == [point.steps_per_seed for point in one.points]
 
