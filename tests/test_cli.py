@@ -336,6 +336,8 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
         "sgd",
         "--batch-sizes",
         "4,8",
+        "--seeds",
+        "1",
         "--dry-run",
     ]
     code, out, _ = run(*arguments, "--json", "-o", tmp_path / "out")

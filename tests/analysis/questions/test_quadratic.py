@@ -55,8 +55,9 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "wanted"), [("1024..65536", "larger"), ("262144..16777216", "smaller")])
-def test_nothing_is_said_beyond_the_batch_sizes(run, sizes: str, wanted: str) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_is_said_beyond_the_batch_sizes(run, sizes, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Steps halve up to batch size 65,536 and then hardly fall: B_crit is 53,000, and not the million of the form."""
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, err = run("nqm", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes, "--json")
     (fit,) = json.loads(out)["fit"]["fits"]
     assert (code, fit["critical_batch_size"], fit["interval"]) == (0, None, [None, None]), err
