@@ -248,14 +248,14 @@ def command(
     """
     with errors.status("starting"):
         from cbs import device
-        from cbs.choices import parse_choice
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
+        from cbs.parsing import parse_batch_sizes
         from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
+        from sweeps.flags import with_flags
         from sweeps.manifest import all_code_changes
         from sweeps.mirror import Mirror
         from sweeps.outlook.progress import Progress
@@ -286,34 +286,21 @@ def command(
     if telescope is not None and (axis or axis_outer or from_ or search == "random"):
         raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
-    asked = base
-    if optim:
-        asked = asked.replace(optimizers=tuple({str(choice): choice for choice in map(parse_choice, optim)}.values()))
-    if batch_sizes is not None:
-        asked = asked.replace(batch_sizes=parse_batch_sizes(batch_sizes))
-    if lrs is not None:
-        asked = asked.replace(lrs=parse_numbers(lrs, "--lrs", float))
-    if search is not None:
-        if search == "bracket" and lrs is not None:
-            raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
-        asked = asked.replace(search=search)
-    if search != "random" and (trials is not None or lr_box is not None):
-        raise ConfigError("--trials and --lr-box are of --search random: add it, or leave them out")
-    if trials is not None:
-        asked = asked.replace(trials=trials)
-    if lr_box is not None:
-        asked = asked.replace(lr_box=parse_range(lr_box, "--lr-box"))
-    if lr_resolution is not None:
-        asked = asked.replace(lr_resolution=lr_resolution)
-    if seeds is not None:
-        asked = asked.replace(seeds=parse_seeds(seeds))
+    asked = with_flags(
+        base,
+        optim=optim,
+        batch_sizes=batch_sizes,
+        lrs=lrs,
+        search=search,
+        trials=trials,
+        lr_box=lr_box,
+        lr_resolution=lr_resolution,
+        seeds=seeds,
+        schedule=schedule,
+        diagnostic=diagnostic,
+    )
     if workload is not None:
         asked = asked.on(workload)
-    if schedule:
-        schedules = {str(choice): choice for choice in map(parse_choice, schedule)}
-        asked = asked.replace(batch_schedules=tuple(schedules.values()))
-    if diagnostic:
-        asked = asked.replace(diagnostics=tuple(dict.fromkeys(diagnostic)))
     program = program_of(
         command=command_line,
         function=function,
