@@ -134,9 +134,7 @@ def two_ranks(folder: Path) -> str:
 
 
 def _worked(config: TrialConfig, folder: Path, workers: int) -> TrialResult:
-    worker = Worker(
-        Setup(store=str(folder), path=".", threads=1, prune_factor=None, silence=120.0, workers=workers)
-    )
+    worker = Worker(Setup(store=str(folder), path=".", threads=1, prune_factor=None, silence=120.0, workers=workers))
     try:
         answer = worker.run(config.to_dict(), None)
     finally:

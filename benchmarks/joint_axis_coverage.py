@@ -121,9 +121,7 @@ def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> An
     return estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE])[0]
 
 
-def replicate(
-    world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300, **changes: Any
-) -> dict[str, Any]:
+def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300, **changes: Any) -> dict[str, Any]:
     """One sweep and its analysis; ``changes`` are of the sweep."""
     asked = sweep(momenta).replace(**changes)
     played = play(Search(asked), world.end, workers=2)

@@ -93,9 +93,7 @@ class Accumulation:
         choice = parse_choice(self.rule)
         if "cap" in choice.options:
             raise ConfigError(f"the rule {self.rule!r} has a cap of its own; leave it out, cap= is the one that counts")
-        run = Run(
-            batch_size=self.first, examples=_ENDLESS, lr_schedule=Schedule(warmup_examples=self.warmup_examples)
-        )
+        run = Run(batch_size=self.first, examples=_ENDLESS, lr_schedule=Schedule(warmup_examples=self.warmup_examples))
         cap = {"cap": self.cap} if "cap" in batch_schedule_options(choice.name) else {}
         schedule = build_batch_schedule(Choice(name=choice.name, options=choice.options | cap), run)
         if not isinstance(schedule, ClosedLoop) or schedule.looks_at == GRAD_SQ_NORM:

@@ -271,9 +271,7 @@ def _beyond(wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None
     ``None`` where there are none, or no larger one can be told from the largest."""
     first, last = answer.points[0], answer.points[-1]
     fast = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
-    sizes = tuple(
-        size for size in wish.batch_sizes if size < first.batch_size or (size > last.batch_size and not fast)
-    )
+    sizes = tuple(size for size in wish.batch_sizes if size < first.batch_size or (size > last.batch_size and not fast))
     why = f"batch sizes {', '.join(map(str, sizes))}: {answer.verdict}"
     return replace(wish, batch_sizes=sizes, seeds=sweep.seeds, lrs=sweep.lrs, reasons=(why,)) if sizes else None
 

@@ -26,9 +26,7 @@ AT_AN_EDGE = 1.0
 """Variance of ln lr where the best is the lowest or highest that was tried."""
 
 
-def started(
-    sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str], None] = lambda line: None
-) -> Sweep:
+def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str], None] = lambda line: None) -> Sweep:
     """The sweep with what is known of its learning rates beforehand: what ``folder`` holds of it, else by ``source``.
 
     Args:

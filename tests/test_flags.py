@@ -161,7 +161,14 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
-        cases=RESULTS | OUTPUT | CONFIG | FIGURES | VENUE | JSON | ASSUMED | {
+        cases=RESULTS
+        | OUTPUT
+        | CONFIG
+        | FIGURES
+        | VENUE
+        | JSON
+        | ASSUMED
+        | {
             "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
             "--devices": (["--devices", "4"], "devices=4"),
         },

@@ -76,9 +76,7 @@ class BatchSizeCallback(NoiseScaleCallback):
             raise
         args.gradient_accumulation_steps = self.controller.micro_batches
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         controller = self.controller
         if controller is None or not self.settings["drives"] or controller.advised == controller.stage:
             return

@@ -89,9 +89,7 @@ class MomentAverages:
             for block in blocks:
                 self._append(block)
 
-    def estimate(
-        self, select: Sequence[int] | None = None, *, exponent: int = 1, confidence: float = 0.95
-    ) -> Estimate:
+    def estimate(self, select: Sequence[int] | None = None, *, exponent: int = 1, confidence: float = 0.95) -> Estimate:
         """The noise scale of the parameter tensors together, or of some of them.
 
         Args:

@@ -159,9 +159,7 @@ def command(
     ] = None,
     axis_outer: Annotated[
         list[str] | None,
-        typer.Option(
-            "--axis-outer", metavar="OPTION=VALUES", help="A curve for each value of this option. Repeats."
-        ),
+        typer.Option("--axis-outer", metavar="OPTION=VALUES", help="A curve for each value of this option. Repeats."),
     ] = None,
     max_examples: Annotated[
         float | None,

@@ -242,9 +242,7 @@ class Search:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
             why = "drawn from the box" if self.sweep.search == "random" else "on the grid"
-            asks = (
-                [] if course.started else [Ask(lr, seed, why) for lr in self._grid(study) for seed in seeds]
-            )
+            asks = [] if course.started else [Ask(lr, seed, why) for lr in self._grid(study) for seed in seeds]
             course.started = True
             return asks
         if not course.started:

@@ -159,5 +159,3 @@ def test_trackers_are_told_where_their_own_settings_say(store: Store, monkeypatc
     (told,) = write(store, ["mlflow"])
     assert told.endswith(f"experiment mine of {(store.root / 'elsewhere').as_uri()}")
     assert len(list((store.root / "elsewhere").glob("*/*/meta.yaml"))) == 4
-
-

@@ -27,6 +27,7 @@ from cbs.store import find_sweeps, read_record
 APART = 0.1
 """Relative difference between metric and training loss that is told."""
 
+
 def predict(
     path: str | os.PathLike[str],
     config: AnalysisConfig = DEFAULT,

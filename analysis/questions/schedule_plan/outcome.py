@@ -40,9 +40,7 @@ def outcomes(
     return tuple(_outcome(name, each, source, ask, sizes, config) for name, each in named.items())
 
 
-def _outcome(
-    name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array, config: AnalysisConfig
-) -> Outcome:
+def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array, config: AnalysisConfig) -> Outcome:
     batch_sizes = [stage.batch_size for stage in table.stages]
     course = along(source.phases, table.starts, batch_sizes)
     hours = UNKNOWN

@@ -201,6 +201,7 @@ class Recorder:
             total = own if total is None else total.add_(own)
         return total  # type: ignore[return-value]
 
+
 def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
     """Blocks of groups whose contributions fit the cache."""
     step = max(1, BLOCK_BYTES // nbytes)
