@@ -269,11 +269,11 @@ def _paper(qualified: str, kind: type[torch.optim.Optimizer]) -> str:
 def _papers() -> dict[str, tuple[str, str]]:
     """Title and link for a class name in lower case: the table in the description of pytorch_optimizer."""
     try:
-        description = metadata.metadata("pytorch-optimizer").get_payload()  # type: ignore[attr-defined]
+        description = metadata.metadata("pytorch-optimizer")["Description"] or ""
     except metadata.PackageNotFoundError:
         return {}
     papers = {}
-    for name, title, rest in re.findall(r"^\| *(\S+) *\| *\*(.*?)\* *\|(.*)$", str(description), re.MULTILINE):
+    for name, title, rest in re.findall(r"^\| *(\S+) *\| *\*(.*?)\* *\|(.*)$", description, re.MULTILINE):
         link = re.search(r"\[paper\]\((https?://[^\s)]+)\)", rest)
         papers[re.sub(r"[^a-z0-9]", "", name.lower())] = (title, link[1] if link else "")
     return papers
