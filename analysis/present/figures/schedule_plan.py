@@ -74,7 +74,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_yscale("log")
     seen = pd.concat([table["value"], table["low"], table["high"]]).astype(float).dropna()
     axes.set_ylim(*style.log_limits(seen))
-    style.log_axis(axes.yaxis, table.loc[table["kind"] == "stage", "value"])
+    style.log_axis(axes.yaxis)
     axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
     bottom, top = axes.get_ylim()
