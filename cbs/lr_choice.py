@@ -21,6 +21,17 @@ _ROUNDING = 1e-10
 """Of shares and of mean log steps: what differs by less is a tie."""
 
 
+def vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:
+    """Place and depth of the vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at
+    ``above``; 0 and 0 where it has none."""
+    first, second = left / below, right / above
+    curvature = (first + second) / (below + above)
+    if curvature <= 0:
+        return 0.0, 0.0
+    slope = second - curvature * above
+    return -slope / (2 * curvature), slope**2 / (4 * curvature)
+
+
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
     """Index of the winning learning rate.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from cbs.lr_choice import best_lr_many
+from cbs.lr_choice import best_lr_many, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one
@@ -99,22 +99,14 @@ def gain(study: Study) -> float:
     gaps, least, most = (np.array(values)[:, 0] for values in zip(*sides, strict=True))
     diverged = (ran & ~np.isfinite(steps) & ~np.isfinite(bound))[0, [winner - 1, winner + 1]].any(axis=1)
     if np.isfinite(most).all():
-        return 3 * _depth(*least, *gaps)
-    found = [0.0 if diverged.any() else _depth(*least, *gaps)]
+        return 3 * vertex(*least, *gaps)[1]
+    found = [0.0 if diverged.any() else vertex(*least, *gaps)[1]]
     for side, other in ((0, 1), (1, 0)):
         if diverged[side]:
             found.append(min(1.0, most[other] / gaps[other]) * gaps[side])
         elif np.isinf(most[other]):
             found.append(_steepest(least[side], gaps[side]))
     return float(max(found))
-
-
-def _depth(left: float, right: float, below: float, above: float) -> float:
-    """Of the vertex of the parabola through 0 and the rises at ``-below`` and ``above``."""
-    first, second = left / below, right / above
-    curvature = (first + second) / (below + above)
-    slope = second - curvature * above
-    return slope**2 / (4 * curvature) if curvature > 0 else 0.0
 
 
 def _steepest(rise: float, gap: float) -> float:

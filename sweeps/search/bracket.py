@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from cbs.lr_choice import best_lr_many, censored, standings
+from cbs.lr_choice import best_lr_many, censored, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
@@ -211,8 +211,8 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     known = [
         rise if math.isfinite(rise) else 2 * math.log(rules.prune_factor or 2.0) for rise in rises[[best - 1, best + 1]]
     ]
-    vertex, _ = _vertex(known[0], known[1], -below, above)
-    return at + vertex, (0.15 * (above - below)) ** 2
+    place, _ = vertex(known[0], known[1], -below, above)
+    return at + place, (0.15 * (above - below)) ** 2
 
 
 def _outwards(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
@@ -302,23 +302,13 @@ def possible_gains(
         return least / 4, least / 4
     first = left if math.isfinite(left) else max(least, right)
     second = right if math.isfinite(right) else max(least, left)
-    vertex, gain = _vertex(first, second, below, above)
-    lower, upper = (gain, 0.0) if vertex < 0 else (0.0, gain)
+    place, gain = vertex(first, second, below, above)
+    lower, upper = (gain, 0.0) if place < 0 else (0.0, gain)
     if math.isinf(left):
         lower = max(lower, right / above * below / 2)
     if math.isinf(right):
         upper = max(upper, left / below * above / 2)
     return lower, upper
-
-
-def _vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:
-    """Place and depth of the vertex of the parabola through 0 and the rises at ``-below`` and ``above``."""
-    first, second = left / below, right / above
-    curvature = (first + second) / (below + above)
-    if curvature <= 0:
-        return 0.0, 0.0
-    slope = second - curvature * above
-    return -slope / (2 * curvature), slope**2 / (4 * curvature)
 
 
 def _winner_seeds(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
