@@ -6,6 +6,8 @@ what to do. A trial that diverges or runs out of memory is not misuse: it is dat
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -77,3 +79,17 @@ class DamagedError(ResultsError):
 
 class MissingDependencyError(CbsError):
     """An optional dependency is needed; the message holds the install command."""
+
+
+@contextlib.contextmanager
+def needed(package: str, what: str) -> Iterator[None]:
+    """Say how to install a package, where the block imports it and it is not there.
+
+    Raises:
+        MissingDependencyError: with the command.
+    """
+    try:
+        yield
+    except ImportError as error:
+        command = f'pip install "critical-batch-size[{package}]"'
+        raise MissingDependencyError(f"{what} need {package}: {command}") from error

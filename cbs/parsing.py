@@ -1,10 +1,13 @@
-"""Lists of numbers as a person types them on a command line."""
+"""Numbers, lists of them and lengths of time as a person types them on a command line."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cbs.errors import ConfigError
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
@@ -49,3 +52,15 @@ def parse_numbers(text: str, flag: str, kind: type[int] | type[float]) -> tuple[
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
         raise ConfigError(f"{flag} takes {what} separated by commas, got {text!r}") from None
+
+
+def parse_duration(text: str, flag: str = "--max-time") -> float:
+    """Seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
+    try:
+        seconds = float(number) * _SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 < seconds < math.inf:
+        raise ConfigError(f"{flag} takes a length of time such as 2h, 30m or 90 (seconds), got {text!r}")
+    return seconds

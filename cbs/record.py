@@ -148,6 +148,11 @@ class TrialResult:
         """Optimizer updates that were run and evaluated."""
         return self.evaluations[-1].step if self.evaluations else 0
 
+    @property
+    def final_examples(self) -> int:
+        """Examples seen at :attr:`final_step`, whatever the batch sizes were."""
+        return self.evaluations[-1].examples if self.evaluations else 0
+
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)

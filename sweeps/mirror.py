@@ -58,6 +58,7 @@ class Mirror:
             raise ConfigError(f"--mirror {address}: {reason(error)}; give an address as s3://bucket/folder") from None
         self._base = PurePosixPath(base)
         self._copied: dict[str, tuple[int, int]] = {}
+        self._made: set[PurePosixPath] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
@@ -99,7 +100,9 @@ class Mirror:
         for name in sorted(here, key=lambda name: (PurePosixPath(name).name == RECORD, name == MANIFEST, name)):
             if self._copied.get(name) == here[name]:
                 continue
-            self._there.create_dir(str((self._base / name).parent), recursive=True)
+            if (parent := (self._base / name).parent) not in self._made:
+                self._there.create_dir(str(parent), recursive=True)
+                self._made.add(parent)
             try:
                 fs.copy_files(
                     str(self._root / name),
@@ -123,13 +126,14 @@ class Mirror:
                 continue
             try:
                 if path.is_file() and not path.is_symlink():
-                    found[name.as_posix()] = (path.stat().st_size, path.stat().st_mtime_ns)
+                    found[name.as_posix()] = _state(path)
             except FileNotFoundError:
                 continue
         return found
 
     def _fetch(self) -> None:
-        """Bring what is not here; a trial or a file at a time, each in one piece."""
+        """Bring what is not here, a trial or a file at a time, each in one piece; it need not be copied back."""
+        brought: list[PurePosixPath] = []
         trials: defaultdict[PurePosixPath, list[PurePosixPath]] = defaultdict(list)
         for name in self._names():
             here = self._root / name
@@ -139,6 +143,7 @@ class Mirror:
             elif not here.exists():
                 with whole_file(here) as draft:
                     self._bring(name, draft)
+                brought.append(name)
             elif name.name == MANIFEST:
                 self._check_protocol(name)
         for trial, files in trials.items():
@@ -146,6 +151,8 @@ class Mirror:
                 with whole_folder(self._root / trial) as folder:
                     for name in files:
                         self._bring(name, folder / name.name)
+                brought += files
+        self._copied = {name.as_posix(): _state(self._root / name) for name in brought}
 
     def _names(self) -> list[PurePosixPath]:
         """What the mirror holds, by the path in the folder; names that could lead elsewhere are left out."""
@@ -165,7 +172,10 @@ class Mirror:
         if self._there.get_file_info(str(self._base / OWNER)).type != fs.FileType.File:
             return
         owner = _json(self._read(OWNER), OWNER)
-        if time.time() - float(owner.get("beat", 0.0)) < STALE_SECONDS:
+        beat = owner.get("beat")
+        if not isinstance(beat, int | float):
+            raise ResultsError(f"{OWNER} of the mirror {self._address} names no time; remove it there")
+        if time.time() - beat < STALE_SECONDS:
             raise ResultsError(
                 f"the mirror {self._address} belongs to a sweep that is running on {owner.get('host')}; wait for it "
                 f"({STALE_SECONDS / 60:.0f} minutes where that is dead), or choose another folder there"
@@ -187,6 +197,11 @@ class Mirror:
     def _read(self, name: PurePosixPath | str) -> bytes:
         with self._there.open_input_stream(str(self._base / name)) as file:
             return bytes(file.read())
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _json(text: bytes, name: PurePosixPath | str) -> dict[str, Any]:

@@ -41,8 +41,6 @@ FEWEST_STEPS = 10.0
 """Steps to target at the largest batch size below which ``--auto`` adds no larger one: warmup and evaluations are as
 long."""
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 @dataclass
 class Rounds:
@@ -83,18 +81,6 @@ def check_goal(sweep: Sweep, goal: float | None) -> None:
 
 def _flag(goal: float | None) -> str:
     return "--auto" if goal is None else "--precision"
-
-
-def parse_duration(text: str, flag: str = "--max-time") -> float:
-    """Seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
-    try:
-        seconds = float(number) * UNITS[unit]
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds < math.inf:
-        raise ConfigError(f"{flag} takes a length of time such as 2h, 30m or 90 (seconds), got {text!r}")
-    return seconds
 
 
 def half_width(interval: tuple[float | None, float | None]) -> float:

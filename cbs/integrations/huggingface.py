@@ -12,18 +12,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from cbs.errors import ConfigError, MissingDependencyError
+from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Steps, build, from_text, logged, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
-try:
+with needed("huggingface", "callbacks of the Trainer"):
     from accelerate.state import GradientState
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import ExportableState
-except ImportError as error:
-    raise MissingDependencyError(
-        'the callback for the Trainer needs transformers: pip install "critical-batch-size[huggingface]"'
-    ) from error
 
 
 class NoiseScaleCallback(TrainerCallback, ExportableState):

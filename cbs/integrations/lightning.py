@@ -7,19 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from cbs.errors import ConfigError, MissingDependencyError
+from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Steps, build, from_text, logged, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
+with needed("lightning", "callbacks of Lightning"):
     try:
+        from lightning.pytorch import Callback
+    except ImportError:
         from pytorch_lightning import Callback  # type: ignore[assignment]
-    except ImportError as error:
-        raise MissingDependencyError(
-            'the callback for Lightning needs it: pip install "critical-batch-size[lightning]"'
-        ) from error
 
 
 class NoiseScaleCallback(Callback):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cbs.errors import DataError, MissingDependencyError
+from cbs.errors import DataError, needed
 from cbs.text.corpus import TokenUnit
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -61,12 +61,8 @@ class FileTokenizer:
     unit: TokenUnit = "token"
 
     def __init__(self, path: str | Path) -> None:
-        try:
+        with needed("tokenizers", f"files such as {path}"):
             import tokenizers
-        except ImportError:
-            raise MissingDependencyError(
-                f"tokenizer {path} needs the tokenizers package: pip install 'critical-batch-size[tokenizers]'"
-            ) from None
         path = Path(path).expanduser()
         if not path.is_file():
             raise DataError(f"{path}: no such tokenizer file; pass the path of a tokenizer.json")

@@ -247,7 +247,7 @@ def command(
     with errors.status("starting"):
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes
+        from cbs.parsing import parse_batch_sizes, parse_duration
         from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
@@ -259,7 +259,7 @@ def command(
         from sweeps.outlook.progress import Progress
         from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
         from sweeps.overrides import override
-        from sweeps.precision import check_goal, parse_duration, to_precision
+        from sweeps.precision import check_goal, to_precision
         from sweeps.recipes import RECIPES
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart

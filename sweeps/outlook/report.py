@@ -158,7 +158,7 @@ def outcome_report(
         "output": str(folder),
         "target": str(search.sweep.target),
         "statuses": dict(statuses),
-        "examples": round(sum(trial.final_step * trial.config.batch_size for trial in ends.values())),
+        "examples": sum(trial.final_examples for trial in ends.values()),
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},

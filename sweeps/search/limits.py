@@ -21,17 +21,17 @@ class Limits:
 
     deadline: float = math.inf
     examples: float = math.inf
-    _spent: dict[str, float] = field(default_factory=dict)
+    _spent: dict[str, int] = field(default_factory=dict)
 
     def add(self, results: Iterable[TrialResult]) -> None:
         """Count the examples of trials, of every trial once."""
         for result in results:
-            self._spent[result.trial_id] = result.final_step * result.config.batch_size
+            self._spent[result.trial_id] = result.final_examples
 
     @property
     def spent(self) -> int:
         """Examples of all trials that have ended, whatever their status."""
-        return round(sum(self._spent.values()))
+        return sum(self._spent.values())
 
     @property
     def reached(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from analysis.read.importers.files import needed
+from cbs.errors import needed
 from cbs.record import TrialResult
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, curve, outcome, settings

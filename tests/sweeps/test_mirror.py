@@ -107,6 +107,20 @@ def test_it_is_kept_up_to_date_and_a_checkpoint_that_is_over_goes(
     assert not (there / OWNER).exists()
 
 
+def test_what_was_fetched_is_not_copied_back_and_goes_with_its_trial(
+    store: Store, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored(address, store.root)
+    (tmp_path / "other").mkdir()
+    with Mirror(address, tmp_path / "other", print):
+        copied: list[str] = []
+        monkeypatch.setattr(mirror.fs, "copy_files", lambda source, target, **_: copied.append(target))
+        (tmp_path / "other" / "checkpoints" / "running.pt").unlink()
+    assert copied == []
+    assert not (tmp_path / "there" / "checkpoints" / "running.pt").exists()
+    assert (tmp_path / "there" / "sweep.json").exists()
+
+
 def test_an_owner_that_died_is_forgotten(store: Store, address: str, tmp_path: Path) -> None:
     mirrored(address, store.root)
     dead = {"host": "spot-1", "beat": time.time() - mirror.STALE_SECONDS - 1}
@@ -200,3 +214,11 @@ def test_a_store_of_objects_holds_it_as_well(bucket: str, store: Store, tmp_path
     assert files(tmp_path / "other") == here
     with Mirror(bucket, store.root, print), pytest.raises(ResultsError, match="belongs to a sweep that is running"):
         mirrored(bucket, tmp_path / "third")
+
+
+@pytest.mark.parametrize("owner", ["{}", "[]", '{"host": "spot-1", "beat": "now"}', '{"beat": {}}'])
+def test_an_owner_without_a_time_is_named(owner: str, store: Store, address: str, tmp_path: Path) -> None:
+    mirrored(address, store.root)
+    (tmp_path / "there" / OWNER).write_text(owner)
+    with pytest.raises(ResultsError, match=r"mirror-owner\.json of the mirror .* names no time; remove it there"):
+        mirrored(address, tmp_path / "other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -14,11 +15,13 @@ from benchmarks.precision_coverage import CASES, FEW, TRUTH, covered, replicate,
 from benchmarks.search_worlds import World, sweep
 from cbs.choices import parse_choice
 from cbs.errors import ConfigError, ResultsError
+from cbs.parsing import parse_duration
 from cbs.store import Store
 from sweeps import launch
+from sweeps.cell import Cell
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, parse_duration, to_precision
+from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, to_precision
 from sweeps.running.dispatch import Run
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
@@ -137,15 +140,29 @@ def test_examples_are_counted_over_all_parts_and_no_round_begins_once_they_are_s
     assert all("--max-examples are spent" in why for why in stopped.reasons.values())
 
 
+def test_examples_are_those_that_were_seen_not_steps_times_the_first_batch_size(tmp_path):
+    """As under a batch schedule."""
+    study = SMALL.studies()[0]
+    config = SMALL.trial(Cell(study.optimizer, study.batch_size, 0), 1e-3)
+    trial = ended(config, End(100.0), 100.0)
+    trial.evaluations[-1] = dataclasses.replace(trial.evaluations[-1], examples=12_345)
+    limits = Limits(examples=12_346)
+    limits.add([trial, trial])
+    assert limits.spent == 12_345
+    assert limits.reached is None
+    unevaluated = trial.replace(evaluations=[])
+    assert unevaluated.final_examples == 0
+
+
 def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     train = trainer(tmp_path, WORLD.end, most=10)
-    ran = sum(trial.final_step * trial.config.batch_size for trial in train(SMALL).trials())
+    ran = sum(trial.final_examples for trial in train(SMALL).trials())
     monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
     monkeypatch.setattr(Store, "sound_results", lambda store, note: store.results())  # simulated: without steps
     limits = Limits(examples=ran)
     search = launch.sweep(SMALL, tmp_path, limits=limits)
     report = outcome_report(search, tmp_path, limits=limits)
-    assert (report["examples"], "--max-examples" in report["stopped"]) == (round(ran), True)
+    assert (report["examples"], "--max-examples" in report["stopped"]) == (ran, True)
     assert any("with trials missing" in line for line in outcome_lines(report))
     run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock(), Limits(examples=limits.spent + 1))
     run.limits.add(search.trials())

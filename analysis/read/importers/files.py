@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from cbs.errors import DataError, MissingDependencyError, reason
+from cbs.errors import DataError, reason
 
 T = TypeVar("T")
 
@@ -30,20 +29,6 @@ class _Plain(yaml.SafeLoader):
 
 
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
-
-
-@contextlib.contextmanager
-def needed(package: str, what: str) -> Iterator[None]:
-    """Say how to install a package, where the block imports it and it is not there.
-
-    Raises:
-        MissingDependencyError: with the command.
-    """
-    try:
-        yield
-    except ImportError:
-        command = f'pip install "critical-batch-size[{package}]"'
-        raise MissingDependencyError(f"{what} need {package}: {command}") from None
 
 
 def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permissions") -> T:

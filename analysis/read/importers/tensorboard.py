@@ -8,9 +8,8 @@ from pathlib import Path
 
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, joined, run_of
-from analysis.read.importers.files import needed
 from analysis.read.importers.settings import Settings
-from cbs.errors import DataError, reason
+from cbs.errors import DataError, needed, reason
 
 _LENGTH, _CHECKSUM = 8, 4
 

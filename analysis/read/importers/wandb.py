@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
-from analysis.read.importers.files import below, needed, read
+from analysis.read.importers.files import below, read
 from analysis.read.importers.settings import Settings
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
-from cbs.errors import DataError, reason
+from cbs.errors import DataError, needed, reason
 
 STEP, SUFFIX = "_step", ".wandb"
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
