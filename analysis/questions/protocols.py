@@ -2,8 +2,10 @@
 
 From the trials that are there: one learning rate for all batch sizes, or one that follows the batch size by a rule from
 the best one at a reference. The learning rate that a rule wants is the nearest one of the grid, at most half a grid
-step away. A cell that was never run is missing, and named; it never counts as failed. One that ran and did not reach
-the target is a bound, as in every estimate.
+step away. A cell that was never run is missing, and named; it never counts as failed. Where a whole batch size is
+missing there is no critical batch size: a search runs a learning rate where it may be the best one, so the batch sizes
+that are left are those at which the rule costs least. A cell that ran and did not reach the target is a bound, as in
+every estimate.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import UNKNOWN, Quantity
 from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
+from analysis.phrases import plural
 from analysis.plain import shown
 from analysis.questions.suggest.earlier_command import adding
 from cbs.errors import ConfigError
@@ -55,7 +59,8 @@ class Protocol:
         name: of the way.
         reference: batch size whose best learning rate it starts from; ``None`` where it has none.
         lrs: learning rate by batch size, where it was run.
-        answer: what these trials alone say.
+        answer: what these trials alone say; of part of the curve where batch sizes are missing.
+        not_run: batch sizes at which no seed of the learning rate was run.
         missing: cells to run for the protocol to be complete.
     """
 
@@ -63,17 +68,34 @@ class Protocol:
     reference: int | None
     lrs: dict[int, float]
     answer: Answer = field(repr=False)
-    missing: tuple[Missing, ...]
+    not_run: tuple[int, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+    @property
+    def critical_batch_size(self) -> Quantity:
+        """In examples; no value where batch sizes are missing."""
+        answer = self.answer
+        return UNKNOWN if self.not_run else Quantity(answer.critical_batch_size, answer.interval)
+
+    @property
+    def examples_at_critical(self) -> Quantity:
+        """To the target; no value where batch sizes are missing."""
+        return UNKNOWN if self.not_run else self.answer.examples_at_critical
+
+    @property
+    def verdict(self) -> str:
+        """What speaks against it, in words."""
+        count = len(self.not_run)
+        return f"not run at {plural(count, 'batch size')}" if count else str(self.answer.verdict)
 
     def to_json(self) -> dict[str, Any]:
-        answer = self.answer
         return shown(self) | {
             "lrs": [{"batch_size": size, "lr": lr} for size, lr in self.lrs.items()],
-            "critical_batch_size": answer.critical_batch_size,
-            "interval": list(answer.interval),
-            **answer.examples_at_critical.named("examples_at_critical"),
-            "verdict": str(answer.verdict),
-            "advice": answer.advice,
+            "critical_batch_size": self.critical_batch_size.value,
+            "interval": list(self.critical_batch_size.interval),
+            **self.examples_at_critical.named("examples_at_critical"),
+            "verdict": self.verdict,
+            "advice": self.answer.advice,
         }
 
 
@@ -92,7 +114,7 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
         ResultsError: if ``sweep.json`` of the group cannot be read.
     """
     best = {point.batch_size: point.best_lr for point in answer.points if point.best_lr is not None}
-    tuned = Protocol(name="tuned per batch size", reference=None, lrs=best, answer=answer, missing=())
+    tuned = Protocol(name="tuned per batch size", reference=None, lrs=best, answer=answer)
     if not best:
         return (tuned,)
     if reference is not None and reference not in best:
@@ -164,6 +186,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         reference=reference,
         lrs=lrs,
         answer=estimate,
+        not_run=tuple(study.batch_size for study in studies if study.batch_size not in lrs),
         missing=tuple(
             Missing(lr, tuple(sizes), seeds, adding(folder, choice, sizes, seeds, [lr]))
             for (lr, seeds), sizes in missing.items()

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.estimate.laws.learning_rate import LEAST, Trend
 from analysis.estimate.result import Answer
-from analysis.phrases import number, percent
+from analysis.phrases import number, percent, plural
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, tuned_columns
 from analysis.present.table import Column, Table
 from analysis.questions.learning_rate import LearningRate, LearningRates
+
+FEW = 2
+"""Commands that are shown; more are in the file."""
 
 
 @presentation.register
@@ -25,7 +28,12 @@ def _(found: LearningRates) -> Presentation:
 
     said = f"every interval {percent(found.config.confidence)} %"
     return Presentation(
-        shown=[*(table for table in tables.values() if table is not missing), *_to_run(missing), said, *found.notes],
+        shown=[
+            *(table for table in tables.values() if table is not missing),
+            *_to_run(found.entries),
+            said,
+            *found.notes,
+        ],
         tables=tables,
         latex=("learning_rate_laws", "protocols"),
         json="learning_rates.json",
@@ -92,26 +100,30 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
     rows = [
-        (_counts(protocol.answer) | {"of": len(entry.answer.points)}, protocol, protocol.answer)
+        (_counts(protocol.answer) | {"of": len(entry.answer.points)}, protocol, entry.answer)
         for entry in found.entries
         for protocol in entry.protocols
     ]
-    examples = "examples_at_critical"
+    critical, examples = "critical_batch_size", "examples_at_critical"
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
-        Column("critical_batch_size", heading="critical batch size", interval="interval"),
+        Column(critical, f"{critical}.value", "critical batch size", f"{critical}.interval"),
         Column(examples, f"{examples}.value", "examples there", f"{examples}.interval"),
         Column("batch_sizes_reached", "reached"),
         Column("batch_sizes_run", "run"),
         Column("batch_sizes", "of"),
         Column("", lambda *row: "{reached} of {run}".format(**row[0]), "reached"),
         Column("verdict", heading="verdict", text=str, left=True),
-        Column("advice"),
+        Column("advice", lambda _, protocol, __: protocol.answer.advice),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
+    if any(protocol.not_run for entry in found.entries for protocol in entry.protocols):
+        lines.append(
+            "no critical batch size where a batch size is missing: learning rates that were run are those that suit it"
+        )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
@@ -138,13 +150,17 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def _to_run(missing: Table) -> Iterator[str]:
-    """Every command once, to be copied."""
-    found = missing.frame().drop_duplicates(["optimizer", "lr", "batch_sizes", "seeds", "command"])
-    if len(found):
-        yield "not run, and left out of the protocols that want them:"
-    for row in found.to_dict("records"):
-        cells = f"batch size {row['batch_sizes']}, learning rate {number(row['lr'])}, seed {row['seeds']}"
-        yield f"{row['optimizer']}, {row['protocol']}: {cells}"
-        if row["command"]:
-            yield f"  {row['command']}"
+def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
+    """What every protocol lacks, and commands where there are few, each of them once."""
+    lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
+    told: set[str] = set()
+    if lacking:
+        yield "not run (every command in missing_trials.csv):"
+    for protocol, answer in lacking:
+        trials = sum(len(cells.batch_sizes) * len(cells.seeds) for cells in protocol.missing)
+        sizes = sorted({size for cells in protocol.missing for size in cells.batch_sizes})
+        where = f"batch size {', '.join(map(str, sizes))}"
+        yield f"{answer.group.optimizer}, {protocol.name}: {plural(trials, 'trial')} at {where}"
+        commands = {cells.command for cells in protocol.missing} - told if len(protocol.missing) <= FEW else set()
+        yield from sorted(f"  {command}" for command in commands if command)
+        told |= commands

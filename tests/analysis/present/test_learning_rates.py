@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,10 @@ def test_everything_asked_is_printed(found: LearningRates) -> None:
         "learning rate times",
         "square-root rule",
         "one for all batch sizes",
-        "not run, and left out of the protocols that want them:",
+        "not run at 2 batch sizes",
+        "no critical batch size where a batch size is missing",
+        "not run (every command in missing_trials.csv):",
+        "adamw, linear rule: 4 trials at batch size 2, 512",
         "every interval 95 %",
     ):
         assert words in text, words
@@ -72,12 +76,18 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
     protocols = pd.read_csv(tmp_path / "protocols.csv")
     assert len(protocols) == 10
     assert protocols["critical_batch_size"].tolist() == pytest.approx(
-        [each.answer.critical_batch_size for entry in found.entries for each in entry.protocols], nan_ok=True
+        [
+            math.nan if each.name == "linear rule" else each.answer.critical_batch_size
+            for entry in found.entries
+            for each in entry.protocols
+        ],
+        nan_ok=True,
     )
     factors = pd.read_csv(tmp_path / "learning_rate_factors.csv")
     assert set(factors["multiple"]) == {2, 4, 8}
     assert factors.loc[factors["optimizer"] == "adamw", "square_root"].all()
     missing = pd.read_csv(tmp_path / "missing_trials.csv")
+    assert missing["batch_sizes"].tolist() == [2, 512] * 2
     assert set(missing["protocol"]) == {"linear rule"}
     assert json.loads((tmp_path / "learning_rates.json").read_text())["learning_rates"][1]["optimizer"] == "muon"
 
@@ -117,3 +127,25 @@ def test_the_command_prints_json_and_refuses_in_one_line(folder: Path, tmp_path:
     assert refused.returncode == 2
     assert refused.stderr.startswith("cbs: batch size 7 of adamw has no best learning rate")
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_commands_are_printed_once_and_only_where_there_are_few(found: LearningRates) -> None:
+    (*others, linear) = found.entries[0].protocols
+    one, two = (dataclasses.replace(cells, command=f"cbs sweep {place}") for place, cells in enumerate(linear.missing))
+    with_commands = [
+        *others,
+        dataclasses.replace(linear, name="a", missing=(one, two)),
+        dataclasses.replace(linear, name="b", missing=(one,)),
+        dataclasses.replace(linear, name="c", missing=(dataclasses.replace(one, command="cbs sweep 2"), one, two)),
+    ]
+    entry = dataclasses.replace(found.entries[0], protocols=tuple(with_commands))
+    lines = present.presentation(dataclasses.replace(found, entries=(entry,))).shown
+    said = [line for line in lines if isinstance(line, str)]
+    start = said.index("not run (every command in missing_trials.csv):")
+    assert said[start + 1 : -1] == [
+        "adamw, a: 4 trials at batch size 2, 512",
+        "  cbs sweep 0",
+        "  cbs sweep 1",
+        "adamw, b: 2 trials at batch size 2",
+        "adamw, c: 6 trials at batch size 2, 512",
+    ]

@@ -108,6 +108,12 @@ def test_a_single_learning_rate_is_no_edge_of_a_grid(found: dict[str, Protocol])
 
 def test_cells_that_were_never_run_are_named_and_do_not_count_as_failed(found: dict[str, Protocol]) -> None:
     linear = found["linear rule"]
+    assert linear.not_run == (2,)
+    assert linear.verdict == "not run at 1 batch size"
+    assert linear.answer.critical_batch_size is not None
+    said = linear.to_json()
+    assert (said["critical_batch_size"], said["interval"], said["examples_at_critical"]) == (None, [None, None], None)
+    assert found["square-root rule"].to_json()["critical_batch_size"] is not None
     assert linear.lrs == pytest.approx({8: 2.5e-4, 32: 1e-3, 128: 4e-3, 512: 16e-3})
     assert [point.batch_size for point in linear.answer.points] == [8, 32, 128, 512]
     (missing,) = linear.missing
@@ -126,6 +132,8 @@ def test_a_cell_of_which_seeds_are_missing_is_used_and_named(answer: Answer) -> 
     assert [(cells.batch_sizes, cells.seeds) for cells in rule.missing] == [((128,), (1,))]
     point = next(point for point in rule.answer.points if point.batch_size == 128)
     assert point.seeds_reached == 1
+    assert rule.critical_batch_size.value == rule.answer.critical_batch_size
+    assert rule.critical_batch_size.interval == rule.answer.interval
     whole = by_name(protocols(without(answer, 128, 2e-3), 32))["square-root rule"]
     assert [(cells.lr, cells.seeds) for cells in whole.missing] == [(pytest.approx(2e-3), (0, 1))]
     assert 128 not in whole.lrs
