@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import ConfigError, reason
+from cbs.errors import ConfigError, Unfinished, reason
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -159,7 +159,8 @@ def connected(resources: Resources) -> Iterator[bool]:
     Within the block nothing reaches standard output, because Ray writes what it likes there.
 
     Raises:
-        ConfigError: if Ray cannot be reached or started.
+        ConfigError: if Ray cannot be reached.
+        Unfinished: if it cannot be started.
     """
     for key, value in (_QUIET | _ALLOCATOR).items():
         os.environ.setdefault(key, value)
@@ -186,10 +187,15 @@ def connected(resources: Resources) -> Iterator[bool]:
     with output_to_error(), contextlib.ExitStack() as stack:
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = resources.address or "this machine"
-            hint = "" if resources.address is None else f"; {_TOKEN_HINT}"
-            raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}{hint}") from None
+        except Exception as error:  # noqa: BLE001 - Ray raises Exception itself where its processes do not start in time
+            if folder is None:
+                raise ConfigError(f"cannot reach Ray at {resources.address}: {reason(error)}; {_TOKEN_HINT}") from None
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise Unfinished(
+                f"cannot start Ray on this machine: {reason(error)}; is it very busy, or out of memory? "
+                "the same command tries again"
+            ) from None
         stack.enter_context(signals_as_interrupt())
         try:
             yield True

@@ -156,8 +156,8 @@ def run_search(run: Run, resources: Resources) -> None:
     """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
 
     Raises:
-        ConfigError: if Ray cannot be reached or started, or no node can hold a trial.
-        Unfinished: if Ray dies again and again, or one that was not started here.
+        ConfigError: if Ray cannot be reached, or no node can hold a trial.
+        Unfinished: if Ray cannot be started here, dies again and again, or one that was not started here.
     """
     from sweeps.running.tuning import tune_search
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from cbs import device
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, Unfinished
 from sweeps.running import cluster
 from sweeps.running.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
 
@@ -119,3 +122,27 @@ def test_a_second_interrupt_does_not_cut_the_end_short():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("error", [Exception("The current node timed out during startup.\nmore"), OSError("no room")])
+def test_a_ray_that_does_not_start_is_one_line_and_leaves_no_folder(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    stopped = Mock()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", Mock(side_effect=error))
+    monkeypatch.setattr(ray, "shutdown", stopped)
+    monkeypatch.setattr(cluster, "temporary_folder", lambda: str(folder))
+    first = str(error).splitlines()[0]
+    words = re.escape(f"cannot start Ray on this machine: {first}; is it very busy")
+    with pytest.raises(Unfinished, match=words), cluster.connected(Resources()):
+        pytest.fail("there is no Ray")
+    stopped.assert_called_once_with()
+    assert not folder.exists()
+    words = re.escape(f"cannot reach Ray at head:6379: {first};")
+    with pytest.raises(ConfigError, match=words), cluster.connected(Resources(address="head:6379")):
+        pytest.fail("there is no Ray")
