@@ -50,10 +50,6 @@ def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
     of=Comparisons,
     compute=compute_ratio,
     panel="panel",
-    title="Token ratio",
-    caption="Data that {reference} needs over the data that another optimizer needs, at the same batch size in "
-    "{example_unit}s; both axes are logarithmic. Points are measured, lines the ratio of the fitted curves; bars "
-    "and bands are {percent} intervals. Above the grey line the other needs less.",
 )
 def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
     """Points of several optimizers stand a little aside, so that their intervals stay apart."""
@@ -82,10 +78,6 @@ def compute_plane(found: Comparisons) -> pd.DataFrame:
     of=Comparisons,
     compute=compute_plane,
     panel="panel",
-    title="Devices against time",
-    caption="Devices against the least wall time to the target on them, validation not included; both axes are "
-    "logarithmic, and lower left is better. Bands are intervals of the steps. Small dots: batch sizes that another "
-    "one beats. B: the batch sizes along the line.",
 )
 def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
     """The frontier with its interval and the range of its batch sizes, small dots for what lies behind it."""

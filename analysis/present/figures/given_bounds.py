@@ -52,9 +52,6 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     compute=compute,
     panel="panel",
     marks=marks,
-    title="Steps bounds",
-    caption="Upper bounds on the steps to an accuracy, and on the examples, against the batch size; the star is at the "
-    "batch size of the fewest examples. Both axes are logarithmic. To the left a line ends where there is no bound.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One line per setting."""

@@ -52,9 +52,6 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     panel="panel",
     columns=2,
     marks=marks,
-    title="Loss predicted from smaller runs",
-    caption="Predicted loss over measured loss, less one, in percent. Each form was fitted to the runs left of the "
-    "dotted line (open marks) and predicts those to the right of it (filled marks).",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One mark per run and form; forms stand a little aside."""

@@ -45,10 +45,6 @@ def compute(found: Losses) -> pd.DataFrame:
     compute=compute,
     panel="panel",
     columns=2,
-    title="Steps to a loss against batch size",
-    caption="Steps to a loss against the batch size, as the forms fitted to all runs have them, with the {percent} "
-    "interval; both axes are logarithmic. Thin lines and no band are beyond the batch sizes measured. A dotted line "
-    "marks the critical batch size, which takes twice the steps of an endless batch.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """A line for every form, thick within the batch sizes measured."""

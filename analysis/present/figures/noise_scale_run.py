@@ -33,9 +33,6 @@ def _measured(table: pd.DataFrame) -> pd.Series:
     of=MeasuredRun,
     name="noise_scale",
     compute=compute,
-    title="Noise scale along a run",
-    caption="Gradient noise scale in {example_unit}s against the {example_unit}s seen, in every geometry that was "
-    "measured; both axes are logarithmic. Bars are intervals, an open end runs off the axes, a hollow marker has none.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Corrected noise scales stand in place of what they correct; an open end runs off the axes."""

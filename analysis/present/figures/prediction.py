@@ -78,12 +78,6 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     panel="panel",
     columns=2,
     marks=marks,
-    title="Steps against batch size, measured and predicted",
-    caption="Optimizer steps to {target} against the batch size in {example_unit}s, measured and as the noisy "
-    "quadratic with the model's own spectrum predicts them; both axes are logarithmic. Points are geometric means over "
-    "seeds at the best learning rate, bars their range; lines with a band are the fitted curve and the prediction with "
-    "their {percent} intervals, that of the prediction over measurements of the spectrum. Thin lines are predictions "
-    "under other assumptions about where the spectrum is of and where the loss has its floor.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One panel per optimizer."""

@@ -106,10 +106,6 @@ def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
     "scaling",
     of=Scaling,
     compute=compute,
-    title="Critical batch size against scale",
-    caption="Critical batch size by definition {definition} in {unit}s against {axis}; both axes are logarithmic. "
-    "Bars are {percent} intervals; thin lines join points that have all else in common. Lines are power laws, thin "
-    "beyond the data, bands the {percent} interval of a new point.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points of one set are joined by thin lines; laws are thick within the data and thin beyond."""

@@ -89,10 +89,6 @@ def marks(table: pd.DataFrame) -> list[Any]:
     compute=compute,
     panel="panel",
     marks=marks,
-    title="The course of scheduled runs",
-    caption="One run of every batch schedule at its best learning rate: batch size and learning rate over the data, "
-    "and the metric over data, over steps and over intrinsic time, the sum of the learning rates so far. The dotted "
-    "line is the target. Runs with the same path of batch size over learning rate coincide in intrinsic time.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs for what is set, lines for what was measured."""

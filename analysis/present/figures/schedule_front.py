@@ -58,11 +58,6 @@ def compute(found: Schedules) -> pd.DataFrame:
     of=Schedules,
     compute=compute,
     panel="panel",
-    title="Batch schedules beside the constant batch sizes",
-    caption="Data to {target} in {example_unit}s against the optimizer steps to it; both axes are logarithmic. Circles "
-    "and their line are constant batch sizes, which the numbers tell, each at its best learning rate. Other marks are "
-    "runs whose batch size changed on the way, with {percent} intervals; to the lower left of the line they beat every "
-    "constant batch size.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Constant batch sizes in grey, every schedule in a look of its own."""

@@ -62,9 +62,6 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     compute=compute,
     panel="panel",
     marks=marks,
-    title="A planned batch schedule",
-    caption="Planned batch size over the data (solid), beside the critical batch size of every phase (dashed) with its "
-    "interval. The lower end decides what is planned.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs in front of the phases."""

@@ -105,10 +105,6 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     compute=compute,
     panel="panel",
     marks=marks,
-    title="Steps bounds and measured steps",
-    caption="Steps and examples to {target} against the batch size in {example_unit}s, with the form of the steps "
-    "bound of each optimizer (dashed), and the ratio of best batch sizes between settings of one optimizer as measured "
-    "and as the bound predicts. Axes are logarithmic, bars are {percent} intervals. The bound is an upper one.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points with bars; the form is dashed; an open mark is a bound or cannot be told."""
