@@ -77,15 +77,8 @@ def show(
     definitions: bool = False,
     files: Sequence[Path] = (),
 ) -> None:
-    """Print a result, and where its files are.
-
-    Args:
-        result: of a question.
-        console: where to.
-        wide: whether to show every quantity.
-        definitions: whether to show every definition of the critical batch size.
-        files: what :func:`write` returned.
-    """
+    """Print a result, and where ``files``, those that :func:`write` returned, are; with ``wide`` every quantity, with
+    ``definitions`` every definition of the critical batch size."""
     from analysis.present import terminal
 
     for part in presentation(result).shown:
@@ -109,14 +102,11 @@ def write(
     """Write tables (CSV, LaTeX), figures and JSON of a result; all of them or none.
 
     Args:
-        result: of a question.
         folder: where to; made when absent.
-        figures: whether to draw.
         venue: whose widths the figures have.
 
     Raises:
         ResultsError: if the folder cannot be written.
-        ConfigError: if there is no such venue.
     """
     found, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:

@@ -43,12 +43,8 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The answers of one sweep, workload and target.
-
-    Attributes:
-        title: the target, after what else tells this scope from the others.
-        answers: one per optimizer.
-    """
+    """The answers of one sweep, workload and target, one per optimizer; ``title`` is the target, after what else tells
+    the scope from the others."""
 
     title: str = field(repr=False)
     answers: tuple[Answer, ...] = field(repr=False)
@@ -95,7 +91,6 @@ def analyze(
 
     Args:
         path: one sweep, or a folder of sweeps.
-        config: how the numbers are made.
         targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
             easier than a sweep's own are read from the same curves.
         suggestions: whether to work out which trials would help, see :func:`analysis.questions.suggest.suggest`.

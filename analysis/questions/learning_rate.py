@@ -26,11 +26,8 @@ class LearningRate:
     """One optimizer at one target.
 
     Attributes:
-        answer: its critical batch size.
-        law: the best learning rate against the batch size.
         factors: from the critical batch size, where it is known, and from the largest with a known optimum, to each of
             :data:`MULTIPLES`; empty without a law.
-        protocols: the critical batch size by the way that the learning rate was chosen.
     """
 
     answer: Answer = field(repr=False)
@@ -44,11 +41,7 @@ class LearningRate:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRates(Findings):
-    """What :func:`learning_rates` found.
-
-    Attributes:
-        entries: one per sweep, optimizer and target.
-    """
+    """What :func:`learning_rates` found, one entry per sweep, optimizer and target."""
 
     entries: tuple[LearningRate, ...] = field(repr=False)
 
@@ -66,12 +59,8 @@ def learning_rates(
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`.
+        path, config, targets: as of :func:`analysis.analyze`, errors too.
         reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
-
-    Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``.
     """
     results = load(path)
     entries = []

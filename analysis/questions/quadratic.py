@@ -26,8 +26,6 @@ class Quadratic:
     Attributes:
         rows: one per optimizer, power and batch size.
         fit: of the rows, one curve for each optimizer and power; ``None`` where no curve has a row.
-        target: expected loss that was to be reached.
-        initial_loss: before the first step.
         lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
     """
 
@@ -65,15 +63,11 @@ def quadratic(
 
     Args:
         optimizers: names of :data:`cbs.theory.noisy_quadratic.OPTIMIZERS`.
-        batch_sizes: examples per step.
         powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
-        target: expected loss to reach.
         momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
         decays: of the average, likewise.
         model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
         reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
-        config: how the fits are made.
-        progress: called with every row as it is found.
 
     Raises:
         ConfigError: if a value is outside its domain.

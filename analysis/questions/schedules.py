@@ -57,13 +57,10 @@ class Judged:
         answer: the curve of constant batch sizes.
         schedule: name, with the options that tell it from others of that name.
         choice: name and all options.
-        batch_size: the first.
         best_lr: the learning rate that wins over seeds; ``None`` where no trial reached the target.
         at_grid_edge: whether it is the lowest or the highest that was tried.
         seeds, seeds_reached: that were run at the best learning rate, and of these reached the target.
         comparison: ``None`` where it was not made, for which a note says why.
-        verdict: see :class:`Standing`.
-        notes: what speaks against saying more.
         course: every step of one run, see :func:`course_of`.
     """
 
@@ -96,11 +93,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Findings):
-    """What :func:`schedules` found.
-
-    Attributes:
-        entries: one per optimizer, target, schedule and first batch size.
-    """
+    """What :func:`schedules` found, one entry per optimizer, target, schedule and first batch size."""
 
     entries: tuple[Judged, ...] = field(repr=False)
 
@@ -119,13 +112,11 @@ def schedules(
     """Every batch schedule of the results against the constant batch sizes that were run beside it.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`.
-        throughput: seconds of a step, for the hours that a schedule saves.
-        devices: that share a step.
+        path, config, targets: as of :func:`analysis.analyze`, errors too.
+        throughput: seconds of a step, for the hours that a schedule saves on so many ``devices``.
 
     Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``, or no trial with a batch schedule among them.
+        ResultsError: if there is no trial with a batch schedule at ``path``.
     """
     results = load(path)
     if not results.scheduled:

@@ -43,8 +43,6 @@ class Page:
     """What :func:`report` wrote.
 
     Attributes:
-        path: the file.
-        size: its size in bytes.
         answers: one per sweep, group and target.
         figures: how many are on it.
     """

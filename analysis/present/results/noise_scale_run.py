@@ -69,12 +69,9 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 
 
 def scales(run: dict[str, Any]) -> Table:
-    """One row per phase and geometry.
+    """One row per phase and geometry of a :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
 
     ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
-
-    Args:
-        run: :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):

@@ -40,10 +40,7 @@ class Check:
     """One prediction and what became of it.
 
     Attributes:
-        prediction: in words.
-        verdict: whether it holds on the measured batch sizes.
         margin: the worst one; above 1 on the side of the prediction.
-        why: what decided, in words.
     """
 
     prediction: str

@@ -47,12 +47,7 @@ class Setting:
     """One optimizer with what the bounds look at.
 
     Attributes:
-        name: of the optimizer.
-        beta: momentum.
-        nesterov: whether it looks ahead.
-        weight_decay: decoupled.
         form: of the bound on its steps, see :data:`analysis.estimate.laws.steps_bound.FORMS`.
-        others: its further options.
         remark: where it is not quite what the bound is about; empty otherwise.
     """
 

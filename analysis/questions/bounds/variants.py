@@ -34,12 +34,8 @@ BOUND = "bound"
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """A measured batch size of one setting that may follow the prediction.
-
-    Attributes:
-        critical: with its resamples; ``definition`` names it.
-        doubt: why nothing can be told from it; empty otherwise.
-    """
+    """A measured batch size of one setting that may follow the prediction, with its resamples; ``definition`` names it,
+    and ``doubt`` says why nothing can be told from it."""
 
     critical: Critical
     doubt: str = ""
@@ -69,10 +65,6 @@ class Scaled:
         optimizers: two for a ratio, more for an exponent.
         kind: ``ratio`` of the second's batch size over the first's; ``exponent``: of the measured batch size over the
             predicted one, 1 if the prediction holds and 0 if the batch size does not move.
-        predicted: its value by the bounds.
-        measured: with its interval.
-        verdict: whether the prediction holds.
-        why: what stands in the way; empty otherwise.
     """
 
     quantity: str
@@ -85,13 +77,8 @@ class Scaled:
 
 
 def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, Best]:
-    """What of an answer may follow the prediction, and what speaks against each.
-
-    Args:
-        answer: of one setting.
-        found: the form of the bound through its steps; ``None`` without one.
-        form: whether the steps have that form.
-    """
+    """What of an answer may follow the prediction, and what speaks against each: ``found`` is the form of the bound
+    through its steps, ``form`` whether they have it."""
     own = answer.critical
     judged = {
         "sfo": _fewest(answer),

@@ -95,7 +95,6 @@ def fit_table(
         source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
             ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
             ``target`` and ``tokens_per_example``.
-        config: how the numbers are made.
         columns: our name of a column -> what it is called in the table, where that differs.
         unit: what ``batch_size`` counts, in the plural: ``sequences``.
         exact: whether the steps have no noise, see :func:`_within`.

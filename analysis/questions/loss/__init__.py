@@ -32,13 +32,9 @@ class Losses:
     """What :func:`losses` found.
 
     Attributes:
-        config: how the numbers were made.
-        name: of the table.
-        runs: its rows.
         fits: to all runs, by form.
         refused: why a form was not fitted, by form.
         holdouts: one per axis.
-        predictions: of every form at every place asked for.
         implied: critical batch sizes, one per form with one, size and target.
         notes: what was done to the table, and what holdout there is not.
     """
@@ -97,7 +93,6 @@ def losses(
 
     Args:
         source, columns: see :func:`analysis.questions.loss.rows.read`.
-        config: how the intervals are made.
         holdouts: axes to leave the largest runs out along, ``N`` or ``D:1e9``; by default N and D.
         at: where to predict the loss, each as ``N,B,K``.
         sizes: model sizes to give a critical batch size of; by default the largest measured.

@@ -27,9 +27,7 @@ class Implied:
     """Steps to a loss over batch sizes, and the critical batch size, as a form has them.
 
     Attributes:
-        form: its name.
         parameters: N of the model.
-        target: the loss to reach.
         batch_sizes: where the curve is known, shape ``[b]``.
         steps: of the estimate, infinite where the loss does not get there; shape ``[b]``.
         low, high: interval of ``steps``, likewise.

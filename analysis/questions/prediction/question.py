@@ -43,14 +43,12 @@ def predict(
 
     Args:
         path: folder of one sweep.
-        config: how the fits are made.
         optimizers: names of the sweep's optimizers; all that the quadratic knows by default.
         targets: values of the sweep's metric; its own by default.
         batch_sizes: those of the sweep by default.
         at: the point whose spectrum the prediction is of; by default where training reached the target, if that was
             measured. The other point is among the other assumptions.
         floors: assumed floors beside the quadratic's own. By default 0 and half the target.
-        progress: called with what is being computed.
 
     Raises:
         ConfigError: if there is no such optimizer or point, the metric is no loss, or a value is out of its domain.

@@ -30,9 +30,7 @@ class Scaling(Findings):
 
     Attributes:
         points: the critical batch sizes; those interpolated at held data last.
-        laws: per axis and optimizer.
         comparisons: sets with all else equal, and pools of them.
-        three_term: by workload and optimizer.
         data: what data and compute stand for, in words.
     """
 
@@ -58,8 +56,6 @@ def scale(
     """Laws of the critical batch size over many models and targets.
 
     Args:
-        paths: sweeps, or folders of sweeps.
-        config: how the numbers are made.
         against: names in :data:`analysis.questions.scaling.points.AXES`; ``None`` for all that vary.
         vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
         hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an

@@ -26,8 +26,6 @@ class Prediction:
     """The law at one value.
 
     Attributes:
-        x: the value.
-        critical_batch_size: of the law.
         interval: of a new point's critical batch size.
         times_beyond_the_data: how far outside the data it lies; 1 inside.
     """
@@ -49,15 +47,11 @@ class Law:
         kind: ``law``: all points of an optimizer; ``set``: everything but ``axis`` is equal; ``pooled``: several sets
             with a common exponent.
         axis: one of :data:`analysis.questions.scaling.points.AXES`, or an option of the workload.
-        workload, optimizer: of the points.
         held: what all points of a set have in common, in words.
         also_varies: for kind ``law``, what else differs between the points, in words.
-        points: indices.
         x: of the points, shape ``[n]``.
         unit: of ``x``; empty for a plain number.
-        fit: the law; ``None`` where there is none.
         remark: why there is none, or what to know about it; empty if nothing.
-        predictions: as asked for.
     """
 
     kind: str
@@ -125,9 +119,7 @@ def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfi
     """Per optimizer the sets in which everything but ``name`` is equal, each alone and pooled.
 
     Args:
-        points: all points.
         name: an axis or an option of the workload.
-        config: confidence of the intervals and seed of the draws.
         first: the first point to use; those before it are passed over.
 
     Raises:

@@ -41,11 +41,6 @@ FURTHEST = 4.0
 def plan_schedule(sources: Sequence[Source], ask: Ask, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
     """A plan for every source.
 
-    Args:
-        sources: phases, see :mod:`analysis.questions.schedule_plan.source`.
-        ask: what is asked for.
-        config: level of the intervals.
-
     Raises:
         ConfigError: if no batch size is allowed, a price is missing, or the budget is far beyond what was measured.
     """

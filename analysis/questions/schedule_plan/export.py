@@ -11,10 +11,6 @@ from cbs.errors import ConfigError
 def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
     """The text, and what has to be said beside it.
 
-    Args:
-        plans: of one optimizer.
-        trainer: name in :data:`analysis.read.trainers.TRAINERS`.
-
     Raises:
         ConfigError: if there are several plans, no such trainer, or it cannot do it.
     """

@@ -30,11 +30,8 @@ def of_curve(
     along.
 
     Args:
-        path: CSV, TSV or Parquet.
         config: how intervals are drawn; the level of those in the table is taken to be its own.
         end: examples at which the last row ends.
-        tokens_per_example: where there are tokens.
-        optimizer: the name, which the table does not say.
 
     Raises:
         DataError: naming the line and the remedy.

@@ -43,8 +43,6 @@ def of_sweep(
     """One source per optimizer.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        config: how intervals are made.
         targets: where phases end; ``None`` for the losses of the run nearest the critical batch size after
             :data:`SHARES` of its examples, and the sweep's own target.
         optimizer: the one to plan for, as tables call it; ``None`` for all.
@@ -137,12 +135,8 @@ def _shares(answer: Answer, results: Results) -> list[float]:
 
 
 def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
-    """Batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases, seeds]``.
-
-    Args:
-        answer: at the hardest target.
-        steps: of every trial to every target, shape ``[phases, trials]``.
-    """
+    """Batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases, seeds]``, from
+    ``steps`` of every trial to every target, shape ``[phases, trials]``."""
     sizes, tables = [], []
     for point in answer.points:
         if point.reached:

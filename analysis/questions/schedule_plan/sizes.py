@@ -84,15 +84,9 @@ def seconds(source: Source, ask: Ask, sizes: Array) -> Array:
 def chosen(
     source: Source, ask: Ask, sizes: Array, steps: Array, cost: Array, confidence: float
 ) -> tuple[Array, list[str]]:
-    """The batch size of every phase, and what has to be said of them.
-
-    Args:
-        source, ask: what is planned.
-        sizes: that are looked at.
-        steps: in every phase at each, see :func:`analysis.estimate.phases.steps_of`.
-        cost: of a step at each.
-        confidence: of the interval whose lower end decides.
-    """
+    """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
+    :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
+    decides."""
     if ask.rule == "doubling":
         return doubled(source.phases, float(ask.first_batch_size or 1), float(sizes[-1])), []
     found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []

@@ -27,14 +27,7 @@ def adding(
     """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
-    the same and the trials join those that are there.
-
-    Args:
-        folder: of the sweep.
-        optimizer: with its options.
-        batch_sizes: examples per step.
-        seeds: all of them, with those that are there.
-        lrs: ``None`` for a search.
+    the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
 
     Raises:
         ResultsError: if the folder is not a sweep.
