@@ -77,10 +77,13 @@ def save_figure(found: TableFit | Predictions | None, path: Path | None) -> list
 
     if path.suffix not in (".pdf", ".png"):
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
-    fits = isinstance(found, Analysis)
-    part = [_labelled(answer, found.answers) for answer in found.answers] if fits else found
-    kind = FIGURES["steps" if fits else "prediction"]
-    if not len(table := kind.compute(part)):
+    if isinstance(found, Analysis):
+        kind = FIGURES["steps"]
+        table = kind.compute([_labelled(answer, found.answers) for answer in found.answers])
+    else:
+        kind = FIGURES["prediction"]
+        table = kind.compute(found)
+    if not len(table):
         return []
     with whole_file(path, "the figure ", "") as draft:
         style.save_as(kind.figure(table), draft)

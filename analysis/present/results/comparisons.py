@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from analysis.arrays import Interval
 from analysis.phrases import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
@@ -74,15 +75,17 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
     rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
     unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
 
-    def ends(_: object, point: dict[str, Any]) -> tuple[float | None, ...]:
-        return tuple(None if end is None else end / length for end in (point["seconds_low"], point["seconds_high"]))
+    def ends(_: object, point: dict[str, Any]) -> Interval:
+        return point["seconds_low"], point["seconds_high"]
 
     columns = (
         *files(*SCOPE),
         Column("devices", heading="devices", name=True),
         _OPTIMIZER,
         Column("batch_size", heading="batch size"),
-        Column("", lambda _, point: point["seconds"] / length, f"time ({unit})", ends),
+        Column(
+            "", "seconds", f"time ({unit})", lambda _, at: (at["seconds_low"], at["seconds_high"]), times=1 / length
+        ),
         *files("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption"),
     )
     return Table(columns=columns, rows=rows)

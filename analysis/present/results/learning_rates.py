@@ -9,7 +9,7 @@ from analysis.estimate.result import Answer
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, tuned_columns
-from analysis.present.table import Column, Table
+from analysis.present.table import Column, Table, quantity
 from analysis.questions.learning_rate import LearningRate, LearningRates
 
 
@@ -64,7 +64,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
     columns = (
         *_about(entries),
         Column("trend", heading="best learning rate", left=True),
-        *(Column(name, f"{name}.value", heading, f"{name}.interval") for name, heading in names.items()),
+        *(quantity(name, heading) for name, heading in names.items()),
         Column("scatter"),
     )
     rows = [(entry.law, entry.answer) for entry in entries]
@@ -96,13 +96,12 @@ def protocols(found: LearningRates) -> Table:
         for entry in found.entries
         for protocol in entry.protocols
     ]
-    examples = "examples_at_critical"
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
         Column("critical_batch_size", heading="critical batch size", interval="interval"),
-        Column(examples, f"{examples}.value", "examples there", f"{examples}.interval"),
+        quantity("examples_at_critical", "examples there"),
         Column("batch_sizes_reached", "reached"),
         Column("batch_sizes_run", "run"),
         Column("batch_sizes", "of"),
