@@ -59,13 +59,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-@figure(
-    "best_learning_rate",
-    of=LearningRates,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-)
+@figure("best_learning_rate", of=LearningRates, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points of several optimizers stand a little aside, so that their intervals stay apart."""
     sizes, key = table.loc[table["kind"] != "law", "batch_size"], []

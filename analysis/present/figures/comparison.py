@@ -45,12 +45,7 @@ def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
     ]
 
 
-@figure(
-    "token_ratio",
-    of=Comparisons,
-    compute=compute_ratio,
-    panel="panel",
-)
+@figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")
 def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
     """Points of several optimizers stand a little aside, so that their intervals stay apart."""
     sizes, reference = table.loc[table["kind"] == "point", "batch_size"], table["reference"].iloc[0]
@@ -73,12 +68,7 @@ def compute_plane(found: Comparisons) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 
 
-@figure(
-    "compute_time",
-    of=Comparisons,
-    compute=compute_plane,
-    panel="panel",
-)
+@figure("compute_time", of=Comparisons, compute=compute_plane, panel="panel")
 def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
     """The frontier with its interval and the range of its batch sizes, small dots for what lies behind it."""
     unit, length = time_unit(table["seconds"])

@@ -46,13 +46,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [*handles, style.mark("b*, fewest examples", marker="*", linestyle="", markersize=8)]
 
 
-@figure(
-    "given_bounds",
-    of=GivenBounds,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-)
+@figure("given_bounds", of=GivenBounds, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One line per setting."""
     values = table["value"].clip(upper=_TALLEST * table["value"].min())

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.present.figures.steps import fitted
+from analysis.present.figures.steps import fitted, measured
 from analysis.questions.prediction import Prediction, Predictions, Variation
 
 _COLUMNS = ["panel", "optimizer", "kind", "assumption", "batch_size", "steps", "low", "high"]
@@ -38,10 +38,7 @@ def compute(found: Predictions) -> pd.DataFrame:
 
 
 def _rows(entry: Prediction) -> Iterator[dict[str, Any]]:
-    for point in entry.answer.points:
-        if point.reached:
-            ends = {"low": min(point.steps_per_seed), "high": max(point.steps_per_seed)}
-            yield {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target} | ends
+    yield from (measured(point) for point in entry.answer.points if point.reached)
     if entry.answer.fit is not None:
         sizes = entry.answer.fit.batch_sizes
         curve = fitted(entry.answer, np.geomspace(sizes[0], sizes[-1], _RESOLUTION))
@@ -60,7 +57,7 @@ def _predicted(entry: Prediction, variation: Variation, kind: str) -> Iterator[d
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """What is measured and what is predicted, under which assumption."""
-    percent = f"{100 * table['confidence'].iloc[0]:g} % interval"
+    percent = style.percent(table)
     assumption = table.loc[table["kind"] == "predicted", "assumption"].iloc[0]
     found = [
         style.handle(f"measured, range over seeds; fit and its {percent}", _MEASURED),
@@ -71,14 +68,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return found
 
 
-@figure(
-    "prediction",
-    of=Predictions,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    marks=marks,
-)
+@figure("prediction", of=Predictions, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One panel per optimizer."""
     sizes = table.loc[table["kind"] == "point", "batch_size"]

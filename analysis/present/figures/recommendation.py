@@ -71,19 +71,12 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
         "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
         "at most 5 % more than that": _NEAR,
         "measured steps, range over seeds": {"marker": "o", "linestyle": ""},
-        f"fit and its {100 * table['confidence'].iloc[0]:g} % interval": {"linewidth": 1.2},
+        f"fit and its {style.percent(table)}": {"linewidth": 1.2},
     }
     return [style.mark(label, **look) for label, look in shown.items()]
 
 
-@figure(
-    "recommendation",
-    of=Recommendations,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    marks=marks,
-)
+@figure("recommendation", of=Recommendations, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """A star at the recommended batch size, a thick line within 5 % of it, every line named at its end."""
     unit, length = table["unit"].iloc[0], 1.0

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.present import style
 from analysis.present.figures import figure, tidy
@@ -76,20 +75,13 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
 
 def marks(table: pd.DataFrame) -> list[Any]:
     """The schedules, below the panels."""
-    looks = style.looks(["constant batch size", *table["optimizer"]])
     return [
-        style.mark(style.literal(name), color=looks[name].colour, linestyle=looks[name].dashes)
-        for name in dict.fromkeys(table["optimizer"])
+        style.mark(style.literal(name), color=look.colour, linestyle=look.dashes)
+        for name, look, _ in style.each(table, after=["constant batch size"])
     ]
 
 
-@figure(
-    "schedule_courses",
-    of=Schedules,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-)
+@figure("schedule_courses", of=Schedules, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs for what is set, lines for what was measured."""
     x_label, y_label = table["x_label"].iloc[0], table["y_label"].iloc[0]
@@ -97,16 +89,11 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.axis_label(axes, "x", x_label)
     style.axis_label(axes, "y", y_label)
     if y_label != "learning rate":
-        axes.set_yscale("log")
-        axes.set_ylim(*style.log_limits(table["y"]))
-        style.log_axis(axes.yaxis, table["y"] if y_label == "batch size" else None)
+        style.log_scale(axes, "y", table["y"], table["y"] if y_label == "batch size" else None)
     if x_label.startswith("data"):
-        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
-    looks = style.looks(["constant batch size", *table["optimizer"]])
-    for name, rows in table.groupby("optimizer", sort=False):
-        drawn = "steps-post" if stairs else "default"
-        look = looks[str(name)]
+        style.data_scale(axes)
+    drawn = "steps-post" if stairs else "default"
+    for _, look, (rows,) in style.each(table, y_label, column="y_label", after=["constant batch size"]):
         axes.plot(rows["x"], rows["y"], color=look.colour, linestyle=look.dashes, drawstyle=drawn)
     if not stairs:
         axes.axhline(float(table["target_value"].iloc[0]), color=style.GREY, linestyle=":", linewidth=0.9)

@@ -53,12 +53,7 @@ def compute(found: Schedules) -> pd.DataFrame:
     return tidy(rows, _COLUMNS) if any(row["kind"] == "schedule" for row in rows) else tidy([], _COLUMNS)
 
 
-@figure(
-    "schedule_front",
-    of=Schedules,
-    compute=compute,
-    panel="panel",
-)
+@figure("schedule_front", of=Schedules, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Constant batch sizes in grey, every schedule in a look of its own."""
     marks = table[table["kind"] != "fit"]
