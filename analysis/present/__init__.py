@@ -99,15 +99,8 @@ def show(
 def write(
     result: Result, folder: str | os.PathLike[str], *, figures: bool = True, venue: str = "default"
 ) -> tuple[Path, ...]:
-    """Write tables (CSV, LaTeX), figures and JSON of a result; all of them or none.
-
-    Args:
-        folder: where to; made when absent.
-        venue: whose widths the figures have.
-
-    Raises:
-        ResultsError: if the folder cannot be written.
-    """
+    """Write tables (CSV, LaTeX), figures as wide as ``venue`` has them and JSON of a result into ``folder``, which is
+    made when absent; all of them or none, and a ``ResultsError`` where it cannot be written."""
     found, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:
         written = []
@@ -132,10 +125,7 @@ def write(
 @contextlib.contextmanager
 def in_one_piece(output: Path) -> Iterator[Path]:
     """A draft folder within ``output``; what the block leaves in it is moved up, file by file, once the block is done.
-
-    Raises:
-        ResultsError: if the folder cannot be written.
-    """
+    A folder that cannot be written is a ``ResultsError``."""
     draft = output / f".tmp-{uuid.uuid4().hex}"
     try:
         draft.mkdir(parents=True)

@@ -69,12 +69,9 @@ def course(
     span: tuple[float, float] | None = None,
     measured: bool = False,
 ) -> Course | None:
-    """Steps and seconds over the batch sizes that the fit covers and that have a step time; ``None`` without one.
-
-    Args:
-        span: look at these batch sizes instead of those the fit covers.
-        measured: whether to look, beside both ends, at those alone that reached the target or are in the table.
-    """
+    """Steps and seconds over the batch sizes that the fit covers, or over ``span``, and that have a step time; ``None``
+    without one. ``measured`` is whether to look, beside both ends, at those alone that reached the target or are in the
+    table."""
     fit, optimizer = answer.fit, answer.group.optimizer
     known = throughput.span(optimizer, devices)
     if fit is None or known is None:

@@ -23,12 +23,8 @@ MULTIPLES = (2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """One optimizer at one target.
-
-    Attributes:
-        factors: from the critical batch size, where it is known, and from the largest with a known optimum, to each of
-            :data:`MULTIPLES`; empty without a law.
-    """
+    """One optimizer at one target; the factors, none without a law, are from the critical batch size, where it is
+    known, and from the largest with a known optimum, to each of :data:`MULTIPLES`."""
 
     answer: Answer = field(repr=False)
     law: Law
@@ -58,9 +54,8 @@ def learning_rates(
 ) -> LearningRates:
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
-    Args:
-        path, config, targets: as of :func:`analysis.analyze`, errors too.
-        reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
+    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too; ``reference`` is that of
+    :func:`analysis.questions.protocols.protocols`.
     """
     results = load(path)
     entries = []

@@ -79,14 +79,10 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
     """The learning rate tuned at every batch size, one for all of them, that of the reference, and by each of
     :data:`RULES`; the first alone where trials do not name their learning rate or none reached the target.
 
-    Args:
-        reference: batch size that the rules start from; absent: of those whose best learning rate lies inside the grid
-            (of all that reached the target if there is none) the one nearest the middle, in ln B. From there a rule has
-            the shortest way to both ends, and wants the fewest learning rates that were never run.
-
-    Raises:
-        ConfigError: if no trial at ``reference`` reached the target.
-        ResultsError: if ``sweep.json`` of the group cannot be read.
+    The rules start from the batch size ``reference``, at which it is a ``ConfigError`` if no trial reached the target;
+    absent: of those whose best learning rate lies inside the grid (of all that reached the target if there is none)
+    from the one nearest the middle, in ln B. From there a rule has the shortest way to both ends, and wants the fewest
+    learning rates that were never run.
     """
     best = {point.batch_size: point.best_lr for point in answer.points if point.best_lr is not None}
     tuned = Protocol(name="tuned per batch size", reference=None, lrs=best, answer=answer, missing=())

@@ -36,7 +36,6 @@ class Quadratic:
     lower_bound: dict[float, float]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return {
             "target": self.target,
             "initial_loss": self.initial_loss,
@@ -88,14 +87,8 @@ def quadratic(
                 raise ConfigError(str(error)) from None
     reached = [row for row in rows if row.steps]
     bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
-    table = pd.DataFrame(
-        {
-            "optimizer": [label(row) for row in reached],
-            "batch_size": [row.batch_size for row in reached],
-            "steps": [row.steps for row in reached],
-            "target": [target] * len(reached),
-        }
-    )
+    curves = [(label(row), row.batch_size, row.steps, target) for row in reached]
+    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
     return Quadratic(
         rows=tuple(rows),
         fit=fit_table(table, config, unit="samples", exact=True) if reached else None,

@@ -26,13 +26,9 @@ class StageSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """A table of stages over a budget.
-
-    Attributes:
-        unit: of ``start`` and ``budget``: ``examples`` or ``tokens``.
-        constant: each batch size of the table -> share of the steps of this constant batch size that the table saves;
-            negative where it takes more.
-    """
+    """A table of stages over a budget in the same ``unit``, ``examples`` or ``tokens``; ``constant`` is, of each of its
+    batch sizes, the share of the steps of this constant batch size that the table saves; negative where it takes
+    more."""
 
     unit: str
     budget: int

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
 from analysis.present.figures.steps import fitted, measured
-from analysis.questions.prediction import Prediction, Predictions, Variation
+from analysis.questions.prediction.result import Prediction, Predictions, Variation
 
 _COLUMNS = ["panel", "optimizer", "kind", "assumption", "batch_size", "steps", "low", "high"]
 _RESOLUTION = 60

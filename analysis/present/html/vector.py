@@ -56,14 +56,9 @@ def _text(value: object) -> str:
 
 
 def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Markup:
-    """The figure as an element of a page.
-
-    Args:
-        figure: to be drawn; its size in inches is the size on a page of paper.
-        prefix: put before every id of the SVG, so that several figures can share a page.
-        name: id of the element that names it.
-        description: what is seen, for those who do not see it.
-    """
+    """The figure as an element of a page, as large as on one of paper. ``prefix`` is put before every id of the SVG, so
+    that several can share a page; ``name`` is the id of the element that names it, ``description`` for those who do not
+    see it."""
     with style.style():
         text = _svg(figure, prefix)
         if len(text) > LARGEST:

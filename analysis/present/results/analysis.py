@@ -17,7 +17,7 @@ from cbs.files import whole_file
 
 if TYPE_CHECKING:
     from analysis.questions.fit_table import TableFit
-    from analysis.questions.prediction import Predictions
+    from analysis.questions.prediction.result import Predictions
     from analysis.questions.suggest import Suggestion
 
 

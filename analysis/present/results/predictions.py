@@ -6,7 +6,7 @@ from analysis.phrases import percent
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about
 from analysis.present.table import Column, Table, quantity
-from analysis.questions.prediction import Prediction, Predictions, Variation
+from analysis.questions.prediction.result import Prediction, Predictions, Variation
 
 
 @presentation.register

@@ -45,12 +45,9 @@ def spread(positions: Sequence[float], gap: float) -> np.ndarray:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
-    """Labels in a column right of the axes, joined to the ends of their lines.
+    """Labels in a column right of the axes, joined to the ends of their lines: x and y (data), text and colour of each.
 
     Limits and scales of the axes must be final. Long labels are broken where there is room, else cut in the middle.
-
-    Args:
-        ends: x and y (data), text and colour of each.
     """
     across, height = size(axes)
     to_axes = (axes.transData + axes.transAxes.inverted()).transform

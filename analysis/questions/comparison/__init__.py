@@ -39,12 +39,8 @@ Drawn = tuple[Array, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
-    """Token ratio at a batch size; both ends of its interval are ``None`` (along a curve NaN) without resamples.
-
-    Attributes:
-        batch_size: examples.
-        value: examples to target of the reference over those of the other; above 1 where the other needs fewer.
-    """
+    """Token ratio at a batch size in examples: examples to target of the reference over those of the other, above 1
+    where the other needs fewer; both ends of its interval are ``None`` (along a curve NaN) without resamples."""
 
     batch_size: float
 
@@ -101,11 +97,8 @@ def named(answers: Sequence[Answer], name: str) -> list[Answer]:
 
 
 def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
-    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first.
-
-    Raises:
-        ConfigError: if the name stands for more than one optimizer.
-    """
+    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first. A name
+    that stands for several optimizers is a ``ConfigError``."""
     found = [] if wanted is None else named(answers, wanted)
     if len(found) > 1:
         names = ", ".join(answer.group.optimizer for answer in found)

@@ -194,9 +194,6 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
 
     Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
     a learning rate of NaN keeps it from being taken for the edge of a grid.
-
-    Raises:
-        DataError: if a trial is there twice, or there is one batch size only.
     """
     _check_repeats(name, rows)
     parts = rows.groupby("batch_size")

@@ -19,7 +19,7 @@ from analysis.estimate.forms import Runs
 from analysis.estimate.laws.loss import LossFit, fit
 from analysis.plain import plain, shown
 from analysis.questions.loss.critical import Implied, implied
-from analysis.questions.loss.holdout import Held, Holdout, holdout, parsed
+from analysis.questions.loss.holdout import Holdout, holdout, parsed
 from analysis.questions.loss.predicted import Predicted, points, predicted
 from analysis.questions.loss.rows import read
 from cbs.errors import ConfigError, DataError
@@ -50,26 +50,17 @@ class Losses:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        holdouts = [
-            shown(each) | {"left_out": int(each.left_out.sum()), "entries": [_held(entry) for entry in each.entries]}
-            for each in self.holdouts
-        ]
         return {
             "table": self.name,
             "runs": len(self.runs.loss),
             "confidence": self.config.confidence,
             "fits": {name: shown(found) for name, found in self.fits.items()},
             "refused": self.refused,
-            "holdouts": holdouts,
+            "holdouts": [shown(each) | {"left_out": int(each.left_out.sum())} for each in self.holdouts],
             "predictions": plain(self.predictions),
             "critical_batch_sizes": [_critical(each) for each in self.implied],
             "notes": list(self.notes),
         }
-
-
-def _held(entry: Held) -> dict[str, Any]:
-    return {key: value for key, value in shown(entry).items() if key != "log_ratio"}
 
 
 def _critical(found: Implied) -> dict[str, Any]:

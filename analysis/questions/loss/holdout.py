@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Held:
     interval: Interval = OPEN
     bias: float | None = None
     inside: int | None = None
-    log_ratio: Array | None = None
+    log_ratio: Array | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,12 +123,8 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The optimizer that is best for an objective.
-
-    Attributes:
-        probability: that it is, every optimizer at its own recommended batch size; ``None`` without resamples, or
-            with one optimizer.
-    """
+    """The optimizer that is best for an objective, every one at its own recommended batch size; the probability that it
+    is is ``None`` without resamples, or with one optimizer."""
 
     objective: str
     optimizer: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,13 +13,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
-from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import answers
 from analysis.estimate.laws.three_term import Points
 from analysis.estimate.result import Answer
 from analysis.plain import flat
-from analysis.read.results import load
 from cbs.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")
@@ -76,19 +72,6 @@ class ScalingPoint:
             found["size"] = self.parameters
         numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
         return {name: float(value) for name, value in numbers.items() if value > 0}
-
-
-def read(
-    paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig, targets: Sequence[float | Target] | None
-) -> tuple[list[Answer], list[str]]:
-    """The answers of all results at ``paths``, and what was left out, one line each.
-
-    Raises:
-        ConfigError: if a target cannot be used, or a sweep is given twice.
-        ResultsError: if there are no usable results.
-    """
-    results = load(*paths)
-    return answers(results, config, targets=targets, noise=False), results.notes
 
 
 def in_tokens(found: Sequence[Answer]) -> bool:

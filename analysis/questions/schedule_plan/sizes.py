@@ -20,11 +20,7 @@ _OPEN = 4.0
 
 def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
     """Examples that a step is worth, ``None`` where time decides; and what decides in words. Under rule ``doubling`` it
-    decides nothing but which constant batch size stands beside the plan.
-
-    Raises:
-        ConfigError: if nothing says it.
-    """
+    decides nothing but which constant batch size stands beside the plan. Where nothing says it, a ``ConfigError``."""
     if ask.rule == "doubling":
         first = ask.first_batch_size
         said = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
@@ -43,11 +39,7 @@ def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
 
 
 def allowed(source: Source, ask: Ask, price: float | None) -> Array:
-    """Batch sizes that are looked at, shape ``[M]``, increasing.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Batch sizes that are looked at, shape ``[M]``, increasing; a ``ConfigError`` if there is none."""
     low, high = source.measured
     if not math.isfinite(high):
         known = [phase.critical.interval[1] or phase.critical.value or 0.0 for phase in source.phases]

@@ -21,7 +21,6 @@ class Source:
     Attributes:
         what: they were measured by, in words.
         optimizer: name, with what tells it from others; empty where nothing says it.
-        optimizer_name: the name alone.
         hyperbolas: the same with the exponent held at 1; empty where that is not what was measured.
         measured: smallest and largest batch size that steps are known for.
         critical: critical batch size of all phases together, examples; ``None`` where it is not known.
@@ -30,7 +29,6 @@ class Source:
 
     what: str
     optimizer: str = ""
-    optimizer_name: str = ""
     phases: tuple[Phase, ...] = field(repr=False)
     hyperbolas: tuple[Phase, ...] = field(default=(), repr=False)
     measured: tuple[float, float]

@@ -75,11 +75,7 @@ Cell = tuple[int, int]
 
 def suggest(answer: Answer) -> Suggestion | None:
     """The trials that would help this answer most; ``None`` where no batch size reached the target, because more trials
-    of the same protocol would not either.
-
-    Raises:
-        ResultsError: if ``sweep.json`` of the group cannot be read.
-    """
+    of the same protocol would not either."""
     reached = [point.batch_size for point in answer.points if point.reached]
     if not reached:
         return None

@@ -28,9 +28,6 @@ def adding(
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
     the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
-
-    Raises:
-        ResultsError: if the folder is not a sweep.
     """
     manifest = Store(folder).manifest()
     runs = [] if manifest.get("imported") else manifest.get("runs")

@@ -14,8 +14,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present import presentation, write
 from analysis.present.figures import FIGURES
-from analysis.questions.prediction import Predictions, predict
+from analysis.questions.prediction import predict
 from analysis.questions.prediction.mapping import DEFAULTS, Mapped, mapped, unlike
+from analysis.questions.prediction.result import Predictions
 from analysis.questions.prediction.variations import jackknifed
 from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError, ResultsError
