@@ -36,6 +36,9 @@ def _known_venue(name: str) -> str:
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[list[float] | None, typer.Option(help="Target value; repeat for several. Default: the sweep's.")]
+Answer = Callable[..., None]
+"""See :func:`answer_with`."""
+
 Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
 Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
 Definitions = Annotated[
@@ -137,7 +140,7 @@ def answer_with(
         str, typer.Option(callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}.")
     ] = "default",
     as_json: AsJson = False,
-) -> Callable[..., None]:
+) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
 

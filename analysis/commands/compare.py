@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import ResultsPath, Targets, answer_with, config_of, options, times_of
+from analysis.commands import Answer, ResultsPath, Targets, answer_with, config_of, options, times_of
 from analysis.config import AnalysisConfig
 
 
@@ -25,7 +24,7 @@ def command(
     *,
     times: Any,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Optimizers side by side: token ratio, which critical batch size is the larger, compute-time plane.
 

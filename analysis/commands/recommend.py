@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import ResultsPath, Targets, answer_with, level_of, options, times_of
+from analysis.commands import Answer, ResultsPath, Targets, answer_with, level_of, options, times_of
 from analysis.config import AnalysisConfig
 from cbs.errors import ConfigError
 
@@ -37,7 +36,7 @@ def command(
         float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
     ] = None,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import Targets, answer_with, config_of, options
+from analysis.commands import Answer, Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 
@@ -42,7 +41,7 @@ def command(
     target: Targets = None,
     *,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Laws of the critical batch size in data, model size, loss and compute, and comparisons at all else equal.
 

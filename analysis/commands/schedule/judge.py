@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import ResultsPath, Targets, answer_with, config_of, options, times_of
+from analysis.commands import Answer, ResultsPath, Targets, answer_with, config_of, options, times_of
 from analysis.config import AnalysisConfig
 
 
@@ -20,7 +19,7 @@ def command(
     *,
     times: Any,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """What batch schedules bought: their runs against the constant batch sizes run beside them.
 

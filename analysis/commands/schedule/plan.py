@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import Targets, answer_with, level_of, options, times_of
+from analysis.commands import Answer, Targets, answer_with, level_of, options, times_of
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from cbs.errors import ConfigError
@@ -61,7 +60,7 @@ def command(
     *,
     times: Any,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Batch sizes that grow with the critical one, their learning rates, and what they will take.
 

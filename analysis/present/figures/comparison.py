@@ -6,8 +6,6 @@ reference needs than each of the others. In the plane of devices and time lower 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,34 +13,23 @@ from matplotlib.axes import Axes
 from analysis.phrases import time_unit
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparisons
 
+_RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
 def compute_ratio(found: Comparisons) -> pd.DataFrame:
     """Rows of two kinds, see column ``kind``: ``point`` per batch size that both optimizers reached the target at,
     ``fit`` along the ratio of the fitted curves, both with their intervals."""
-    rows = [
-        {"panel": comparison.title, "reference": comparison.reference}
-        | about(comparison.answers[0])
-        | {"optimizer": ratio.optimizer}
-        | row
-        for comparison in found.comparisons
-        for ratio in comparison.token_ratios
-        for row in _rows(ratio)
-    ]
-    return tidy(rows, ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high"])
-
-
-def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
-    names = ("batch_size", "token_ratio", "low", "high")
-    return [
-        {"kind": kind} | dict(zip(names, (at.batch_size, at.value, *at.interval), strict=True))
-        for kind, part in (("point", ratio.at), ("fit", ratio.curve))
-        for at in part
-    ]
+    rows = []
+    for comparison in found.comparisons:
+        own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
+        for ratio in comparison.token_ratios:
+            for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
+                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval) for at in part]
+                rows += [own | dict(zip(_RATIO, row, strict=True)) for row in values]
+    return tidy(rows, ["panel", "reference", *_RATIO])
 
 
 @figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")

@@ -71,17 +71,15 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 @figure("prediction", of=Predictions, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One panel per optimizer."""
-    sizes = table.loc[table["kind"] == "point", "batch_size"]
+    kinds = ("point", "fit", "predicted", "assumed")
+    points, fit, predicted, assumed = (table[table["kind"] == kind] for kind in kinds)
     label = f"steps to {style.words(table['target'].iloc[0])}"
-    style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
-    kinds = dict(list(table.groupby("kind", sort=False)))
-    none = table.iloc[:0]
-    style.curve(axes, kinds.get("fit", none), "batch_size", "steps", _MEASURED)
-    style.points(axes, kinds.get("point", none), "batch_size", "steps", _MEASURED)
-    predicted = kinds.get("predicted", none)
+    style.batch_axes(axes, table, table[["steps", "low", "high"]], label, points["batch_size"])
+    style.curve(axes, fit, "batch_size", "steps", _MEASURED)
+    style.points(axes, points, "batch_size", "steps", _MEASURED)
     style.curve(axes, predicted, "batch_size", "steps", _PREDICTED, marker=_PREDICTED.marker)
     ends = []
-    for _, rows in kinds.get("assumed", none).groupby("assumption", sort=False):
+    for _, rows in assumed.groupby("assumption", sort=False):
         axes.plot(rows["batch_size"], rows["steps"], **_THIN)
         last = rows.iloc[-1]
         ends.append((last["batch_size"], last["steps"], style.literal(last["label"]), style.GREY))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.arrays import Interval
-from analysis.phrases import DASH, number, percent, share, time_unit
+from analysis.phrases import number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.analyze import SCOPE
@@ -62,7 +62,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         *files(*SCOPE),
         replace(_OPTIMIZER, value="larger"),
         Column("other", "smaller", "other", name=True),
-        Column("probability_larger", "probability", "probability", text=lambda p: DASH if p is None else share(p)),
+        Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
     )
     return Table(

@@ -75,18 +75,16 @@ def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str
     def span(law: Law) -> str:
         return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
 
+    def equal(law: Law) -> str:
+        return "all points" if law.kind == "law" else law.held.replace("validation_", "")
+
     columns = (
         Column("kind"),
         Column("axis", heading="against", name=True),
         Column("axis_unit", "unit"),
         Column("workload"),
         Column("optimizer", heading="optimizer", name=True),
-        Column(
-            "",
-            lambda law: "all points" if law.kind == "law" else law.held.replace("validation_", ""),
-            "equal",
-            left=True,
-        ),
+        Column("", equal, "equal", left=True),
         *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
         Column("members", lambda law: " ".join(map(str, law.points))),

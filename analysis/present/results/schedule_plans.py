@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arrays import OPEN, Interval
-from analysis.phrases import DASH, number, percent
+from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.schedule_plan.plans import Outcome, PlannedStage, SchedulePlan, SchedulePlans
@@ -40,7 +40,7 @@ def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] 
     columns = (
         Column("optimizer", "source.optimizer"),
         Column("start_examples", "start", "" if counted else "from example", text="{:,}".format),
-        Column("start_tokens", tokens, "from token" if counted else "", text=_whole),
+        Column("start_tokens", tokens, "from token" if counted else "", text=number),
         Column("batch_size", heading="batch size"),
         Column("steps", heading="steps"),
         Column("until", heading="until", left=True),
@@ -78,7 +78,3 @@ def _ends(stage: PlannedStage, _: object) -> Interval:
 def _sizes(outcome: Outcome, *_: object) -> str:
     first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
     return f"{first:,}" if first == last else f"{first:,} – {last:,}"
-
-
-def _whole(value: int | None) -> str:
-    return DASH if value is None else number(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.phrases import DASH, percent, share, time_unit
+from analysis.phrases import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
 from analysis.present.table import Column, Table, files, quantity
@@ -41,7 +41,7 @@ def verdicts(entries: Sequence[Judged]) -> Table:
         *times,
         Column("equal_examples", "comparison.equal_examples", "equal examples at B"),
         Column("equal_steps", "comparison.equal_steps"),
-        Column("beats", "comparison.beats", "P(saves steps)", text=_probability, wide=True),
+        Column("beats", "comparison.beats", "P(saves steps)", text=share, wide=True),
         Column("verdict", heading="verdict", left=True),
         Column("notes", lambda entry, _: "; ".join(entry.notes)),
     )
@@ -68,10 +68,6 @@ def _times(entries: Sequence[Judged]) -> list[Column]:
         for name, words in (("seconds", "time"), ("seconds_saved", "time saved"))
         for key, heading, per in ((name.replace("seconds", "hours"), "", HOUR), ("", f"{words} ({unit})", length))
     ]
-
-
-def _probability(value: float | None) -> str:
-    return DASH if value is None else share(value)
 
 
 def _remarks(entries: Sequence[Judged]) -> list[str]:

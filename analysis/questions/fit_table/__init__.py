@@ -30,9 +30,6 @@ from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
 
-UNNAMED = "the target"
-"""A target of which a table does not tell the value."""
-
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 
 
@@ -43,7 +40,7 @@ class TableTarget(Target):
     known: bool = True
 
     def __str__(self) -> str:
-        return f"target {self.value:g}" if self.known else UNNAMED
+        return f"target {self.value:g}" if self.known else "the target"
 
 
 @dataclass(frozen=True, kw_only=True)
