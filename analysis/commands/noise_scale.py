@@ -48,8 +48,7 @@ def command(
     check: Annotated[
         bool,
         typer.Option(
-            "--check",
-            help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ.",
+            "--check", help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ."
         ),
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,

@@ -31,12 +31,10 @@ def command(
     ] = None,
     at: Annotated[list[float] | None, typer.Option(help="Predict at this value of the one --against; repeat.")] = None,
     data_at_batch: Annotated[
-        float | None,
-        typer.Option(help="Data are the examples to target at this batch size. Default: critical."),
+        float | None, typer.Option(help="Data are the examples to target at this batch size. Default: critical.")
     ] = None,
     three_term: Annotated[
-        bool | None,
-        typer.Option(help="Fit the law of loss in N, steps, B. Default: with several sizes and targets."),
+        bool | None, typer.Option(help="Fit the law of loss in N, steps, B. Default: with several sizes and targets.")
     ] = None,
     target: Targets = None,
     *,

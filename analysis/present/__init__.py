@@ -70,12 +70,7 @@ def presentation(result: Any) -> Presentation:
 
 
 def show(
-    result: Result,
-    console: Console,
-    *,
-    wide: bool = False,
-    definitions: bool = False,
-    files: Sequence[Path] = (),
+    result: Result, console: Console, *, wide: bool = False, definitions: bool = False, files: Sequence[Path] = ()
 ) -> None:
     """Print a result, and where ``files``, those that :func:`write` returned, are; with ``wide`` every quantity, with
     ``definitions`` every definition of the critical batch size."""

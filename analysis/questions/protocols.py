@@ -53,7 +53,6 @@ class Protocol:
     Attributes:
         reference: batch size whose best learning rate it starts from; ``None`` where it has none.
         lrs: learning rate by batch size, where it was run.
-        answer: what these trials alone say.
         missing: cells to run for the protocol to be complete.
     """
 

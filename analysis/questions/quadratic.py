@@ -61,7 +61,6 @@ def quadratic(
     """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
 
     Args:
-        optimizers: names of :data:`cbs.theory.noisy_quadratic.OPTIMIZERS`.
         powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
         momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
         decays: of the average, likewise.

@@ -56,7 +56,6 @@ class Judged:
     Attributes:
         answer: the curve of constant batch sizes.
         schedule: name, with the options that tell it from others of that name.
-        choice: name and all options.
         best_lr: the learning rate that wins over seeds; ``None`` where no trial reached the target.
         at_grid_edge: whether it is the lowest or the highest that was tried.
         seeds, seeds_reached: that were run at the best learning rate, and of these reached the target.

@@ -41,8 +41,7 @@ def _rows(given: GivenBound, least: float, most: float) -> list[dict[str, Any]]:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """The settings and the star."""
-    looks = style.looks(table["optimizer"]).items()
-    handles = [style.mark(style.literal(name), color=look.colour, linestyle=look.dashes) for name, look in looks]
+    handles = [style.handle(name, look._replace(marker="")) for name, look, _ in style.each(table)]
     return [*handles, style.mark("b*, fewest examples", marker="*", linestyle="", markersize=8)]
 
 

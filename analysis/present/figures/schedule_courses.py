@@ -20,14 +20,11 @@ _MOST = 400
 def compute(found: Schedules) -> pd.DataFrame:
     """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
     own. Intrinsic time is the sum of the learning rates so far."""
-    rows: list[pd.DataFrame] = []
-    for entry in _hardest(found):
-        rows += _panels(entry)
+    rows = [panel for entry in _hardest(found) for panel in _panels(entry)]
     if not rows:
         return tidy([], _COLUMNS)
-    table = pd.concat(rows, ignore_index=True)
-    order = {panel: place for place, panel in enumerate(dict.fromkeys(table["panel"]))}
-    return table.sort_values("panel", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
+    table = pd.concat(rows)
+    return table.iloc[pd.factorize(table["panel"])[0].argsort(kind="stable")].reset_index(drop=True)
 
 
 def _hardest(found: Schedules) -> list[Judged]:
@@ -75,10 +72,8 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
 
 def marks(table: pd.DataFrame) -> list[Any]:
     """The schedules, below the panels."""
-    return [
-        style.mark(style.literal(name), color=look.colour, linestyle=look.dashes)
-        for name, look, _ in style.each(table, after=["constant batch size"])
-    ]
+    each = style.each(table, after=["constant batch size"])
+    return [style.handle(name, look._replace(marker="")) for name, look, _ in each]
 
 
 @figure("schedule_courses", of=Schedules, compute=compute, panel="panel", marks=marks)

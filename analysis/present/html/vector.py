@@ -78,11 +78,11 @@ def _svg(figure: Figure, prefix: str) -> str:
     _, _, text = buffer.getvalue().partition("<svg")[2].partition(">")
     text = re.sub(r"<(metadata|style)\b.*?</\1>|(?<=>)\s+(?=<)|xlink:(?=href=)", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="|\bhref="#|\burl\(#', rf"\g<0>{prefix}", text)
-    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), text).replace(f"'{FONT}'", _FALLBACK)
 
+    def rounded(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    return _GEOMETRY.sub(lambda found: _LONG.sub(rounded, found[0]), text).replace(f"'{FONT}'", _FALLBACK)
 
 
 def _png(figure: Figure, description: str) -> Markup:

@@ -27,7 +27,6 @@ def _(found: Comparisons) -> Presentation:
     tables = {"token_ratios": ratios(found.comparisons), "critical_batch_sizes": pairs(found.comparisons)}
     if found.throughput:
         tables["compute_time"] = plane(found.comparisons)
-
     return Presentation(shown=shown, tables=tables, json="comparison.json")
 
 
@@ -65,9 +64,8 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
     )
-    return Table(
-        columns=columns, rows=[(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
-    )
+    rows = [(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
+    return Table(columns=columns, rows=rows)
 
 
 def plane(comparisons: Sequence[Comparison]) -> Table:

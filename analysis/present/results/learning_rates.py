@@ -11,6 +11,7 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import about, tuned_columns
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.learning_rate import LearningRate, LearningRates
+from analysis.questions.protocols import Protocol
 
 
 @presentation.register
@@ -91,31 +92,27 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
-    rows = [
-        (_counts(protocol.answer) | {"of": len(entry.answer.points)}, protocol, protocol.answer)
-        for entry in found.entries
-        for protocol in entry.protocols
-    ]
+    rows = [(protocol, entry, protocol.answer) for entry in found.entries for protocol in entry.protocols]
+
+    def reached(_: Protocol, __: LearningRate, answer: Answer) -> int:
+        return sum(point.reached for point in answer.points)
+
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
         Column("critical_batch_size", heading="critical batch size", interval="interval"),
         quantity("examples_at_critical", "examples there"),
-        Column("batch_sizes_reached", "reached"),
-        Column("batch_sizes_run", "run"),
-        Column("batch_sizes", "of"),
-        Column("", lambda *row: "{reached} of {run}".format(**row[0]), "reached"),
+        Column("batch_sizes_reached", reached),
+        Column("batch_sizes_run", lambda *row: len(row[-1].points)),
+        Column("batch_sizes", lambda *row: len(row[1].answer.points)),
+        Column("", lambda *row: f"{reached(*row)} of {len(row[-1].points)}", "reached"),
         Column("verdict", heading="verdict", text=str, left=True),
         Column("advice"),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-def _counts(answer: Answer) -> dict[str, int]:
-    return {"reached": sum(point.reached for point in answer.points), "run": len(answer.points)}
 
 
 def missing_trials(entries: Sequence[LearningRate]) -> Table:

@@ -89,9 +89,8 @@ def scales(run: dict[str, Any]) -> Table:
                 "example_unit": run["example_unit"],
             }
             rows.append((more, phase, entry))
-    names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched")
     columns = (
-        *files(*names),
+        *files("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched"),
         Column("noise_scale", "value", interval=_interval, ends=("low", "high")),
         *files("signal", "noise", "note", "example_unit"),
     )

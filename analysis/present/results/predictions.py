@@ -48,13 +48,11 @@ def assumptions(found: Predictions) -> Table:
     """One row per optimizer, target and assumption: how much the prediction depends on it."""
     rows = [(each, entry, entry.answer) for entry in found.entries for each in (entry.main, *entry.others)]
 
-    def over(key: str, measured: str) -> Column:
-        def ratio(each: Variation, entry: Prediction, _: object) -> float | None:
-            one = getattr(each, key).value
-            other = (entry.answer.critical if measured == "B_crit" else entry.answer.min_steps).value
-            return None if one is None or other is None else one / other
+    def critical_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
+        return each.critical_batch_size.over(entry.answer.critical).value
 
-        return Column(f"{key}_ratio", ratio, f"{measured} over measured")
+    def steps_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
+        return each.min_steps.over(entry.answer.min_steps).value
 
     columns = (
         *about([entry.answer for entry in found.entries]),
@@ -63,9 +61,9 @@ def assumptions(found: Predictions) -> Table:
         Column("floor"),
         Column("own_floor", "own"),
         Column("predicted_critical_batch_size", "critical_batch_size.value", "B_crit"),
-        over("critical_batch_size", "B_crit"),
+        Column("critical_batch_size_ratio", critical_ratio, "B_crit over measured"),
         Column("predicted_min_steps", "min_steps.value", "S_min"),
-        over("min_steps", "S_min"),
+        Column("min_steps_ratio", steps_ratio, "S_min over measured"),
         Column("why_not", "", "why not", left=True),
     )
     columns = tuple(c for c in columns if c.key != "why_not" or any(each.why_not for each, *_ in rows))

@@ -19,7 +19,6 @@ def _(found: Recommendations) -> Presentation:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}" if entry.winners else ""
         shown.append(plans([entry], title, sentences(entry)))
     shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
-
     tables = {"recommendations": plans(found.recommendations)}
     return Presentation(shown=shown, tables=tables, json="recommendation.json")
 
@@ -76,7 +75,7 @@ def sentences(recommendation: Recommendation) -> list[str]:
             remarks.setdefault(remark, []).append(plan)
     for remark, plans in remarks.items():
         objectives, optimizers = (
-            list(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("objective", "optimizer")
+            dict.fromkeys(getattr(each, of) for each in plans) for of in ("objective", "optimizer")
         )
         lines.append(f"least {' and '.join(objectives)}, {', '.join(optimizers)}: {remark}")
     for advice in recommendation.advice:

@@ -20,14 +20,8 @@ def _(found: Scaling) -> Presentation:
     head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
     shown: list[Table | str] = [f"{head}data: {found.data}"]
     if found.laws:
-        shown.append(
-            laws(
-                found.laws,
-                f"Laws {said}",
-                dict.fromkeys(line for law in found.laws for line in _remarks_of(law)),
-                hidden="equal",
-            )
-        )
+        remarks = dict.fromkeys(line for law in found.laws for line in _remarks_of(law))
+        shown.append(laws(found.laws, f"Laws {said}", remarks, hidden="equal"))
     if found.comparisons:
         shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
     for name, terms in found.three_term.items():

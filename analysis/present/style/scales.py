@@ -42,7 +42,7 @@ def log_axes(
     """Both axes logarithmic and labelled, with limits around everything finite in ``x`` and ``y``, and ticks at round
     numbers, of the x axis at ``ticks`` where given."""
     log_scale(axes, "x", x, ticks, most=most, **margins)
-    log_scale(axes, "y", y, **margins)
+    log_scale(axes, "y", y, most=6, **margins)
     axis_label(axes, "x", label)
     axis_label(axes, "y", y_label)
 

@@ -30,7 +30,6 @@ class GivenBound:
         optimizer: ``sgd``, ``momentum`` or ``muon``.
         beta: momentum; 0 for ``sgd``.
         weight_decay: decoupled.
-        bound: X, Y, Z and what follows.
         reaches: what the accuracy is of, one of :data:`REACHES`.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,6 @@ class MeasuredBound:
         best: ``b*`` of the form in examples; no value where the steps do not have the form.
         pole: ``b_0`` of the form, likewise.
         largest_best: ``b*`` lies below this whatever the steps, see :mod:`analysis.estimate.laws.steps_bound`.
-        residual_rms: of the form, in log steps.
     """
 
     answer: Answer = field(repr=False)
@@ -107,8 +106,12 @@ def measured_bounds(
         if not answers:
             continue
         bounds = tuple(_bound(answer, form) for answer in answers)
-        moved = scalings(list(_variants(bounds)))
-        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=moved))
+        variants = [
+            Variant(answer=each.answer, setting=each.setting, bests=bests_of(each.answer, each.fit, each.checks[-1]))
+            for each in bounds
+            if each.setting is not None and each.answer.fit is not None
+        ]
+        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=scalings(variants)))
     if not scopes:
         ran = {float(rate) for scope in found for each in scope.answers for study in each.studies for rate in study.lrs}
         raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(ran))}")
@@ -162,10 +165,3 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
         residual_rms=fit.residual_rms,
         misfit=test,
     )
-
-
-def _variants(bounds: Sequence[MeasuredBound]) -> Iterator[Variant]:
-    for bound in bounds:
-        if bound.setting is not None and bound.answer.fit is not None:
-            bests = bests_of(bound.answer, bound.fit, bound.checks[-1])
-            yield Variant(answer=bound.answer, setting=bound.setting, bests=bests)

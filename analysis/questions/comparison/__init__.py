@@ -56,7 +56,6 @@ class TokenRatio:
             without resamples. The ratio at the largest batch size that both reached is held against that at the
             smallest.
         slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
-        probability_slope_not_negative: that the slope is at least 0.
     """
 
     reference: str

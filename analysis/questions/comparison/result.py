@@ -23,7 +23,6 @@ class Comparison(Scope):
     """The optimizers of one sweep, workload and target.
 
     Attributes:
-        definition: of the critical batch size.
         reference: the optimizer in the numerator of the token ratios, of which there is one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
         compute_time: rows of :func:`analysis.questions.courses.plane`; empty without a throughput.

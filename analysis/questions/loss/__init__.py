@@ -32,9 +32,7 @@ class Losses:
     """What :func:`losses` found.
 
     Attributes:
-        fits: to all runs, by form.
         refused: why a form was not fitted, by form.
-        holdouts: one per axis.
         implied: critical batch sizes, one per form with one, size and target.
         notes: what was done to the table, and what holdout there is not.
     """

@@ -59,7 +59,6 @@ class Prediction:
     """One optimizer at one target.
 
     Attributes:
-        batch_sizes: of the sweep, or as asked.
         main: the prediction, with intervals over the replicates of the spectrum.
         others: under other assumptions, without intervals.
         critical_ratio: predicted over measured critical batch size.

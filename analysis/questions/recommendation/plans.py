@@ -21,7 +21,6 @@ class Wish:
     """What is asked for.
 
     Attributes:
-        devices: most devices that may be used.
         price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
         price_ratio: device-hours that it is worth to be done an hour sooner; ``None`` to leave ``priced`` out.
     """
@@ -49,12 +48,10 @@ class Plan:
     """The best batch size of one optimizer for one objective.
 
     Attributes:
-        objective: what is as small as can be, see the head of this module.
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
         best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
         probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
             ``None`` without resamples.
-        steps, examples, device_hours: to target.
         seconds: wall time to target, validation not included.
         cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
         objective_value: the objective, in its own unit.

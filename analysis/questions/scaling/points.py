@@ -36,7 +36,6 @@ class ScalingPoint:
         run: number of the trials behind it, the same for all targets of one curve.
         unit: of batch sizes: ``sequence``, ``token``, ...
         data_unit: of ``data``: ``token``, or the example.
-        critical_batch_size: in ``unit``.
         data: examples to the target in ``data_unit``; ``None`` where not seen.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: where the point is interpolated between targets, the data it is interpolated at.

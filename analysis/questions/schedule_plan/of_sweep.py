@@ -35,10 +35,7 @@ scale moves fastest early."""
 
 
 def of_sweep(
-    path: str | os.PathLike[str],
-    config: AnalysisConfig,
-    targets: Sequence[float] | None,
-    optimizer: str | None,
+    path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float] | None, optimizer: str | None
 ) -> list[Source]:
     """One source per optimizer.
 

@@ -25,8 +25,6 @@ class Ask:
         rule: one of :data:`RULES`.
         price: examples that one step less is worth; ``None`` for the time of a step where that is known, else for as
             many as the critical batch size has.
-        throughput: seconds per step; ``None`` where they are not known.
-        max_batch_size: none is larger; ``None`` for any.
         first_batch_size: of rule ``doubling``, where it starts.
         lr_exponent: the learning rate goes with this power of the batch size, instead of the measured law.
         budget: examples at which the run ends; ``None`` for the end of the last phase.
@@ -71,7 +69,6 @@ class PlannedStage:
 
     Attributes:
         steps: in it, within the budget.
-        until: the end of its last phase, in words.
         lr_factor: on the learning rate of the first stage; no value where it was not measured.
     """
 
@@ -108,10 +105,8 @@ class SchedulePlan:
 
     Attributes:
         decided_by: the rule and its numbers, in words.
-        budget: examples at which the run ends.
         phase_ends: examples at which the phases end, by the estimate.
         outcomes: of the plan, of the best constant batch size for the same end, of Seesaw from there.
-        verdict: whether it buys anything, in words.
         notes: what speaks against believing it.
     """
 

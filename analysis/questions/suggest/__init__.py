@@ -41,7 +41,6 @@ class Suggestion:
     Attributes:
         batch_sizes: examples per step, increasing.
         lrs: learning rates; ``None`` where the sweep searches them.
-        missing: (batch size, seed) of which trials are missing.
         trials: how many are missing; ``None`` where learning rates are searched.
         interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` where there is no
             interval yet to compare with.
