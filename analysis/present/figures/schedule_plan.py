@@ -33,7 +33,7 @@ def _rows(plan: SchedulePlan) -> list[dict[str, Any]]:
     starts = [*(stage.start for stage in plan.stages), plan.budget]
     stages = zip(itertools.pairwise(starts), plan.stages, strict=True)
     phases = zip(itertools.pairwise(ends), source.phases, strict=True)
-    rows = [("stage", *ends, stage.batch_size, None, None) for ends, stage in stages]
+    rows: list[tuple[Any, ...]] = [("stage", *ends, stage.batch_size, None, None) for ends, stage in stages]
     rows += [("phase", *ends, phase.critical.value, *phase.critical.interval) for ends, phase in phases]
     return [about | dict(zip(_COLUMNS[1:], row, strict=True)) for row in rows]
 
