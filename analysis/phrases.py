@@ -65,8 +65,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def share(probability: float) -> str:
+def share(probability: float | None) -> str:
     """A probability from resamples; the ends say that almost none disagrees, not that none could."""
+    if probability is None:
+        return DASH
     if probability > 0.999:
         return "> 0.999"
     return "< 0.001" if probability < 0.001 else f"{probability:.3f}"

@@ -35,19 +35,12 @@ def _known_venue(name: str) -> str:
 
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
-Targets = Annotated[
-    list[float] | None, typer.Option("--target", help="Target value; repeat for several. Default: the sweep's.")
-]
+Targets = Annotated[list[float] | None, typer.Option(help="Target value; repeat for several. Default: the sweep's.")]
+Answer = Callable[..., None]
+"""See :func:`answer_with`."""
+
 Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
 Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
-DefinitionName = Annotated[
-    str,
-    typer.Option(
-        "--definition",
-        help="Definition of the critical batch size that tables and figures show: "
-        f"{listed('analysis.estimate.definitions')}.",
-    ),
-]
 Definitions = Annotated[
     bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
 ]
@@ -72,8 +65,19 @@ class Training:
     noise_scale_check: Callable[..., Any]
 
 
+def level_of(confidence: Confidence = 0.95, resamples: Resamples = 2000) -> AnalysisConfig:
+    """How intervals are made, where there is no choice of definitions."""
+    return AnalysisConfig(confidence=confidence, resamples=resamples)
+
+
 def config_of(
-    definition: DefinitionName = "pareto",
+    definition: Annotated[
+        str,
+        typer.Option(
+            help="Definition of the critical batch size that tables and figures show: "
+            f"{listed('analysis.estimate.definitions')}.",
+        ),
+    ] = "pareto",
     overhead: Annotated[
         float | None, typer.Option(help="Of definition overhead: share of steps over linear scaling. Default: 0.2.")
     ] = None,
@@ -105,25 +109,25 @@ def config_of(
     return AnalysisConfig(definition=definition, options=options, confidence=confidence, resamples=resamples)
 
 
-def assumed_of(
+def times_of(
+    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
     examples_per_second_per_device: Annotated[
         float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
     ] = None,
     max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
     step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
 ) -> Any:
-    """The options as :class:`~analysis.read.throughput.Assumed`; ``None`` where nothing is assumed."""
-    from analysis.read.throughput import Assumed
+    """The options as a :class:`~analysis.read.throughput.Throughput`; ``None`` where nothing is given."""
+    from analysis.read.throughput import Assumed, read_throughput
 
-    if examples_per_second_per_device is not None:
-        return Assumed(
-            examples_per_second=examples_per_second_per_device,
-            max_batch_per_device=max_batch_per_device,
-            latency=step_latency,
-        )
-    if max_batch_per_device is not None or step_latency:
+    speed = examples_per_second_per_device
+    if speed is None and (max_batch_per_device is not None or step_latency):
         raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
-    return None
+    if speed is not None and throughput is not None:
+        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
+    if speed is not None:
+        return Assumed(examples_per_second=speed, max_batch_per_device=max_batch_per_device, latency=step_latency)
+    return None if throughput is None else read_throughput(throughput)
 
 
 def answer_with(
@@ -136,7 +140,7 @@ def answer_with(
         str, typer.Option(callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}.")
     ] = "default",
     as_json: AsJson = False,
-) -> Callable[..., None]:
+) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
 

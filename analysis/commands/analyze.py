@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import Definitions, ResultsPath, Targets, Wide, answer_with, config_of, options
+from analysis.commands import Answer, Definitions, ResultsPath, Targets, Wide, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 
 
@@ -23,7 +22,7 @@ def command(
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
     ] = False,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Critical batch size with interval, noise scale, figures and tables.
 

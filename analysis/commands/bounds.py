@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import Targets, answer_with, config_of, options
+from analysis.commands import Answer, Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from cbs.errors import ConfigError
@@ -60,7 +59,7 @@ def command(
     *,
     constants: dict[str, Any],
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Steps bounds of Sato, Naganuma and Iiduka (2025): batch size of fewest examples, and which predictions hold.
 

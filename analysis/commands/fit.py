@@ -34,11 +34,8 @@ def command(
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """
+    from analysis.present.results.analysis import save_figure
     from analysis.questions.fit_table import fit_table
 
     found = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
-    if figure is not None:
-        from analysis.present.results.analysis import save_figure
-
-        save_figure(found, figure)
-    tell(found, [] if figure is None else [figure], as_json=as_json, wide=wide, definitions=definitions)
+    tell(found, save_figure(found, figure), as_json=as_json, wide=wide, definitions=definitions)

@@ -35,9 +35,7 @@ def command(
     batch_unit: Annotated[str, typer.Option(help="What batch sizes are given in: examples or tokens.")] = "examples",
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            "--column", metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."
-        ),
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."),
     ] = None,
     constant: Annotated[
         list[str] | None,

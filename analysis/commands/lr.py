@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import ResultsPath, Targets, answer_with, config_of, options
+from analysis.commands import Answer, ResultsPath, Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 
 
@@ -25,7 +24,7 @@ def command(
     ] = None,
     *,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """How the best learning rate follows the batch size, and what square-root or linear scaling would have measured.
 

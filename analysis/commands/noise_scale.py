@@ -22,7 +22,6 @@ def command(
     optim: Annotated[
         str,
         typer.Option(
-            "--optim",
             help=f"Optimizer that trains: {listed('cbs.optimizers')}, one of a library, or package.module:name; with "
             "options as 'muon(nesterov=false)'.",
         ),
@@ -41,10 +40,7 @@ def command(
     groups: Annotated[int, typer.Option(help="Groups a batch is split into.")] = 2,
     geometry: Annotated[
         list[str] | None,
-        typer.Option(
-            "--geometry",
-            help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all.",
-        ),
+        typer.Option(help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."),
     ] = None,
     hessian: Annotated[
         int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
@@ -52,8 +48,7 @@ def command(
     check: Annotated[
         bool,
         typer.Option(
-            "--check",
-            help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ.",
+            "--check", help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ."
         ),
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,

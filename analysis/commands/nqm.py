@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -71,6 +70,8 @@ def command(
     Example: cbs nqm --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
     or of a sweep: cbs spectrum results/quick && cbs nqm --spectrum results/quick
     """
+    from analysis.present.results.analysis import save_figure
+    from analysis.questions.prediction import predict
     from analysis.questions.quadratic import quadratic
     from cbs.errors import ConfigError
     from cbs.parsing import parse_batch_sizes, parse_numbers
@@ -84,11 +85,12 @@ def command(
         }  # fmt: skip
         if given := [flag for flag, there in alone.items() if there]:
             raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
-        _predicted(
-            spectrum, figure, as_json, wide=wide, config=config, at=at, floors=floor, optimizers=optim,
-            targets=None if target is None else [target],
-            batch_sizes=None if batch_sizes is None else parse_batch_sizes(batch_sizes),
-        )  # fmt: skip
+        with errors.status("predicting") as status:
+            predicted = predict(
+                spectrum, config, optimizers=optim, targets=None if target is None else [target], at=at, floors=floor,
+                batch_sizes=None if batch_sizes is None else parse_batch_sizes(batch_sizes), progress=status.update,
+            )  # fmt: skip
+        tell(predicted, save_figure(predicted, figure), as_json=as_json, wide=wide)
         return
     if at is not None or floor:
         raise ConfigError("--at and --floor are about a measured spectrum: add --spectrum RESULTS")
@@ -104,7 +106,7 @@ def command(
             model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
     except ValueError as error:
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
-    with errors.status("0 curves") if not as_json and errors.is_terminal else nullcontext() as status:
+    with errors.status("0 curves") as status:
         found = quadratic(
             optim or ("sgd", "momentum", "ema"),
             batch_sizes=sizes,
@@ -115,26 +117,6 @@ def command(
             model=model,
             reference=reference,
             config=config,
-            progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}") if status else None,
+            progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
-    drawn = []
-    if figure is not None and found.fit is not None:
-        from analysis.present.results.analysis import save_figure
-
-        save_figure(found.fit, figure)
-        drawn.append(figure)
-    tell(found, drawn, as_json=as_json, wide=wide, definitions=definitions)
-
-
-def _predicted(results: Path, figure: Path | None, as_json: bool, *, wide: bool, **asked: Any) -> None:
-    """The prediction of a sweep, beside it."""
-    from analysis.questions.prediction import predict
-
-    with errors.status("predicting") if not as_json and errors.is_terminal else nullcontext() as status:
-        found = predict(results, **asked, progress=lambda what: status.update(what) if status else None)
-    drawn = []
-    if figure is not None:
-        from analysis.present.results.analysis import save
-
-        drawn = [figure] if save("prediction", found, figure) else []
-    tell(found, drawn, as_json=as_json, wide=wide)
+    tell(found, save_figure(found.fit, figure), as_json=as_json, wide=wide, definitions=definitions)

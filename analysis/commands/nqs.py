@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson, Confidence, Resamples, Wide, pairs, tell
+from analysis.commands import AsJson, Wide, level_of, options, pairs, tell
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 
 
+@options(config=level_of)
 def command(
     table: Annotated[
         str, typer.Argument(help="CSV, TSV or Parquet with columns N, B, K and loss, one row per run; - reads a pipe.")
@@ -36,11 +37,10 @@ def command(
         typer.Option(help="Model size N to give the critical batch size of; repeat. Default: the largest measured."),
     ] = None,
     target: Annotated[
-        list[float] | None,
-        typer.Option(help="Loss to reach; repeat. Default: the median one of the largest size."),
+        list[float] | None, typer.Option(help="Loss to reach; repeat. Default: the median one of the largest size.")
     ] = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
+    *,
+    config: AnalysisConfig,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write tables, figures and JSON to. Default: none.")
     ] = None,
@@ -57,7 +57,6 @@ def command(
     from analysis import present
     from analysis.questions.loss import losses
 
-    config = AnalysisConfig(confidence=confidence, resamples=resamples)
     renamed = pairs("--column", column, "OURS=THEIRS")
     with errors.status("fitting"):
         found = losses(table, config, columns=renamed, holdouts=holdout, at=at or (), sizes=size, targets=target)

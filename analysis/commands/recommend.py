@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import Confidence, Resamples, ResultsPath, Targets, answer_with, assumed_of, options
+from analysis.commands import Answer, ResultsPath, Targets, answer_with, level_of, options, times_of
+from analysis.config import AnalysisConfig
 from cbs.errors import ConfigError
 
 
-@options(assumed=assumed_of, answer=answer_with)
+@options(times=times_of, config=level_of, answer=answer_with)
 def command(
     context: typer.Context,
     results: ResultsPath = Path("results"),
     devices: Annotated[int, typer.Option(help="Most devices that may be used.")] = 1,
     target: Targets = None,
-    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
+    *,
+    times: Any,
     probe: Annotated[
         bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
     ] = False,
@@ -30,37 +31,30 @@ def command(
         ),
     ] = None,
     save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
-    *,
-    assumed: Any,
     price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
     ] = None,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
-    answer: Callable[..., None],
+    config: AnalysisConfig,
+    answer: Answer,
 ) -> None:
     """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
 
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """
-    from analysis.config import AnalysisConfig
     from analysis.questions.recommendation import recommend
     from analysis.questions.recommendation.plans import Wish
-    from analysis.read.throughput import Measured, read_throughput
+    from analysis.read.throughput import Measured
     from cbs.step_times import write_step_times
 
-    sources = [throughput is not None, probe, assumed is not None]
-    if sum(sources) != 1 or (save_throughput is not None and not probe):
+    if (times is not None) == probe or (save_throughput is not None and not probe):
         raise ConfigError(
             "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
         )
     if code and not probe:
         raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    config = AnalysisConfig(confidence=confidence, resamples=resamples)
-    times = assumed if throughput is None else read_throughput(throughput)
-    if times is None:
+    if probe:
         rows = context.obj.step_times(str(results), code or ())
         times = Measured(tuple(rows), "a short run on this machine")
         if save_throughput is not None:

@@ -34,12 +34,6 @@ def command(
     with errors.status("analyzing"):
         from analysis.present.html import report
 
-        page = report(
-            results,
-            targets=target or None,
-            output=output,
-            config=config,
-            title=title,
-            command=shlex.join(["cbs", *sys.argv[1:]]),
-        )
+        command = shlex.join(["cbs", *sys.argv[1:]])
+        page = report(results, targets=target or None, output=output, config=config, title=title, command=command)
     typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

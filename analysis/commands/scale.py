@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.commands import Targets, answer_with, config_of, options
+from analysis.commands import Answer, Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 
@@ -17,37 +16,30 @@ from analysis.consoles import errors
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
     against: Annotated[
-        list[str] | None,
-        typer.Option("--against", help="data, parameters, loss or compute; repeat. Default: all that vary."),
+        list[str] | None, typer.Option(help="data, parameters, loss or compute; repeat. Default: all that vary.")
     ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            "--vary",
             metavar="KEY",
             help="Compare along this at all else equal: an option of the workload (width, layers) or one of the above; "
             "repeat. Default: every option that varies.",
         ),
     ] = None,
     hold_data: Annotated[
-        list[float] | None,
-        typer.Option("--hold-data", metavar="D", help="Compare also at equal data (tokens) instead of equal loss."),
+        list[float] | None, typer.Option(metavar="D", help="Compare also at equal data (tokens) instead of equal loss.")
     ] = None,
-    at: Annotated[
-        list[float] | None, typer.Option("--at", help="Predict at this value of the one --against; repeat.")
-    ] = None,
+    at: Annotated[list[float] | None, typer.Option(help="Predict at this value of the one --against; repeat.")] = None,
     data_at_batch: Annotated[
-        float | None,
-        typer.Option(help="Data are the examples to target at this batch size. Default: the critical one."),
+        float | None, typer.Option(help="Data are the examples to target at this batch size. Default: critical.")
     ] = None,
     three_term: Annotated[
-        bool | None,
-        typer.Option(help="Fit the law of loss in N, steps and B. Default: with several sizes and targets."),
+        bool | None, typer.Option(help="Fit the law of loss in N, steps, B. Default: with several sizes and targets.")
     ] = None,
     target: Targets = None,
     *,
     config: AnalysisConfig,
-    answer: Callable[..., None],
+    answer: Answer,
 ) -> None:
     """Laws of the critical batch size in data, model size, loss and compute, and comparisons at all else equal.
 

@@ -70,22 +70,10 @@ def presentation(result: Any) -> Presentation:
 
 
 def show(
-    result: Result,
-    console: Console,
-    *,
-    wide: bool = False,
-    definitions: bool = False,
-    files: Sequence[Path] = (),
+    result: Result, console: Console, *, wide: bool = False, definitions: bool = False, files: Sequence[Path] = ()
 ) -> None:
-    """Print a result, and where its files are.
-
-    Args:
-        result: of a question.
-        console: where to.
-        wide: whether to show every quantity.
-        definitions: whether to show every definition of the critical batch size.
-        files: what :func:`write` returned.
-    """
+    """Print a result, and where ``files``, those that :func:`write` returned, are; with ``wide`` every quantity, with
+    ``definitions`` every definition of the critical batch size."""
     from analysis.present import terminal
 
     for part in presentation(result).shown:
@@ -106,18 +94,8 @@ def show(
 def write(
     result: Result, folder: str | os.PathLike[str], *, figures: bool = True, venue: str = "default"
 ) -> tuple[Path, ...]:
-    """Write tables (CSV, LaTeX), figures and JSON of a result; all of them or none.
-
-    Args:
-        result: of a question.
-        folder: where to; made when absent.
-        figures: whether to draw.
-        venue: whose widths the figures have.
-
-    Raises:
-        ResultsError: if the folder cannot be written.
-        ConfigError: if there is no such venue.
-    """
+    """Write tables (CSV, LaTeX), figures as wide as ``venue`` has them and JSON of a result into ``folder``, which is
+    made when absent; all of them or none, and a ``ResultsError`` where it cannot be written."""
     found, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:
         written = []
@@ -142,10 +120,7 @@ def write(
 @contextlib.contextmanager
 def in_one_piece(output: Path) -> Iterator[Path]:
     """A draft folder within ``output``; what the block leaves in it is moved up, file by file, once the block is done.
-
-    Raises:
-        ResultsError: if the folder cannot be written.
-    """
+    A folder that cannot be written is a ``ResultsError``."""
     draft = output / f".tmp-{uuid.uuid4().hex}"
     try:
         draft.mkdir(parents=True)

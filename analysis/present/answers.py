@@ -11,7 +11,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.studies import Point
 from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
-from analysis.present.table import Column, Table, files, text_of
+from analysis.present.table import Column, Table, files, quantity, text_of
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
@@ -71,15 +71,12 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     def when(condition: bool, heading: str) -> str:
         return heading if condition else ""
 
-    def quantity(key: str, of: str, heading: str = "", latex: str = "") -> Column:
-        return Column(key, f"{of}.value", heading, f"{of}.interval", latex, wide=True)
-
     def scales(kind: str, of: str, condition: bool) -> tuple[Column, Column]:
         scale, b_scale = f"B_{kind}", rf"B_{{\mathrm{{{kind}}}}}"
         key, over = f"{kind}_noise_scale", rf"${b_scale} / {b_latex.strip('$')}$"
         return (
-            quantity(key, of, when(condition, scale), f"${b_scale}$"),
-            quantity(f"{key}_ratio", f"{of}_ratio", when(condition, f"{scale} / {b}"), over),
+            quantity(key, when(condition, scale), of, f"${b_scale}$", wide=True),
+            quantity(f"{key}_ratio", when(condition, f"{scale} / {b}"), f"{of}_ratio", over, wide=True),
         )
 
     unit = example_units(answers)
@@ -88,15 +85,15 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("definition"),
         Column("example_unit", "group.example_unit"),
         Column("critical_batch_size", "", b, "interval", b_latex),
-        Column("exponent", "exponent.value", "exponent", "exponent.interval"),
+        quantity("exponent", "exponent"),
         Column(
             "critical_batch_size_tokens", lambda a: _tokens(a, a.critical_batch_size), when(tokens, f"{b} (tokens)"),
             latex=f"{b_latex} (tokens)", wide=True,
         ),
-        quantity("min_steps", "min_steps", "S_min", r"$S_{\mathrm{min}}$"),
+        quantity("min_steps", "S_min", latex=r"$S_{\mathrm{min}}$", wide=True),
         quantity(
-            "examples_at_critical", "examples_at_critical", f"{unit} at {symbol('pareto')}",
-            f"{unit} at {math_symbol('pareto')}",
+            "examples_at_critical", f"{unit} at {symbol('pareto')}", latex=f"{unit} at {math_symbol('pareto')}",
+            wide=True,
         ),
         *scales("simple", "noise_scale", noise),
         Column("matched_geometry", "", when(matched, "geometry"), left=True, wide=True),
@@ -104,14 +101,14 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("interval_method", lambda a: a.fit.interval_method if a.fit else "none: no fit"),
         Column("residual_rms", "fit.residual_rms", "rms residual", text=share_in_percent),
         Column("lack_of_fit", "doubts.misfit.probability"),
-        *(quantity(f"hyperbola_{name}", f"hyperbola.{name}") for name in _OF_HYPERBOLA),
+        *(quantity(f"hyperbola_{name}", of=f"hyperbola.{name}") for name in _OF_HYPERBOLA),
         Column("far_seeds", lambda a: len(a.doubts.far_seeds)),
         Column("leave_one_out_low", lambda a: (a.leave_one_out or (None, None))[0]),
         Column("leave_one_out_high", lambda a: (a.leave_one_out or (None, None))[1]),
         Column("batch_sizes_reached", lambda a: sum(point.reached for point in a.points)),
         Column("batch_sizes", lambda a: len(a.points)),
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
-        Column("verdict", lambda a: str(a.verdict), "verdict", left=True),
+        Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
     called = in_words(first.definition, first.critical.options)

@@ -44,6 +44,7 @@ class Column:
         left: whether it is text, aligned left and broken between words, not a number, which is never broken.
         name: whether it names the row; stands in every block of a table too wide for the screen. Implies ``left``.
         wide: whether it is shown only where everything is asked for.
+        times: what turns its numbers into the unit of the heading.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Column:
     left: bool = False
     name: bool = False
     wide: bool = False
+    times: float = 1.0
 
     @property
     def words(self) -> bool:
@@ -69,11 +71,15 @@ class Column:
 
     def read(self, row: Any) -> Any:
         """Its value in a row."""
-        return _read(row, self.value or self.key)
+        return self._in_unit(_read(row, self.value or self.key))
 
     def read_interval(self, row: Any) -> Any:
         """Its interval in a row; ``None`` where there is none."""
-        return None if self.interval is None else _read(row, self.interval)
+        found = None if self.interval is None else _read(row, self.interval)
+        return found if found is None or self.times == 1.0 else tuple(map(self._in_unit, found))
+
+    def _in_unit(self, value: Any) -> Any:
+        return value if value is None or self.times == 1.0 else value * self.times
 
     def cell(self, row: Any) -> tuple[str, str]:
         """Its value and its interval in a row as texts; the interval is empty where there is none, and of a ``wide``
@@ -81,6 +87,12 @@ class Column:
         value, interval = self.read(row), self.read_interval(row)
         unknown = f"[{DASH}]" if self.wide and value is not None else ""
         return self.text(value), "" if interval is None else ends(interval) or unknown
+
+
+def quantity(key: str, heading: str = "", of: str = "", latex: str = "", **more: Any) -> Column:
+    """The column of a :class:`~analysis.arrays.Quantity` with its interval; ``of`` is the path to it, the key when
+    empty."""
+    return Column(key, f"{of or key}.value", heading, f"{of or key}.interval", latex, **more)
 
 
 def files(*names: str, of: str = "") -> tuple[Column, ...]:

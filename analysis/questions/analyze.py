@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 
 SCOPE = ("sweep", "workload", "metric", "target")
-"""Columns that every table begins with, see :func:`scope_columns`."""
+"""Columns that every table begins with, see :class:`Scope`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a question found; the fields of each are keys of its JSON.
-
-    Attributes:
-        config: how the numbers were made.
-        notes: what was left out, one line each.
-    """
+    """What a question found; the fields of each are keys of its JSON. ``config`` says how, and ``notes`` what was left
+    out, one line each."""
 
     config: AnalysisConfig = field(repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
@@ -43,20 +39,17 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The answers of one sweep, workload and target.
-
-    Attributes:
-        title: the target, after what else tells this scope from the others.
-        answers: one per optimizer.
-    """
+    """The answers of one sweep, workload and target, one per optimizer; ``title`` is the target, after what else tells
+    the scope from the others."""
 
     title: str = field(repr=False)
     answers: tuple[Answer, ...] = field(repr=False)
 
     @property
     def scope(self) -> dict[str, Any]:
-        """Columns that every table begins with."""
-        return scope_columns(self.answers[0])
+        """What tells the rows of this one from others in a table."""
+        group, target = self.answers[0].group, self.answers[0].target
+        return dict(zip(SCOPE, (group.sweep, group.workload, target.metric, target.value), strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the target as an object, unlike in a table."""
@@ -65,12 +58,8 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis(Findings):
-    """What :func:`analyze` found.
-
-    Attributes:
-        answers: one per sweep, group and target.
-        suggestions: trials that would help, one per answer that has any; ``None`` where nobody asked.
-    """
+    """What :func:`analyze` found, one answer per sweep, group and target; ``suggestions`` are trials that would help,
+    at most one per answer, ``None`` where nobody asked."""
 
     answers: tuple[Answer, ...] = field(repr=False)
     suggestions: tuple[Suggestion, ...] | None = None
@@ -95,7 +84,6 @@ def analyze(
 
     Args:
         path: one sweep, or a folder of sweeps.
-        config: how the numbers are made.
         targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
             easier than a sweep's own are read from the same curves.
         suggestions: whether to work out which trials would help, see :func:`analysis.questions.suggest.suggest`.
@@ -117,12 +105,6 @@ def analyze(
         suggestions=suggested,
         notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
-
-
-def scope_columns(answer: Answer) -> dict[str, Any]:
-    """What tells the rows of one sweep, workload and target from others in a table."""
-    group, target = answer.group, answer.target
-    return {"sweep": group.sweep, "workload": group.workload, "metric": target.metric, "target": target.value}
 
 
 def read_scopes(

@@ -25,7 +25,6 @@ class Course:
     """Steps and seconds over batch sizes on one number of devices.
 
     Attributes:
-        devices: devices that share a step.
         batch_sizes: shape ``[K]``, increasing.
         seconds: of a step, shape ``[K]``.
         steps: to target by the fit, shape ``[K]``.
@@ -70,15 +69,9 @@ def course(
     span: tuple[float, float] | None = None,
     measured: bool = False,
 ) -> Course | None:
-    """Steps and seconds over the batch sizes that the fit covers and that have a step time; ``None`` without one.
-
-    Args:
-        answer: steps to target of an optimizer.
-        throughput: seconds per step.
-        devices: devices that share a step.
-        span: look at these batch sizes instead of those the fit covers.
-        measured: whether to look, beside both ends, at those alone that reached the target or are in the table.
-    """
+    """Steps and seconds over the batch sizes that the fit covers, or over ``span``, and that have a step time; ``None``
+    without one. ``measured`` is whether to look, beside both ends, at those alone that reached the target or are in the
+    table."""
     fit, optimizer = answer.fit, answer.group.optimizer
     known = throughput.span(optimizer, devices)
     if fit is None or known is None:
@@ -108,15 +101,8 @@ def courses_of(answer: Answer, throughput: Throughput, most: int, *, measured: b
 
 
 def undominated(devices: Array, seconds: Array) -> Array:
-    """Whether no other point has at most as many devices and at most as much time, and less of one of them.
-
-    Args:
-        devices: shape ``[P]``.
-        seconds: shape ``[P]``.
-
-    Returns:
-        Booleans, shape ``[P]``; points that agree in both keep each other.
-    """
+    """Whether no other point has at most as many devices and at most as much time, and less of one of them; points that
+    agree in both keep each other. Shapes ``[P]``."""
     fastest = pd.Series(seconds).groupby(devices).min()
     fewer = fastest.cummin().shift(fill_value=np.inf)
     return np.asarray((seconds == fastest.loc[devices]) & (seconds < fewer.loc[devices]))

@@ -23,15 +23,8 @@ MULTIPLES = (2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """One optimizer at one target.
-
-    Attributes:
-        answer: its critical batch size.
-        law: the best learning rate against the batch size.
-        factors: from the critical batch size, where it is known, and from the largest with a known optimum, to each of
-            :data:`MULTIPLES`; empty without a law.
-        protocols: the critical batch size by the way that the learning rate was chosen.
-    """
+    """One optimizer at one target; the factors, none without a law, are from the critical batch size, where it is
+    known, and from the largest with a known optimum, to each of :data:`MULTIPLES`."""
 
     answer: Answer = field(repr=False)
     law: Law
@@ -44,11 +37,7 @@ class LearningRate:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRates(Findings):
-    """What :func:`learning_rates` found.
-
-    Attributes:
-        entries: one per sweep, optimizer and target.
-    """
+    """What :func:`learning_rates` found, one entry per sweep, optimizer and target."""
 
     entries: tuple[LearningRate, ...] = field(repr=False)
 
@@ -65,13 +54,8 @@ def learning_rates(
 ) -> LearningRates:
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
-    Args:
-        path, config, targets: as of :func:`analysis.analyze`.
-        reference: batch size that the rules start from, see :func:`analysis.questions.protocols.protocols`.
-
-    Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``.
+    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too; ``reference`` is that of
+    :func:`analysis.questions.protocols.protocols`.
     """
     results = load(path)
     entries = []

@@ -39,7 +39,6 @@ class Missing:
     """Cells of a protocol that were never run, those that one sweep runs.
 
     Attributes:
-        lr: the learning rate to run.
         batch_sizes: examples per step, increasing.
         seeds: at all of these batch sizes.
         command: for the shell; empty where the sweep was not run by ``cbs sweep``.
@@ -56,7 +55,6 @@ class Protocol:
     """One way to choose the learning rate, and what it makes of the same trials.
 
     Attributes:
-        name: of the way.
         reference: batch size whose best learning rate it starts from; ``None`` where it has none.
         lrs: learning rate by batch size, where it was run.
         answer: what these trials alone say; of part of the curve where batch sizes are missing.
@@ -103,15 +101,10 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
     """The learning rate tuned at every batch size, one for all of them, that of the reference, and by each of
     :data:`RULES`; the first alone where trials do not name their learning rate or none reached the target.
 
-    Args:
-        answer: of one optimizer at one target.
-        reference: batch size that the rules start from; absent: of those whose best learning rate lies inside the grid
-            (of all that reached the target if there is none) the one nearest the middle, in ln B. From there a rule has
-            the shortest way to both ends, and wants the fewest learning rates that were never run.
-
-    Raises:
-        ConfigError: if no trial at ``reference`` reached the target.
-        ResultsError: if ``sweep.json`` of the group cannot be read.
+    The rules start from the batch size ``reference``, at which it is a ``ConfigError`` if no trial reached the target;
+    absent: of those whose best learning rate lies inside the grid (of all that reached the target if there is none)
+    from the one nearest the middle, in ln B. From there a rule has the shortest way to both ends, and wants the fewest
+    learning rates that were never run.
     """
     best = {point.batch_size: point.best_lr for point in answer.points if point.best_lr is not None}
     tuned = Protocol(name="tuned per batch size", reference=None, lrs=best, answer=answer)
@@ -195,13 +188,9 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
 
 
 def snapped(wanted: float, grid: np.ndarray) -> list[float]:
-    """Learning rates of the grid that may stand for ``wanted``: those at most half a grid step away in ln lr, the
-    nearest first, the lower first where two are as near. Where there is none, ``wanted`` itself, to four digits.
-
-    Args:
-        wanted: a learning rate.
-        grid: all that were tried, increasing.
-    """
+    """Learning rates of the grid, which is increasing, that may stand for ``wanted``: those at most half a grid step
+    away in ln lr, the nearest first, the lower first where two are as near. Where there is none, ``wanted`` itself, to
+    four digits."""
     logs, at = np.log(grid), math.log(wanted)
     middle = (logs[1:] + logs[:-1]) / 2
     edges = np.concatenate([2 * logs[:1] - middle[:1], middle, 2 * logs[-1:] - middle[-1:]]) if len(middle) else logs

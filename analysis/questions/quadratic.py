@@ -26,8 +26,6 @@ class Quadratic:
     Attributes:
         rows: one per optimizer, power and batch size.
         fit: of the rows, one curve for each optimizer and power; ``None`` where no curve has a row.
-        target: expected loss that was to be reached.
-        initial_loss: before the first step.
         lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
     """
 
@@ -38,7 +36,6 @@ class Quadratic:
     lower_bound: dict[float, float]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
         return {
             "target": self.target,
             "initial_loss": self.initial_loss,
@@ -64,16 +61,11 @@ def quadratic(
     """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
 
     Args:
-        optimizers: names of :data:`cbs.theory.noisy_quadratic.OPTIMIZERS`.
-        batch_sizes: examples per step.
         powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
-        target: expected loss to reach.
         momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
         decays: of the average, likewise.
         model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
         reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
-        config: how the fits are made.
-        progress: called with every row as it is found.
 
     Raises:
         ConfigError: if a value is outside its domain.
@@ -94,14 +86,8 @@ def quadratic(
                 raise ConfigError(str(error)) from None
     reached = [row for row in rows if row.steps]
     bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
-    table = pd.DataFrame(
-        {
-            "optimizer": [label(row) for row in reached],
-            "batch_size": [row.batch_size for row in reached],
-            "steps": [row.steps for row in reached],
-            "target": [target] * len(reached),
-        }
-    )
+    curves = [(label(row), row.batch_size, row.steps, target) for row in reached]
+    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
     return Quadratic(
         rows=tuple(rows),
         fit=fit_table(table, config, unit="samples", exact=True) if reached else None,

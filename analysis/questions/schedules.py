@@ -56,14 +56,10 @@ class Judged:
     Attributes:
         answer: the curve of constant batch sizes.
         schedule: name, with the options that tell it from others of that name.
-        choice: name and all options.
-        batch_size: the first.
         best_lr: the learning rate that wins over seeds; ``None`` where no trial reached the target.
         at_grid_edge: whether it is the lowest or the highest that was tried.
         seeds, seeds_reached: that were run at the best learning rate, and of these reached the target.
         comparison: ``None`` where it was not made, for which a note says why.
-        verdict: see :class:`Standing`.
-        notes: what speaks against saying more.
         course: every step of one run, see :func:`course_of`.
     """
 
@@ -81,8 +77,6 @@ class Judged:
     course: pd.DataFrame | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        group, target = self.answer.group, self.answer.target
-        about = {"sweep": group.sweep, "workload": group.workload, "optimizer": group.optimizer}
         found: dict[str, Any] = {}
         for name in ("steps", "examples", "gamma", "steps_saved", "examples_saved"):
             found |= getattr(self.comparison, name, Quantity()).named(name)
@@ -91,16 +85,12 @@ class Judged:
             found |= seconds.times(1 / HOUR).named(f"hours{name}")
         for name in ("equal_examples", "equal_steps", "beats"):
             found[name] = getattr(self.comparison, name, None)
-        return about | {"target": target.to_json()} | shown(self) | found
+        return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self) | found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Findings):
-    """What :func:`schedules` found.
-
-    Attributes:
-        entries: one per optimizer, target, schedule and first batch size.
-    """
+    """What :func:`schedules` found, one entry per optimizer, target, schedule and first batch size."""
 
     entries: tuple[Judged, ...] = field(repr=False)
 
@@ -118,14 +108,8 @@ def schedules(
 ) -> Schedules:
     """Every batch schedule of the results against the constant batch sizes that were run beside it.
 
-    Args:
-        path, config, targets: as of :func:`analysis.analyze`.
-        throughput: seconds of a step, for the hours that a schedule saves.
-        devices: that share a step.
-
-    Raises:
-        ConfigError: if an argument is out of its domain or a target cannot be used.
-        ResultsError: if there are no usable results at ``path``, or no trial with a batch schedule among them.
+    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too, and a ``ResultsError`` where
+    no trial has a batch schedule; ``throughput`` is for the hours that a schedule saves on so many ``devices``.
     """
     results = load(path)
     if not results.scheduled:
@@ -146,26 +130,19 @@ def schedules(
         group = results.groups[scheduled.reference]
         for answer in (each for each in found if each.group is group):
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
-                times = None if throughput is None else partial(_seconds, throughput, answer.group.optimizer, devices)
+                times = None
+                if throughput is not None:
+                    times = partial(throughput.seconds_per_step, answer.group.optimizer, devices=devices)
                 entries.append(_judged(results, answer, scheduled, int(size), part, told[id(scheduled)], times))
     if throughput is not None:
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
-        notes += _taken(throughput, devices, entries)
+        optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
+        notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 
 StepTimes = Callable[[Array], Array]
 """Seconds of a step over batch sizes; NaN where they are not known."""
-
-
-def _seconds(throughput: Throughput, optimizer: str, devices: int, sizes: Array) -> Array:
-    return throughput.seconds_per_step(optimizer, sizes, devices)
-
-
-def _taken(throughput: Throughput, devices: int, entries: Sequence[Judged]) -> list[str]:
-    """What the step times take for granted, once each."""
-    optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
-    return list(dict.fromkeys(filter(None, (throughput.assumption(each, devices) for each in optimizers))))
 
 
 def _judged(

@@ -16,14 +16,7 @@ from cbs.errors import ConfigError, DataError, reason
 
 @dataclass(frozen=True, kw_only=True)
 class StageSteps:
-    """One stage.
-
-    Attributes:
-        start: where it begins, in the unit of the table.
-        batch_size: examples per step.
-        steps: in it.
-        share: of all examples.
-    """
+    """One stage, from ``start`` in the unit of the table; ``share`` is of all examples."""
 
     start: int
     batch_size: int
@@ -33,16 +26,9 @@ class StageSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """A table of stages over a budget.
-
-    Attributes:
-        unit: of ``start`` and ``budget``: ``examples`` or ``tokens``.
-        budget: where the run ends.
-        stages: in order.
-        steps: of the whole run.
-        constant: each batch size of the table -> share of the steps of this constant batch size that the table saves;
-            negative where it takes more.
-    """
+    """A table of stages over a budget in the same ``unit``, ``examples`` or ``tokens``; ``constant`` is, of each of its
+    batch sizes, the share of the steps of this constant batch size that the table saves; negative where it takes
+    more."""
 
     unit: str
     budget: int

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import Confidence, Resamples, Targets, answer_with, assumed_of, options
+from analysis.commands import Answer, Targets, answer_with, level_of, options, times_of
+from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
 
-@options(assumed=assumed_of, answer=answer_with)
+@options(times=times_of, config=level_of, answer=answer_with)
 def command(
     results: Annotated[Path | None, typer.Argument(help="A sweep, or a folder of sweeps.")] = None,
     target: Targets = None,
@@ -52,28 +52,24 @@ def command(
     tokens_per_example: Annotated[
         int | None, typer.Option(help="With --curve or --trace, where there are tokens.")
     ] = None,
-    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
     devices: Annotated[int, typer.Option(help="That share a step.")] = 1,
     export: Annotated[
         str | None,
         typer.Option(help=f"Print the schedule as a trainer takes it, alone: {listed('analysis.read.trainers')}."),
     ] = None,
     *,
-    assumed: Any,
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
-    answer: Callable[..., None],
+    times: Any,
+    config: AnalysisConfig,
+    answer: Answer,
 ) -> None:
     """Batch sizes that grow with the critical one, their learning rates, and what they will take.
 
     Example: cbs schedule plan results/ --world-size 8 --micro-batch 4 --export megatron
     """
-    from analysis.config import AnalysisConfig
     from analysis.questions.schedule_plan import plan_schedule
     from analysis.questions.schedule_plan.export import exported
     from analysis.questions.schedule_plan.plans import Ask
     from analysis.questions.schedule_plan.sources import sources
-    from analysis.read.throughput import read_throughput
 
     if sum(given is not None for given in (results, trace, curve)) != 1:
         raise ConfigError("give one of a results folder, --trace and --curve")
@@ -83,17 +79,13 @@ def command(
         if divisible_by != 1:
             raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
         divisible_by = world_size * micro_batch
-    if throughput is not None and assumed is not None:
-        raise ConfigError("give one of --throughput and --examples-per-second-per-device")
-    config = AnalysisConfig(confidence=confidence, resamples=resamples)
     found, end = sources(
         results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
         budget=budget, tokens_per_example=tokens_per_example,
     )  # fmt: skip
     ask = Ask(
-        rule=rule, price=price, throughput=assumed if throughput is None else read_throughput(throughput),
-        devices=devices, divisible_by=divisible_by, max_batch_size=max_batch_size, first_batch_size=first_batch_size,
-        lr_exponent=lr_exponent, budget=end,
+        rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
+        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=lr_exponent, budget=end,
     )  # fmt: skip
     plans = plan_schedule(found, ask, config)
     if export is None:

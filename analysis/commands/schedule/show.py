@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from analysis.commands import AsJson
-from analysis.consoles import console
+from analysis.commands import AsJson, tell
 from cbs.registry import listed
 
 
@@ -33,11 +31,6 @@ def command(
 
     Example: cbs schedule show '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
-    from analysis.present import show, to_json
     from analysis.questions.stages import stages
 
-    found = stages(table, budget, tokens_per_example=tokens_per_example)
-    if as_json:
-        typer.echo(json.dumps(to_json(found), indent=2, allow_nan=False))
-    else:
-        show(found, console())
+    tell(stages(table, budget, tokens_per_example=tokens_per_example), (), as_json=as_json)

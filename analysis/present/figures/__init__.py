@@ -44,23 +44,23 @@ class FigureKind:
         compute: a part of such a result, see :func:`parts`, -> the tidy table that is drawn; empty where there is
             nothing to draw. Of an analysis, a part is the answers of one sweep, workload and target.
         draw: draws a table on axes.
-        title: a few words.
-        caption: what is seen, with names of columns in braces where the table's first row is to be quoted; ``percent``
-            is its confidence.
         panel: the column that has the title of a row's panel; ``draw`` then sees one panel at a time.
         columns: most panels side by side.
         marks: table -> labelled artists that say, below the panels, what the marks mean.
+        title: a few words, of an analysis, whose figures stand on a page.
+        caption: likewise what is seen, with names of columns in braces where the table's first row is to be quoted;
+            ``percent`` is its confidence.
     """
 
     of: type
     compute: Callable[[Any], pd.DataFrame]
     draw: Callable[[Axes, pd.DataFrame], None]
-    title: str
-    caption: str
     name: str = ""
     panel: str = ""
     columns: int = 3
     marks: Callable[[pd.DataFrame], list[Line2D]] | None = None
+    title: str = ""
+    caption: str = ""
 
     def figure(self, table: pd.DataFrame) -> Figure:
         """The whole figure of ``table``."""

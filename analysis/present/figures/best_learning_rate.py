@@ -59,17 +59,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-@figure(
-    "best_learning_rate",
-    of=LearningRates,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-    title="Best learning rate against batch size",
-    caption="Best learning rate, between the points of the grid, against the batch size in {example_unit}s; both axes "
-    "are logarithmic. Bars are {percent} intervals, lines the law lr_max / (1 + B_n/B)^alpha, bands its {percent} "
-    "interval. Open triangles lie at an edge of the grid and point to where the optimum may be.",
-)
+@figure("best_learning_rate", of=LearningRates, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points of several optimizers stand a little aside, so that their intervals stay apart."""
     sizes, key = table.loc[table["kind"] != "law", "batch_size"], []

@@ -6,8 +6,6 @@ reference needs than each of the others. In the plane of devices and time lower 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,46 +13,26 @@ from matplotlib.axes import Axes
 from analysis.phrases import time_unit
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.questions.comparison import TokenRatio
 from analysis.questions.comparison.result import Comparisons
 
+_RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
 def compute_ratio(found: Comparisons) -> pd.DataFrame:
     """Rows of two kinds, see column ``kind``: ``point`` per batch size that both optimizers reached the target at,
     ``fit`` along the ratio of the fitted curves, both with their intervals."""
-    rows = [
-        {"panel": comparison.title, "reference": comparison.reference}
-        | about(comparison.answers[0])
-        | {"optimizer": ratio.optimizer}
-        | row
-        for comparison in found.comparisons
-        for ratio in comparison.token_ratios
-        for row in _rows(ratio)
-    ]
-    return tidy(rows, ["panel", "reference", "optimizer", "kind", "batch_size", "token_ratio", "low", "high"])
+    rows = []
+    for comparison in found.comparisons:
+        own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
+        for ratio in comparison.token_ratios:
+            for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
+                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval) for at in part]
+                rows += [own | dict(zip(_RATIO, row, strict=True)) for row in values]
+    return tidy(rows, ["panel", "reference", *_RATIO])
 
 
-def _rows(ratio: TokenRatio) -> list[dict[str, Any]]:
-    names = ("batch_size", "token_ratio", "low", "high")
-    return [
-        {"kind": kind} | dict(zip(names, (at.batch_size, at.value, *at.interval), strict=True))
-        for kind, part in (("point", ratio.at), ("fit", ratio.curve))
-        for at in part
-    ]
-
-
-@figure(
-    "token_ratio",
-    of=Comparisons,
-    compute=compute_ratio,
-    panel="panel",
-    title="Token ratio",
-    caption="Data that {reference} needs over the data that another optimizer needs, at the same batch size in "
-    "{example_unit}s; both axes are logarithmic. Points are measured, lines the ratio of the fitted curves; bars "
-    "and bands are {percent} intervals. Above the grey line the other needs less.",
-)
+@figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")
 def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
     """Points of several optimizers stand a little aside, so that their intervals stay apart."""
     sizes, reference = table.loc[table["kind"] == "point", "batch_size"], table["reference"].iloc[0]
@@ -77,16 +55,7 @@ def compute_plane(found: Comparisons) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 
 
-@figure(
-    "compute_time",
-    of=Comparisons,
-    compute=compute_plane,
-    panel="panel",
-    title="Devices against time",
-    caption="Devices against the least wall time to the target on them, validation not included; both axes are "
-    "logarithmic, and lower left is better. Bands are intervals of the steps. Small dots: batch sizes that another "
-    "one beats. B: the batch sizes along the line.",
-)
+@figure("compute_time", of=Comparisons, compute=compute_plane, panel="panel")
 def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
     """The frontier with its interval and the range of its batch sizes, small dots for what lies behind it."""
     unit, length = time_unit(table["seconds"])

@@ -54,8 +54,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """The optimizers, and what is not one."""
     handles = [style.handle(name, look, line=False) for name, look in style.looks(table["optimizer"]).items()]
-    interval = f"{100 * table['confidence'].iloc[0]:g} % interval"
-    handles.append(style.mark(interval, marker="|", linestyle=""))
+    handles.append(style.mark(style.percent(table), marker="|", linestyle=""))
     if (table["low"].isna() ^ table["high"].isna()).any():
         handles.append(style.mark("open end", marker=">", linestyle=""))
     return [*handles, style.mark("measured", alpha=0.25, linewidth=6)]

@@ -41,21 +41,11 @@ def _rows(given: GivenBound, least: float, most: float) -> list[dict[str, Any]]:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """The settings and the star."""
-    looks = style.looks(table["optimizer"]).items()
-    handles = [style.mark(style.literal(name), color=look.colour, linestyle=look.dashes) for name, look in looks]
+    handles = [style.handle(name, look._replace(marker="")) for name, look, _ in style.each(table)]
     return [*handles, style.mark("b*, fewest examples", marker="*", linestyle="", markersize=8)]
 
 
-@figure(
-    "given_bounds",
-    of=GivenBounds,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-    title="Steps bounds",
-    caption="Upper bounds on the steps to an accuracy, and on the examples, against the batch size; the star is at the "
-    "batch size of the fewest examples. Both axes are logarithmic. To the left a line ends where there is no bound.",
-)
+@figure("given_bounds", of=GivenBounds, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One line per setting."""
     values = table["value"].clip(upper=_TALLEST * table["value"].min())

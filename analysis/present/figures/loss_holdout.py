@@ -25,16 +25,13 @@ def compute(found: Losses) -> pd.DataFrame:
     without the runs of kind ``left out``."""
     rows = []
     for one in found.holdouts:
+        panel, kinds = f"{AXES[one.axis]}, from {number(one.start)} left out", np.array(["fitted", "left out"])
         for entry in one.entries:
-            if entry.log_ratio is None:
-                continue
-            for x, off, out in zip(along(found.runs, one.axis), np.expm1(entry.log_ratio), one.left_out, strict=True):
-                panel = f"{AXES[one.axis]}, from {number(one.start)} left out"
-                about = {"axis": one.axis, "start": one.start, "error": entry.error}
-                kind = "left out" if out else "fitted"
-                rows.append(
-                    {"form": entry.form, "kind": kind, "panel": panel, "x": x, "percent_off": 100 * off} | about
-                )
+            if entry.log_ratio is not None:
+                about = {"form": entry.form, "axis": one.axis, "start": one.start, "error": entry.error}
+                off, kind = 100 * np.expm1(entry.log_ratio), kinds[one.left_out.astype(int)]
+                each = zip(kind, along(found.runs, one.axis), off, strict=True)
+                rows += [about | {"panel": panel, "kind": name, "x": x, "percent_off": y} for name, x, y in each]
     return tidy(rows, _COLUMNS)
 
 
@@ -45,23 +42,11 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [*forms, style.mark("fitted", marker="o", linestyle="", markerfacecolor="white")]
 
 
-@figure(
-    "loss_holdout",
-    of=Losses,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    marks=marks,
-    title="Loss predicted from smaller runs",
-    caption="Predicted loss over measured loss, less one, in percent. Each form was fitted to the runs left of the "
-    "dotted line (open marks) and predicts those to the right of it (filled marks).",
-)
+@figure("loss_holdout", of=Losses, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One mark per run and form; forms stand a little aside."""
     about = table.iloc[0]
-    axes.set_xscale("log")
-    axes.set_xlim(*style.log_limits(table["x"]))
-    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
+    style.log_scale(axes, "x", table["x"], most=style.most_ticks(axes))
     if table["x"].max() > _LARGEST:
         axes.xaxis.set_major_formatter(LogFormatterMathtext())
     style.axis_label(axes, "x", AXES[about["axis"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,20 +38,11 @@ def compute(found: Losses) -> pd.DataFrame:
     return tidy(rows, _COLUMNS)
 
 
-@figure(
-    "loss_steps",
-    of=Losses,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    title="Steps to a loss against batch size",
-    caption="Steps to a loss against the batch size, as the forms fitted to all runs have them, with the {percent} "
-    "interval; both axes are logarithmic. Thin lines and no band are beyond the batch sizes measured. A dotted line "
-    "marks the critical batch size, which takes twice the steps of an endless batch.",
-)
+@figure("loss_steps", of=Losses, compute=compute, panel="panel", columns=2)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """A line for every form, thick within the batch sizes measured."""
-    style.log_axes(axes, table["batch_size"], _within(table), "batch size B", "steps K to the loss", most=5)
+    shown = style.near(table["steps"], table[["low", "high"]], 3)
+    style.log_axes(axes, table["batch_size"], shown, "batch size B", "steps K to the loss", most=5)
     handles = []
     for name, look in style.looks(table["form"]).items():
         own = table[table["form"] == name]
@@ -63,16 +53,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         style.curve(axes, band, "batch_size", "steps", look)
         critical = about["critical_batch_size"]
         if pd.notna(critical) and axes.get_xlim()[0] < critical < axes.get_xlim()[1]:
-            at = np.exp(np.interp(np.log(critical), np.log(own["batch_size"]), np.log(own["steps"])))
-            axes.plot([critical] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
+            style.drop_line(axes, own, critical, look)
         handles.append(style.handle(f"{name}  {about['label']}", look._replace(marker="")))
-    title = f"$B_{{crit}}$ [{100 * table['confidence'].iloc[0]:g} % interval]"
+    title = f"$B_{{crit}}$ [{style.percent(table)}]"
     style.key(axes, handles, table["batch_size"], table["steps"], title=title)
-
-
-def _within(table: pd.DataFrame) -> np.ndarray:
-    """Everything to show; of a band no more than a factor 3 beyond the lines."""
-    lines = table["steps"]
-    ends: Iterable[float] = table[["low", "high"]].to_numpy(dtype=float).ravel()
-    kept = [end for end in ends if lines.min() / 3 < end < lines.max() * 3]
-    return np.concatenate([lines, kept])

@@ -81,14 +81,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xlim(*style.log_limits(curves["examples"]))
     low, high = curves["low"].min(), curves["high"].max()
     if low > 0 and high >= _LOG_FROM * low:
-        axes.set_yscale("log")
-        axes.set_ylim(*style.log_limits([low, high]))
-        style.log_axis(axes.yaxis)
+        style.log_scale(axes, "y", [low, high])
     elif len(curves):
         margin = 0.06 * (high - low) or 0.5
         axes.set_ylim(low - margin, high + margin)
     ends = []
-    for name, look in style.looks(table["optimizer"]).items():
+    for name, look, _ in style.each(table):
         part = curves[curves["optimizer"] == name]
         if part.empty:
             continue

@@ -26,20 +26,14 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     ``matched_noise_scale`` the ratios of the mean moments in the bin, pooled over seeds; NaN where a mean is not
     positive.
     """
-    rows = [
-        row
-        | {"batch_size": size, "matched_geometry": answer.matched_geometry}
-        | {
-            f"{kind}_symbol": f"${of.symbol}$"
-            for kind, of in (("simple", entry.plain), ("matched", entry.geometry))
-            if of
-        }
-        | about(answer)
-        for answer in answers
-        for size, entry in answer.noise.items()
-        if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None)
-        for row in entry.trajectory.to_dict("records")
-    ]
+    rows = []
+    for answer in answers:
+        for size, entry in answer.noise.items():
+            if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None):
+                both = (("simple", entry.plain), ("matched", entry.geometry))
+                own = {"batch_size": size, "matched_geometry": answer.matched_geometry}
+                own |= {f"{kind}_symbol": f"${of.symbol}$" for kind, of in both if of}
+                rows += [row | own | about(answer) for row in entry.trajectory.to_dict("records")]
     return tidy(rows, ["optimizer", "batch_size", "progress", "examples", *_BOTH, "matched_geometry"])
 
 

@@ -28,15 +28,7 @@ def _measured(table: pd.DataFrame) -> pd.Series:
     return ~table["geometry"].isin(better) & (table["noise_scale"] > 0)
 
 
-@figure(
-    "noise_scale_run",
-    of=MeasuredRun,
-    name="noise_scale",
-    compute=compute,
-    title="Noise scale along a run",
-    caption="Gradient noise scale in {example_unit}s against the {example_unit}s seen, in every geometry that was "
-    "measured; both axes are logarithmic. Bars are intervals, an open end runs off the axes, a hollow marker has none.",
-)
+@figure("noise_scale_run", of=MeasuredRun, name="noise_scale", compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Corrected noise scales stand in place of what they correct; an open end runs off the axes."""
     measured, unit = table[_measured(table)], table["example_unit"].iloc[0]

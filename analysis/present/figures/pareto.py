@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.present.figures.steps import fitted
+from analysis.present.figures.steps import fitted, measured
 from analysis.questions.analyze import Analysis
 
 _RESOLUTION = 120
@@ -35,8 +35,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     reached = [point for point in answer.points if point.reached]
-    for point in reached:
-        yield {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target}
+    yield from map(measured, reached)
     fewest = answer.min_steps.value
     if answer.fit is not None and fewest is not None and answer.examples_at_critical.value is not None:
         critical = float(answer.fit.estimate.critical)

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.present.figures.steps import fitted
-from analysis.questions.prediction import Prediction, Predictions, Variation
+from analysis.present.figures.steps import fitted, measured
+from analysis.questions.prediction.result import Prediction, Predictions, Variation
 
 _COLUMNS = ["panel", "optimizer", "kind", "assumption", "batch_size", "steps", "low", "high"]
 _RESOLUTION = 60
@@ -38,10 +38,7 @@ def compute(found: Predictions) -> pd.DataFrame:
 
 
 def _rows(entry: Prediction) -> Iterator[dict[str, Any]]:
-    for point in entry.answer.points:
-        if point.reached:
-            ends = {"low": min(point.steps_per_seed), "high": max(point.steps_per_seed)}
-            yield {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target} | ends
+    yield from (measured(point) for point in entry.answer.points if point.reached)
     if entry.answer.fit is not None:
         sizes = entry.answer.fit.batch_sizes
         curve = fitted(entry.answer, np.geomspace(sizes[0], sizes[-1], _RESOLUTION))
@@ -60,7 +57,7 @@ def _predicted(entry: Prediction, variation: Variation, kind: str) -> Iterator[d
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """What is measured and what is predicted, under which assumption."""
-    percent = f"{100 * table['confidence'].iloc[0]:g} % interval"
+    percent = style.percent(table)
     assumption = table.loc[table["kind"] == "predicted", "assumption"].iloc[0]
     found = [
         style.handle(f"measured, range over seeds; fit and its {percent}", _MEASURED),
@@ -71,33 +68,18 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return found
 
 
-@figure(
-    "prediction",
-    of=Predictions,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    marks=marks,
-    title="Steps against batch size, measured and predicted",
-    caption="Optimizer steps to {target} against the batch size in {example_unit}s, measured and as the noisy "
-    "quadratic with the model's own spectrum predicts them; both axes are logarithmic. Points are geometric means over "
-    "seeds at the best learning rate, bars their range; lines with a band are the fitted curve and the prediction with "
-    "their {percent} intervals, that of the prediction over measurements of the spectrum. Thin lines are predictions "
-    "under other assumptions about where the spectrum is of and where the loss has its floor.",
-)
+@figure("prediction", of=Predictions, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """One panel per optimizer."""
-    sizes = table.loc[table["kind"] == "point", "batch_size"]
+    kinds = ("point", "fit", "predicted", "assumed")
+    points, fit, predicted, assumed = (table[table["kind"] == kind] for kind in kinds)
     label = f"steps to {style.words(table['target'].iloc[0])}"
-    style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
-    kinds = dict(list(table.groupby("kind", sort=False)))
-    none = table.iloc[:0]
-    style.curve(axes, kinds.get("fit", none), "batch_size", "steps", _MEASURED)
-    style.points(axes, kinds.get("point", none), "batch_size", "steps", _MEASURED)
-    predicted = kinds.get("predicted", none)
+    style.batch_axes(axes, table, table[["steps", "low", "high"]], label, points["batch_size"])
+    style.curve(axes, fit, "batch_size", "steps", _MEASURED)
+    style.points(axes, points, "batch_size", "steps", _MEASURED)
     style.curve(axes, predicted, "batch_size", "steps", _PREDICTED, marker=_PREDICTED.marker)
     ends = []
-    for _, rows in kinds.get("assumed", none).groupby("assumption", sort=False):
+    for _, rows in assumed.groupby("assumption", sort=False):
         axes.plot(rows["batch_size"], rows["steps"], **_THIN)
         last = rows.iloc[-1]
         ends.append((last["batch_size"], last["steps"], style.literal(last["label"]), style.GREY))

@@ -71,24 +71,12 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
         "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
         "at most 5 % more than that": _NEAR,
         "measured steps, range over seeds": {"marker": "o", "linestyle": ""},
-        f"fit and its {100 * table['confidence'].iloc[0]:g} % interval": {"linewidth": 1.2},
+        f"fit and its {style.percent(table)}": {"linewidth": 1.2},
     }
     return [style.mark(label, **look) for label, look in shown.items()]
 
 
-@figure(
-    "recommendation",
-    of=Recommendations,
-    compute=compute,
-    panel="panel",
-    columns=2,
-    marks=marks,
-    title="Time and cost against batch size",
-    caption="Time and cost to {target} against the batch size in {example_unit}s, on the devices of the "
-    "recommendation; both axes are logarithmic. Points are measured steps times the time of a step, bars their "
-    "range over seeds; lines are the fitted curve, bands its {percent} interval, in which the time of a step "
-    "counts as known. A star is the recommended batch size B, the thick line what takes at most 5 % more.",
-)
+@figure("recommendation", of=Recommendations, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """A star at the recommended batch size, a thick line within 5 % of it, every line named at its end."""
     unit, length = table["unit"].iloc[0], 1.0

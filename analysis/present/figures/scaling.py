@@ -102,15 +102,7 @@ def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
     return f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
 
 
-@figure(
-    "scaling",
-    of=Scaling,
-    compute=compute,
-    title="Critical batch size against scale",
-    caption="Critical batch size by definition {definition} in {unit}s against {axis}; both axes are logarithmic. "
-    "Bars are {percent} intervals; thin lines join points that have all else in common. Lines are power laws, thin "
-    "beyond the data, bands the {percent} interval of a new point.",
-)
+@figure("scaling", of=Scaling, compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points of one set are joined by thin lines; laws are thick within the data and thin beyond."""
     points, about = table[table["kind"] == "point"], table.iloc[0]
@@ -121,21 +113,15 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
     ticks = values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None
     y_label = f"critical batch size{definition} ({about['unit']}s)"
-    style.log_axes(axes, table["x"], _within(table), label, y_label, ticks=ticks)
+    shown = style.near(table["critical_batch_size"], table[["low", "high"]], 10)
+    style.log_axes(axes, table["x"], shown, label, y_label, ticks=ticks)
     each = style.each(table, "point", "law", "extrapolation")
     handles = [_draw_optimizer(axes, name, look, *kinds) for name, look, kinds in each]
     if (table["kind"] == "extrapolation").any():
         handles.append(style.mark("beyond the data", linewidth=0.6))
-    title = f"$B_{{crit}} \\propto x^k$ [{100 * about['confidence']:g} % interval]"
+    title = f"$B_{{crit}} \\propto x^k$ [{style.percent(table)}]"
     tops = points["high"].combine_first(table["critical_batch_size"])
     style.key(axes, handles, table["x"], tops, title=title)
-
-
-def _within(table: pd.DataFrame) -> np.ndarray:
-    """Everything to show; of a band no more than a factor 10 beyond the points and the laws, or it would be all."""
-    lines = table["critical_batch_size"]
-    ends = table[["low", "high"]].to_numpy(dtype=float).ravel()
-    return np.concatenate([lines, ends[(ends > lines.min() / 10) & (ends < lines.max() * 10)]])
 
 
 def _draw_optimizer(axes: Axes, name: str, look: style.Look, points: pd.DataFrame, *laws: pd.DataFrame) -> Line2D:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.present import style
 from analysis.present.figures import figure, tidy
@@ -21,14 +20,11 @@ _MOST = 400
 def compute(found: Schedules) -> pd.DataFrame:
     """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
     own. Intrinsic time is the sum of the learning rates so far."""
-    rows: list[pd.DataFrame] = []
-    for entry in _hardest(found):
-        rows += _panels(entry)
+    rows = [panel for entry in _hardest(found) for panel in _panels(entry)]
     if not rows:
         return tidy([], _COLUMNS)
-    table = pd.concat(rows, ignore_index=True)
-    order = {panel: place for place, panel in enumerate(dict.fromkeys(table["panel"]))}
-    return table.sort_values("panel", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
+    table = pd.concat(rows)
+    return table.iloc[pd.factorize(table["panel"])[0].argsort(kind="stable")].reset_index(drop=True)
 
 
 def _hardest(found: Schedules) -> list[Judged]:
@@ -76,24 +72,11 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
 
 def marks(table: pd.DataFrame) -> list[Any]:
     """The schedules, below the panels."""
-    looks = style.looks(["constant batch size", *table["optimizer"]])
-    return [
-        style.mark(style.literal(name), color=looks[name].colour, linestyle=looks[name].dashes)
-        for name in dict.fromkeys(table["optimizer"])
-    ]
+    each = style.each(table, after=["constant batch size"])
+    return [style.handle(name, look._replace(marker="")) for name, look, _ in each]
 
 
-@figure(
-    "schedule_courses",
-    of=Schedules,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-    title="The course of scheduled runs",
-    caption="One run of every batch schedule at its best learning rate: batch size and learning rate over the data, "
-    "and the metric over data, over steps and over intrinsic time, the sum of the learning rates so far. The dotted "
-    "line is the target. Runs with the same path of batch size over learning rate coincide in intrinsic time.",
-)
+@figure("schedule_courses", of=Schedules, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs for what is set, lines for what was measured."""
     x_label, y_label = table["x_label"].iloc[0], table["y_label"].iloc[0]
@@ -101,16 +84,11 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.axis_label(axes, "x", x_label)
     style.axis_label(axes, "y", y_label)
     if y_label != "learning rate":
-        axes.set_yscale("log")
-        axes.set_ylim(*style.log_limits(table["y"]))
-        style.log_axis(axes.yaxis, table["y"] if y_label == "batch size" else None)
+        style.log_scale(axes, "y", table["y"], table["y"] if y_label == "batch size" else None)
     if x_label.startswith("data"):
-        axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
-    looks = style.looks(["constant batch size", *table["optimizer"]])
-    for name, rows in table.groupby("optimizer", sort=False):
-        drawn = "steps-post" if stairs else "default"
-        look = looks[str(name)]
+        style.data_scale(axes)
+    drawn = "steps-post" if stairs else "default"
+    for _, look, (rows,) in style.each(table, y_label, column="y_label", after=["constant batch size"]):
         axes.plot(rows["x"], rows["y"], color=look.colour, linestyle=look.dashes, drawstyle=drawn)
     if not stairs:
         axes.axhline(float(table["target_value"].iloc[0]), color=style.GREY, linestyle=":", linewidth=0.9)

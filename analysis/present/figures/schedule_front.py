@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,17 +52,7 @@ def compute(found: Schedules) -> pd.DataFrame:
     return tidy(rows, _COLUMNS) if any(row["kind"] == "schedule" for row in rows) else tidy([], _COLUMNS)
 
 
-@figure(
-    "schedule_front",
-    of=Schedules,
-    compute=compute,
-    panel="panel",
-    title="Batch schedules beside the constant batch sizes",
-    caption="Data to {target} in {example_unit}s against the optimizer steps to it; both axes are logarithmic. Circles "
-    "and their line are constant batch sizes, which the numbers tell, each at its best learning rate. Other marks are "
-    "runs whose batch size changed on the way, with {percent} intervals; to the lower left of the line they beat every "
-    "constant batch size.",
-)
+@figure("schedule_front", of=Schedules, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Constant batch sizes in grey, every schedule in a look of its own."""
     marks = table[table["kind"] != "fit"]
@@ -72,21 +61,15 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     steps, examples = marks[["steps", "x_low", "x_high"]], marks[["examples", "low", "high"]]
     style.log_axes(axes, steps, examples, label, f"data ({unit}s)", above=0.12)
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
-    points, fit = (table[table["kind"] == kind] for kind in ("point", "fit"))
+    points, fit, scheduled = (table[table["kind"] == kind] for kind in ("point", "fit", "schedule"))
     axes.plot(fit["steps"], fit["examples"], color=style.GREY, zorder=2)
     axes.plot(points["steps"], points["examples"], "o", color=style.GREY, zorder=3)
     key = [style.mark("constant batch size", marker="o", linestyle="-")]
-    for name, look, rows in _scheduled(table):
+    # the first look, a circle, is that of the constant batch sizes
+    for name, look, (rows,) in style.each(scheduled, "schedule", after=["constant batch size"]):
         style.points(axes, rows, "steps", "examples", look)
         key.append(style.handle(name, look, line=False))
     style.key(axes, key, marks["steps"], marks["examples"])
     labels = [(row.steps, row.examples, f"{row.batch_size:g}", style.GREY) for row in points.itertuples()]
     both = ["steps", "examples"]
     style.label_points(axes, labels, marks[both].to_numpy(), fit[both].to_numpy())
-
-
-def _scheduled(table: pd.DataFrame) -> Iterator[tuple[str, style.Look, pd.DataFrame]]:
-    rows = table[table["kind"] == "schedule"]
-    # the first look, a circle, is that of the constant batch sizes
-    for name, look, (own,) in style.each(rows, "schedule", after=["constant batch size"]):
-        yield name, look, own

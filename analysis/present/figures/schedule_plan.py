@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.present import style
 from analysis.present.figures import figure, tidy
@@ -34,18 +33,9 @@ def _rows(plan: SchedulePlan) -> list[dict[str, Any]]:
     starts = [*(stage.start for stage in plan.stages), plan.budget]
     stages = zip(itertools.pairwise(starts), plan.stages, strict=True)
     phases = zip(itertools.pairwise(ends), source.phases, strict=True)
-    return [
-        *(
-            about | {"kind": "stage", "first": first, "last": last, "value": stage.batch_size}
-            for (first, last), stage in stages
-        ),
-        *(
-            about
-            | {"kind": "phase", "first": first, "last": last, "value": phase.critical.value}
-            | dict(zip(("low", "high"), phase.critical.interval, strict=True))
-            for (first, last), phase in phases
-        ),
-    ]
+    rows: list[tuple[Any, ...]] = [("stage", *ends, stage.batch_size, None, None) for ends, stage in stages]
+    rows += [("phase", *ends, phase.critical.value, *phase.critical.interval) for ends, phase in phases]
+    return [about | dict(zip(_COLUMNS[1:], row, strict=True)) for row in rows]
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -56,27 +46,14 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-@figure(
-    "schedule_plan",
-    of=SchedulePlans,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-    title="A planned batch schedule",
-    caption="Planned batch size over the data (solid), beside the critical batch size of every phase (dashed) with its "
-    "interval. The lower end decides what is planned.",
-)
+@figure("schedule_plan", of=SchedulePlans, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Stairs in front of the phases."""
     unit = table["example_unit"].iloc[0]
     style.axis_label(axes, "x", f"data ({unit}s)")
     style.axis_label(axes, "y", f"batch size ({unit}s)")
-    axes.set_yscale("log")
-    seen = pd.concat([table["value"], table["low"], table["high"]]).astype(float).dropna()
-    axes.set_ylim(*style.log_limits(seen))
-    style.log_axis(axes.yaxis)
-    axes.xaxis.set_major_locator(MaxNLocator(style.most_ticks(axes)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.plain(value)))
+    style.log_scale(axes, "y", table[["value", "low", "high"]])
+    style.data_scale(axes)
     bottom, top = axes.get_ylim()
     stages, phases = (table[table["kind"] == kind] for kind in ("stage", "phase"))
     for row in phases.itertuples():

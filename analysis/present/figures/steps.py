@@ -14,6 +14,7 @@ from analysis.arrays import Array, percentiles
 from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
+from analysis.estimate.studies import Point
 from analysis.phrases import number, with_interval
 from analysis.present import style
 from analysis.present.figures import CRITICAL, EXPONENT, about, along, figure, tidy
@@ -38,12 +39,16 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     return tidy([row | about(answer) for answer in answers for row in _rows(answer)], _COLUMNS)
 
 
+def measured(point: Point) -> dict[str, Any]:
+    """A batch size that reached the target, with the range over seeds."""
+    ends = {"low": min(point.steps_per_seed), "high": max(point.steps_per_seed)}
+    return {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target} | ends
+
+
 def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     for point in answer.points:
         if point.reached:
-            seeds = point.steps_per_seed
-            row = {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target}
-            yield row | {"low": min(seeds), "high": max(seeds)}
+            yield measured(point)
         elif point.steps_lower_bound is not None:
             yield {"kind": "censored", "batch_size": point.batch_size, "steps": point.steps_lower_bound}
     if answer.fit is not None:
@@ -100,7 +105,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         key.append(style.mark("not reached in the steps run", marker="^", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("if the exponent were 1 (thin)", linewidth=0.5))
-    title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{100 * table['confidence'].iloc[0]:g} % interval]"
+    title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{style.percent(table)}]"
     known = table["critical_low"].notna().any()
     style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
 
@@ -120,8 +125,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.
     known = about.astype(object).where(about.notna(), None)
     critical, exponent = ([known[column] for column in columns] for columns in (CRITICAL, EXPONENT))
     if len(fit) and critical[0] is not None and axes.get_xlim()[0] <= critical[0] <= axes.get_xlim()[1]:
-        at = np.exp(np.interp(np.log(critical[0]), np.log(fit["batch_size"]), np.log(fit["steps"])))
-        axes.plot([critical[0]] * 2, [axes.get_ylim()[0], at], ":", color=look.colour, linewidth=0.9, zorder=2)
+        style.drop_line(axes, fit, critical[0], look)
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
     words = [_value(*critical), "" if exponent[0] is None else f"a = {_value(*exponent)}"]
     label = f"{name}  {', '.join(filter(None, words))}".strip()

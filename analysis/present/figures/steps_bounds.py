@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.arrays import percentiles
 from analysis.present import style
 from analysis.present.figures import along, figure, parts, scopes, tidy
 from analysis.present.results.bounds import named
@@ -57,21 +58,14 @@ def _rows(bound: MeasuredBound) -> Iterator[dict[str, Any]]:
     if fit is None:
         return
     sizes = fit.batch_sizes
-    low, high = np.full((2, len(sizes)), np.nan)
-    if len(fit.resampled_log_steps):
-        tail = 0.5 - bound.answer.confidence / 2
-        low, high = np.quantile(fit.measured_resamples, [tail, 1.0 - tail], axis=0)
+    resampled = fit.measured_resamples if len(fit.resampled_log_steps) else np.empty((0, len(sizes)))
+    low, high = percentiles(resampled, bound.answer.confidence)
     missed = [(p.batch_size, p.steps_lower_bound) for p in bound.answer.points if not p.reached and p.steps_lower_bound]
     for panel, power in (("steps", 0.0), ("examples", 1.0)):
         about = {"panel": f"{panel} to target", "optimizer": bound.optimizer}
         scale = sizes**power
-        found = along(
-            "point",
-            batch_size=sizes,
-            value=np.exp(fit.log_steps) * scale,
-            low=np.exp(low) * scale,
-            high=np.exp(high) * scale,
-        )
+        values, ends = np.exp(fit.log_steps) * scale, np.exp([low, high]) * scale
+        found = along("point", batch_size=sizes, value=values, low=ends[0], high=ends[1])
         found += [{"kind": "missed", "batch_size": size, "value": steps * size**power} for size, steps in missed]
         if bound.fit is not None:
             pole = float(bound.fit.form.pole)
@@ -79,8 +73,8 @@ def _rows(bound: MeasuredBound) -> Iterator[dict[str, Any]]:
             values = np.exp(bound.fit.form.log_steps(grid)) * grid**power
             found += along("form", batch_size=grid, value=values)
             if panel == "examples" and bound.best.value is not None:
-                least = bound.best.value * float(np.exp(bound.fit.form.log_steps(np.array([bound.best.value]))[0]))
-                found.append({"kind": "best", "batch_size": bound.best.value, "value": least})
+                best = np.array([bound.best.value])
+                found += along("best", batch_size=best, value=best * np.exp(bound.fit.form.log_steps(best)))
         yield from (about | row for row in found)
 
 
@@ -99,17 +93,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [*handles, *(mark for kind, mark in others if kind in kinds)]
 
 
-@figure(
-    "steps_bounds",
-    of=MeasuredBounds,
-    compute=compute,
-    panel="panel",
-    marks=marks,
-    title="Steps bounds and measured steps",
-    caption="Steps and examples to {target} against the batch size in {example_unit}s, with the form of the steps "
-    "bound of each optimizer (dashed), and the ratio of best batch sizes between settings of one optimizer as measured "
-    "and as the bound predicts. Axes are logarithmic, bars are {percent} intervals. The bound is an upper one.",
-)
+@figure("steps_bounds", of=MeasuredBounds, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points with bars; the form is dashed; an open mark is a bound or cannot be told."""
     before = str(table["after"].iloc[0]).split("\n")
@@ -132,9 +116,8 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
     """Grey lines are the prediction and no change at all; an interval without an end runs to the edge."""
     ends = table[["value", "low", "high"]].to_numpy(float)
     near = np.clip(ends, np.nanmin(table["value"]) / 30, np.nanmax(table["value"]) * 30)
-    both = np.append(near, table["batch_size"])
-    x = np.append(table["batch_size"], [1.0])
-    style.log_axes(axes, x, np.append(both, 1.0), "predicted ratio", "measured ratio", most=4, below=0.15)
+    x = np.append(table["batch_size"], 1.0)
+    style.log_axes(axes, x, np.append(near, x), "predicted ratio", "measured ratio", most=4, below=0.15)
     across, (bottom, top) = np.array(axes.get_xlim()), axes.get_ylim()
     axes.plot(across, across, color=style.GREY, linewidth=0.8, zorder=1)
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
@@ -151,10 +134,5 @@ def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
         for rows, fill in ((sure, look.colour), (doubted, "white")):
             low, high = rows["low"].fillna(bottom).clip(bottom), rows["high"].fillna(top).clip(upper=top)
             axes.vlines(rows["batch_size"] * aside, low, high, color=look.colour, linewidth=0.7, zorder=3)
-            marks: dict[str, Any] = {
-                "marker": look.marker,
-                "linestyle": "",
-                "color": look.colour,
-                "markerfacecolor": fill,
-            }
-            axes.plot(rows["batch_size"] * aside, rows["value"], zorder=4, **marks)
+            marks: dict[str, Any] = {"color": look.colour, "markerfacecolor": fill, "zorder": 4}
+            axes.plot(rows["batch_size"] * aside, rows["value"], look.marker, **marks)

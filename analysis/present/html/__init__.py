@@ -40,14 +40,8 @@ _BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What :func:`report` wrote.
-
-    Attributes:
-        path: the file.
-        size: its size in bytes.
-        answers: one per sweep, group and target.
-        figures: how many are on it.
-    """
+    """The file that :func:`report` wrote, its size in bytes, an answer per sweep, group and target, and how many
+    figures."""
 
     path: Path
     size: int

@@ -56,14 +56,9 @@ def _text(value: object) -> str:
 
 
 def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Markup:
-    """The figure as an element of a page.
-
-    Args:
-        figure: to be drawn; its size in inches is the size on a page of paper.
-        prefix: put before every id of the SVG, so that several figures can share a page.
-        name: id of the element that names it.
-        description: what is seen, for those who do not see it.
-    """
+    """The figure as an element of a page, as large as on one of paper. ``prefix`` is put before every id of the SVG, so
+    that several can share a page; ``name`` is the id of the element that names it, ``description`` for those who do not
+    see it."""
     with style.style():
         text = _svg(figure, prefix)
         if len(text) > LARGEST:
@@ -83,11 +78,11 @@ def _svg(figure: Figure, prefix: str) -> str:
     _, _, text = buffer.getvalue().partition("<svg")[2].partition(">")
     text = re.sub(r"<(metadata|style)\b.*?</\1>|(?<=>)\s+(?=<)|xlink:(?=href=)", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="|\bhref="#|\burl\(#', rf"\g<0>{prefix}", text)
-    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), text).replace(f"'{FONT}'", _FALLBACK)
 
+    def rounded(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    return _GEOMETRY.sub(lambda found: _LONG.sub(rounded, found[0]), text).replace(f"'{FONT}'", _FALLBACK)
 
 
 def _png(figure: Figure, description: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.estimate.result import Answer
 from analysis.phrases import number
@@ -17,6 +17,7 @@ from cbs.files import whole_file
 
 if TYPE_CHECKING:
     from analysis.questions.fit_table import TableFit
+    from analysis.questions.prediction.result import Predictions
     from analysis.questions.suggest import Suggestion
 
 
@@ -61,34 +62,32 @@ def facts(suggestion: Suggestion) -> dict[str, str]:
     return found
 
 
-def save_figure(found: TableFit, path: Path) -> None:
-    """Steps against batch size of all fits in one figure, as ``.pdf`` or ``.png``.
-
-    Raises:
-        ConfigError: if the name ends otherwise.
-        ResultsError: if it cannot be written.
-    """
-    save("steps", [_labelled(answer, found.answers) for answer in found.answers], path)
-
-
-def save(name: str, part: Any, path: Path) -> bool:
-    """One figure, by its name, of a part of a result as ``.pdf`` or ``.png``; whether there was anything to draw.
+def save_figure(found: TableFit | Predictions | None, path: Path | None) -> list[Path]:
+    """One figure as ``.pdf`` or ``.png``: steps against batch size of all fits, or the prediction; the file, where
+    there is one to write and something to draw.
 
     Raises:
         ConfigError: if the name of the file ends otherwise.
         ResultsError: if it cannot be written.
     """
+    if found is None or path is None:
+        return []
     from analysis.present import style
     from analysis.present.figures import FIGURES
 
     if path.suffix not in (".pdf", ".png"):
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
-    kind = FIGURES[name]
-    if not len(table := kind.compute(part)):
-        return False
+    if isinstance(found, Analysis):
+        kind = FIGURES["steps"]
+        table = kind.compute([_labelled(answer, found.answers) for answer in found.answers])
+    else:
+        kind = FIGURES["prediction"]
+        table = kind.compute(found)
+    if not len(table):
+        return []
     with whole_file(path, "the figure ", "") as draft:
         style.save_as(kind.figure(table), draft)
-    return True
+    return [path]
 
 
 def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:

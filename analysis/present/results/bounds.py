@@ -8,7 +8,7 @@ from analysis.estimate.definitions import symbol
 from analysis.phrases import number, percent, share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, example_units
-from analysis.present.table import Column, Table, files
+from analysis.present.table import Column, Table, files, quantity
 from analysis.questions.bounds.given import GivenBounds
 from analysis.questions.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
 from analysis.questions.bounds.variants import BOUND, Scaled
@@ -45,32 +45,26 @@ def measured(bounds: Sequence[MeasuredBound], interval: str) -> Table:
     critical = symbol(answers[0].definition)
     columns = (
         *about(answers),
-        Column("definition", "answer.definition"),
-        Column("critical_batch_size", "answer.critical_batch_size", critical, "answer.interval"),
-        Column("fewest_examples", lambda b, _: b.answer.definitions["sfo"].value, "fewest examples at",
-               lambda b, _: b.answer.definitions["sfo"].interval),
+        Column("definition"),
+        Column("critical_batch_size", heading=critical, interval="interval"),
+        quantity("fewest_examples", "fewest examples at", "definitions.sfo"),
         Column("form", lambda b, _: b.form or None),
         Column("form_verdict", lambda b, _: str(b.checks[-1].verdict) if b.form else None),
         Column("", lambda b, _: f"{b.form}: {b.checks[-1].verdict}" if b.form else None, "form", left=True),
-        Column("smallest_batch_size", "pole.value", "b_0", "pole.interval"),
-        Column("bound_best_batch_size", "best.value", "b*", "best.interval"),
+        quantity("smallest_batch_size", "b_0", "pole"),
+        quantity("bound_best_batch_size", "b*", "best"),
         Column("largest_best", heading="at most"),
         Column("residual_rms", heading="rms off form", text=share_in_percent),
-        Column("curve_residual_rms", lambda b, _: b.answer.fit.residual_rms if b.answer.fit else None, "off curve",
-               text=share_in_percent),
+        Column("curve_residual_rms", "answer.fit.residual_rms", "off curve", text=share_in_percent),
         Column("lack_of_fit", "misfit.probability"),
-        Column("verdict", lambda b, _: str(b.answer.verdict), "verdict", left=True),
+        Column("verdict", heading="verdict", left=True),
         *files("remark"),
-    )  # fmt: skip
+    )
     title = f"Steps bounds beside the critical batch size in {example_units(answers)} {interval}"
     lines = [INSIDE] if any(bound.fit for bound in bounds) else []
     lines += [f"{bound.optimizer}: {bound.remark}" for bound in bounds if bound.remark]
-    return Table(
-        columns=columns,
-        rows=[(bound, bound.answer) for bound in bounds],
-        title=title,
-        lines=list(dict.fromkeys(lines)),
-    )
+    rows = [(bound, bound.answer) for bound in bounds]
+    return Table(columns=columns, rows=rows, title=title, lines=list(dict.fromkeys(lines)))
 
 
 def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
@@ -79,8 +73,8 @@ def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
     columns = (
         *about([bound.answer for bound in bounds]),
         Column("prediction", heading="of the upper bound", name=True),
-        Column("margin", "margin.value", "margin", "margin.interval"),
-        Column("verdict", lambda check, _: str(check.verdict), "measured", left=True),
+        quantity("margin", "margin"),
+        Column("verdict", heading="measured", left=True),
         Column("why", heading="where, why", left=True),
     )
     return Table(columns=columns, rows=rows, title=title, lines=["a margin above 1 is on the side of the prediction"])
@@ -88,22 +82,20 @@ def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
 
 def scalings(scopes: Sequence[BoundScope], title: str) -> Table:
     """One row per pair of settings, or family of them, and measured batch size."""
-    rows = [(scaled, scope.answers[0], scope.scope) for scope in scopes for scaled in scope.scalings]
+    rows = [(scaled, scope.answers[0].target, scope.scope) for scope in scopes for scaled in scope.scalings]
     several = len(scopes) > 1
     columns = (
-        Column("sweep", lambda *row: row[2]["sweep"]),
-        Column("workload", lambda *row: row[2]["workload"]),
-        Column("", lambda *row: str(row[1].target), "target" if several else "", name=True),
-        Column("metric", lambda *row: row[2]["metric"]),
-        Column("target", lambda *row: row[2]["target"]),
+        *files("sweep", "workload"),
+        Column("", lambda _, target, __: str(target), "target" if several else "", name=True),
+        *files("metric", "target"),
         Column("", lambda scaled, *_: named(scaled.quantity), "batch size", name=True),
         Column("quantity"),
         Column("kind", heading="of it", left=True),
         Column("optimizers", lambda scaled, *_: " -> ".join(scaled.optimizers)),
         Column("", lambda scaled, *_: _between(scaled), "between", left=True),
         Column("predicted", heading="predicted"),
-        Column("measured", "measured.value", "measured", "measured.interval", text=number),
-        Column("verdict", lambda scaled, *_: str(scaled.verdict), "verdict", left=True),
+        quantity("measured", "measured", text=number),
+        Column("verdict", heading="verdict", left=True),
         Column("why", heading="why" if any(scaled.why for scaled, *_ in rows) else "", left=True),
     )
     lines = ["exponent: of the measured batch size over the predicted one; 1 as predicted, 0 where it does not move"]

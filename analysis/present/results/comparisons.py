@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.phrases import DASH, number, percent, share, time_unit
+from analysis.arrays import Interval
+from analysis.phrases import number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.analyze import SCOPE
@@ -26,7 +27,6 @@ def _(found: Comparisons) -> Presentation:
     tables = {"token_ratios": ratios(found.comparisons), "critical_batch_sizes": pairs(found.comparisons)}
     if found.throughput:
         tables["compute_time"] = plane(found.comparisons)
-
     return Presentation(shown=shown, tables=tables, json="comparison.json")
 
 
@@ -61,12 +61,11 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         *files(*SCOPE),
         replace(_OPTIMIZER, value="larger"),
         Column("other", "smaller", "other", name=True),
-        Column("probability_larger", "probability", "probability", text=lambda p: DASH if p is None else share(p)),
+        Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
     )
-    return Table(
-        columns=columns, rows=[(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
-    )
+    rows = [(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
+    return Table(columns=columns, rows=rows)
 
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
@@ -74,15 +73,17 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
     rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
     unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
 
-    def ends(_: object, point: dict[str, Any]) -> tuple[float | None, ...]:
-        return tuple(None if end is None else end / length for end in (point["seconds_low"], point["seconds_high"]))
+    def ends(_: object, point: dict[str, Any]) -> Interval:
+        return point["seconds_low"], point["seconds_high"]
 
     columns = (
         *files(*SCOPE),
         Column("devices", heading="devices", name=True),
         _OPTIMIZER,
         Column("batch_size", heading="batch size"),
-        Column("", lambda _, point: point["seconds"] / length, f"time ({unit})", ends),
+        Column(
+            "", "seconds", f"time ({unit})", lambda _, at: (at["seconds_low"], at["seconds_high"]), times=1 / length
+        ),
         *files("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption"),
     )
     return Table(columns=columns, rows=rows)

@@ -9,8 +9,9 @@ from analysis.estimate.result import Answer
 from analysis.phrases import number, percent, plural
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, tuned_columns
-from analysis.present.table import Column, Table
+from analysis.present.table import Column, Table, quantity
 from analysis.questions.learning_rate import LearningRate, LearningRates
+from analysis.questions.protocols import Protocol
 
 FEW = 2
 """Commands that are shown; more are in the file."""
@@ -72,7 +73,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
     columns = (
         *_about(entries),
         Column("trend", heading="best learning rate", left=True),
-        *(Column(name, f"{name}.value", heading, f"{name}.interval") for name, heading in names.items()),
+        *(quantity(name, heading) for name, heading in names.items()),
         Column("scatter"),
     )
     rows = [(entry.law, entry.answer) for entry in entries]
@@ -99,24 +100,23 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 
 def protocols(found: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
-    rows = [
-        (_counts(protocol.answer) | {"of": len(entry.answer.points)}, protocol, entry.answer)
-        for entry in found.entries
-        for protocol in entry.protocols
-    ]
-    critical, examples = "critical_batch_size", "examples_at_critical"
+    rows = [(protocol, entry, protocol.answer) for entry in found.entries for protocol in entry.protocols]
+
+    def reached(_: Protocol, __: LearningRate, answer: Answer) -> int:
+        return sum(point.reached for point in answer.points)
+
     columns = (
         *_about(found.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
-        Column(critical, f"{critical}.value", "critical batch size", f"{critical}.interval"),
-        Column(examples, f"{examples}.value", "examples there", f"{examples}.interval"),
-        Column("batch_sizes_reached", "reached"),
-        Column("batch_sizes_run", "run"),
-        Column("batch_sizes", "of"),
-        Column("", lambda *row: "{reached} of {run}".format(**row[0]), "reached"),
+        quantity("critical_batch_size", "critical batch size"),
+        quantity("examples_at_critical", "examples there"),
+        Column("batch_sizes_reached", reached),
+        Column("batch_sizes_run", lambda *row: len(row[-1].points)),
+        Column("batch_sizes", lambda *row: len(row[1].answer.points)),
+        Column("", lambda *row: f"{reached(*row)} of {len(row[-1].points)}", "reached"),
         Column("verdict", heading="verdict", text=str, left=True),
-        Column("advice", lambda _, protocol, __: protocol.answer.advice),
+        Column("advice"),
     )
     title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
@@ -125,10 +125,6 @@ def protocols(found: LearningRates) -> Table:
             "no critical batch size where a batch size is missing: learning rates that were run are those that suit it"
         )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-def _counts(answer: Answer) -> dict[str, int]:
-    return {"reached": sum(point.reached for point in answer.points), "run": len(answer.points)}
 
 
 def missing_trials(entries: Sequence[LearningRate]) -> Table:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from analysis.estimate.forms import FORMS
 from analysis.phrases import number, percent, plural, share_in_percent
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table, files
+from analysis.present.table import Column, Table, files, quantity
 from analysis.questions.loss import ORDER, Losses
-from analysis.questions.loss.holdout import AXES, Holdout
+from analysis.questions.loss.holdout import AXES, Held, Holdout
 
 _APART = 2.0
 """Ratio of critical batch sizes beyond which forms disagree."""
@@ -47,9 +47,11 @@ def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
         beyond = f"{number(one.beyond)} times beyond"
         return f"{one.axis} from {number(one.start)}, {beyond}: {count} of {len(one.left_out)}"
 
-    def inside(entry: object, one: Holdout) -> str | None:
-        value = getattr(entry, "inside", None)
-        return None if value is None else f"{value} of {int(one.left_out.sum())}"
+    def inside(entry: Held, one: Holdout) -> str | None:
+        return None if entry.inside is None else f"{entry.inside} of {int(one.left_out.sum())}"
+
+    def residual(entry: Held, _: object) -> float | None:
+        return found.fits[entry.form].residual_rms if entry.form in found.fits else None
 
     columns = (
         Column("", held, "runs left out", name=True),
@@ -58,27 +60,16 @@ def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
         *files("start", "beyond"),
         Column("left_out", lambda _, one: int(one.left_out.sum())),
         Column("form", heading="form", name=True),
-        Column("", lambda entry, _: _fitted(found, entry.form), "residual, all runs", text=share_in_percent),
-        Column(
-            "error_percent", lambda entry, _: _percent(entry.error), "error (%)",
-            lambda entry, _: tuple(map(_percent, entry.interval)),
-        ),
-        Column("bias_percent", lambda entry, _: _percent(entry.bias), "bias (%)"),
+        Column("", residual, "residual, all runs", text=share_in_percent),
+        Column("error_percent", "error", "error (%)", "interval", times=100.0),
+        Column("bias_percent", "bias", "bias (%)", times=100.0),
         Column("", inside, "in its interval", left=True),
         Column("inside_interval", "inside"),
         Column("refused"),
-    )  # fmt: skip
+    )
     why = dict.fromkeys(f"{entry.form}, {one.axis} left out: {entry.refused}" for entry, one in rows if entry.refused)
     title = f"Error of a loss predicted from the smaller runs, root mean square of ln(predicted/measured) {said}"
     return Table(columns=columns, rows=rows, title=title, lines=[*lines, *why])
-
-
-def _fitted(found: Losses, form: str) -> float | None:
-    return found.fits[form].residual_rms if form in found.fits else None
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100.0 * value
 
 
 def parameters(
@@ -129,10 +120,10 @@ def critical(found: Losses, said: str) -> Table:
         Column("parameters", heading="N", name=True),
         Column("times_beyond"),
         Column("target", heading="loss", name=True),
-        Column("critical_batch_size", "critical.value", "B_crit", "critical.interval"),
-        Column("min_steps", "min_steps.value", "S_min", "min_steps.interval"),
-        Column("fitted_critical_batch_size", "fitted.value", "of a fitted curve", "fitted.interval"),
-        Column("fitted_exponent", "exponent.value", "its exponent", "exponent.interval"),
+        quantity("critical_batch_size", "B_crit", "critical"),
+        quantity("min_steps", "S_min"),
+        quantity("fitted_critical_batch_size", "of a fitted curve", "fitted"),
+        quantity("fitted_exponent", "its exponent", "exponent"),
         Column("remark"),
     )
     lines = [

@@ -69,12 +69,9 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 
 
 def scales(run: dict[str, Any]) -> Table:
-    """One row per phase and geometry.
+    """One row per phase and geometry of a :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
 
     ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
-
-    Args:
-        run: :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):
@@ -92,9 +89,8 @@ def scales(run: dict[str, Any]) -> Table:
                 "example_unit": run["example_unit"],
             }
             rows.append((more, phase, entry))
-    names = ("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched")
     columns = (
-        *files(*names),
+        *files("phase", "first_examples", "last_examples", "examples", "train_loss", "geometry", "symbol", "matched"),
         Column("noise_scale", "value", interval=_interval, ends=("low", "high")),
         *files("signal", "noise", "note", "example_unit"),
     )

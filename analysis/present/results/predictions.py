@@ -5,8 +5,8 @@ from __future__ import annotations
 from analysis.phrases import percent
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about
-from analysis.present.table import Column, Table
-from analysis.questions.prediction import Prediction, Predictions, Variation
+from analysis.present.table import Column, Table, quantity
+from analysis.questions.prediction.result import Prediction, Predictions, Variation
 
 
 @presentation.register
@@ -25,21 +25,18 @@ def summary(found: Predictions) -> Table:
     answers = [entry.answer for entry in found.entries]
     rows = [(entry, entry.answer) for entry in found.entries]
 
-    def quantity(key: str, of: str, heading: str) -> Column:
-        return Column(key, f"{of}.value", heading, f"{of}.interval")
-
     columns = (
         *about(answers),
         Column("method", "mapped.words", "on the quadratic", left=True),
-        quantity("critical_batch_size", "answer.critical", "B_crit measured"),
-        quantity("predicted_critical_batch_size", "main.critical_batch_size", "predicted"),
-        quantity("critical_batch_size_ratio", "critical_ratio", "ratio"),
-        quantity("min_steps", "answer.min_steps", "S_min measured"),
-        quantity("predicted_min_steps", "main.min_steps", "predicted"),
-        quantity("min_steps_ratio", "min_steps_ratio", "ratio"),
-        Column("verdict", "answer.verdict", "verdict of the measured", text=str, left=True),
+        quantity("critical_batch_size", "B_crit measured", "answer.critical"),
+        quantity("predicted_critical_batch_size", "predicted", "main.critical_batch_size"),
+        quantity("critical_batch_size_ratio", "ratio", "critical_ratio"),
+        quantity("min_steps", "S_min measured"),
+        quantity("predicted_min_steps", "predicted", "main.min_steps"),
+        quantity("min_steps_ratio", "ratio"),
+        Column("verdict", heading="verdict of the measured", left=True),
         Column("says"),
-    )  # fmt: skip
+    )
     kind = found.spectrum.curvature.replace("_", "-")
     where = found.entries[0].main.words
     title = f"Predicted from the measured {kind} spectrum ({where}) [{percent(found.config.confidence)} % interval]"
@@ -51,13 +48,11 @@ def assumptions(found: Predictions) -> Table:
     """One row per optimizer, target and assumption: how much the prediction depends on it."""
     rows = [(each, entry, entry.answer) for entry in found.entries for each in (entry.main, *entry.others)]
 
-    def over(key: str, measured: str) -> Column:
-        def ratio(each: Variation, entry: Prediction, _: object) -> float | None:
-            one = getattr(each, key).value
-            other = (entry.answer.critical if measured == "B_crit" else entry.answer.min_steps).value
-            return None if one is None or other is None else one / other
+    def critical_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
+        return each.critical_batch_size.over(entry.answer.critical).value
 
-        return Column(f"{key}_ratio", ratio, f"{measured} over measured")
+    def steps_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
+        return each.min_steps.over(entry.answer.min_steps).value
 
     columns = (
         *about([entry.answer for entry in found.entries]),
@@ -66,9 +61,9 @@ def assumptions(found: Predictions) -> Table:
         Column("floor"),
         Column("own_floor", "own"),
         Column("predicted_critical_batch_size", "critical_batch_size.value", "B_crit"),
-        over("critical_batch_size", "B_crit"),
+        Column("critical_batch_size_ratio", critical_ratio, "B_crit over measured"),
         Column("predicted_min_steps", "min_steps.value", "S_min"),
-        over("min_steps", "S_min"),
+        Column("min_steps_ratio", steps_ratio, "S_min over measured"),
         Column("why_not", "", "why not", left=True),
     )
     columns = tuple(c for c in columns if c.key != "why_not" or any(each.why_not for each, *_ in rows))
@@ -81,17 +76,15 @@ def steps(found: Predictions) -> Table:
     for entry in found.entries:
         measured = {point.batch_size: point.steps_to_target for point in entry.answer.points}
         for size, predicted in zip(entry.batch_sizes, entry.main.steps, strict=False):
-            rows.append(({"size": size, "steps": measured.get(int(size))}, predicted, entry, entry.answer))
+            steps = measured.get(int(size))
+            ratio = None if predicted.value is None or steps is None else predicted.value / steps
+            row = {"batch_size": size, "steps_to_target": steps, "predicted_steps": predicted, "ratio": ratio}
+            rows.append((row, entry.answer))
     columns = (
         *about([entry.answer for entry in found.entries]),
-        Column("batch_size", lambda row, *_: row["size"], "batch size"),
-        Column("steps_to_target", lambda row, *_: row["steps"], "steps measured"),
-        Column("predicted_steps", lambda _, steps, *__: steps.value, "predicted", lambda _, steps, *__: steps.interval),
-        Column("ratio", _ratio, "ratio"),
+        Column("batch_size", heading="batch size"),
+        Column("steps_to_target", heading="steps measured"),
+        quantity("predicted_steps", "predicted"),
+        Column("ratio", heading="ratio"),
     )
     return Table(columns=columns, rows=rows, title="Steps to target", asked="wide")
-
-
-def _ratio(row: dict[str, float | None], predicted: object, *_: object) -> float | None:
-    value, steps = predicted.value, row["steps"]  # type: ignore[attr-defined]
-    return None if value is None or steps is None else value / steps

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table, files
+from analysis.present.table import Column, Table, files, quantity
 from analysis.questions.analyze import SCOPE
 from analysis.questions.recommendation.plans import Plan, Recommendation, Recommendations, Winner
 
@@ -19,7 +19,6 @@ def _(found: Recommendations) -> Presentation:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}" if entry.winners else ""
         shown.append(plans([entry], title, sentences(entry)))
     shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
-
     tables = {"recommendations": plans(found.recommendations)}
     return Presentation(shown=shown, tables=tables, json="recommendation.json")
 
@@ -35,7 +34,6 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
     ]
     unit, length = time_unit(plan.seconds.value or 0.0 for _, plan, *_ in rows)
     priced = "cost" if any(plan.cost is not None for _, plan, *_ in rows) else "device_hours"
-    quantities = ("steps", "examples", "seconds", "device_hours", "cost")
 
     def best(_: object, plan: Plan, winner: Winner, __: object) -> bool:
         return winner.optimizer == plan.optimizer
@@ -52,18 +50,13 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
         Column("best_batch_size_low", lambda _, plan, *__: plan.best_batch_size_interval[0]),
         Column("best_batch_size_high", lambda _, plan, *__: plan.best_batch_size_interval[1]),
         Column("probability_near", "probability_within_5_percent"),
-        *(Column(name, f"{name}.value", interval=f"{name}.interval") for name in quantities),
-        Column(
-            "",
-            lambda _, plan, *__: plan.seconds.times(1 / length).value,
-            f"time ({unit})",
-            lambda _, plan, *__: plan.seconds.times(1 / length).interval,
-        ),
+        *map(quantity, ("steps", "examples", "seconds", "device_hours", "cost")),
+        quantity("", f"time ({unit})", "seconds", times=1 / length),
         Column("", f"{priced}.value", priced.replace("_", "-")),
         Column("", "examples.value", "examples"),
         Column("best_optimizer", best),
         Column("probability_best", lambda *row: row[2].probability if best(*row) else None),
-        Column("verdict", lambda *row: str(row[-1].verdict)),
+        Column("verdict"),
         Column("remarks", lambda _, plan, *__: "; ".join(plan.remarks)),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
@@ -82,7 +75,7 @@ def sentences(recommendation: Recommendation) -> list[str]:
             remarks.setdefault(remark, []).append(plan)
     for remark, plans in remarks.items():
         objectives, optimizers = (
-            list(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("objective", "optimizer")
+            dict.fromkeys(getattr(each, of) for each in plans) for of in ("objective", "optimizer")
         )
         lines.append(f"least {' and '.join(objectives)}, {', '.join(optimizers)}: {remark}")
     for advice in recommendation.advice:

@@ -20,14 +20,8 @@ def _(found: Scaling) -> Presentation:
     head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
     shown: list[Table | str] = [f"{head}data: {found.data}"]
     if found.laws:
-        shown.append(
-            laws(
-                found.laws,
-                f"Laws {said}",
-                dict.fromkeys(line for law in found.laws for line in _remarks_of(law)),
-                hidden="equal",
-            )
-        )
+        remarks = dict.fromkeys(line for law in found.laws for line in _remarks_of(law))
+        shown.append(laws(found.laws, f"Laws {said}", remarks, hidden="equal"))
     if found.comparisons:
         shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
     for name, terms in found.three_term.items():
@@ -75,18 +69,16 @@ def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str
     def span(law: Law) -> str:
         return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
 
+    def equal(law: Law) -> str:
+        return "all points" if law.kind == "law" else law.held.replace("validation_", "")
+
     columns = (
         Column("kind"),
         Column("axis", heading="against", name=True),
         Column("axis_unit", "unit"),
         Column("workload"),
         Column("optimizer", heading="optimizer", name=True),
-        Column(
-            "",
-            lambda law: "all points" if law.kind == "law" else law.held.replace("validation_", ""),
-            "equal",
-            left=True,
-        ),
+        Column("", equal, "equal", left=True),
         *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
         Column("members", lambda law: " ".join(map(str, law.points))),

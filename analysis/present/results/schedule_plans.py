@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from analysis.arrays import Quantity
-from analysis.phrases import DASH, number, percent
+from analysis.arrays import OPEN, Interval
+from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table
-from analysis.questions.schedule_plan.plans import Outcome, SchedulePlan, SchedulePlans
+from analysis.present.table import Column, Table, quantity
+from analysis.questions.schedule_plan.plans import Outcome, PlannedStage, SchedulePlan, SchedulePlans
 
 
 @presentation.register
@@ -31,21 +30,21 @@ def _(found: SchedulePlans) -> Presentation:
 
 def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per stage."""
-    rows: list[tuple[Any, ...]] = [(stage, plan) for plan in plans for stage in plan.stages]
+    rows = [(stage, plan) for plan in plans for stage in plan.stages]
 
-    def tokens(stage: Any, plan: SchedulePlan) -> int | None:
+    def tokens(stage: PlannedStage, plan: SchedulePlan) -> int | None:
         each = plan.source.tokens_per_example
         return None if each is None else stage.start * each
 
     counted = any(plan.source.tokens_per_example for plan in plans)
     columns = (
-        Column("optimizer", lambda _, plan: plan.source.optimizer),
+        Column("optimizer", "source.optimizer"),
         Column("start_examples", "start", "" if counted else "from example", text="{:,}".format),
-        Column("start_tokens", tokens, "from token" if counted else "", text=_whole),
+        Column("start_tokens", tokens, "from token" if counted else "", text=number),
         Column("batch_size", heading="batch size"),
         Column("steps", heading="steps"),
         Column("until", heading="until", left=True),
-        Column("critical_batch_size", "critical.value", "critical batch size there", "critical.interval"),
+        quantity("critical_batch_size", "critical batch size there", "critical"),
         Column("lr_factor", "lr_factor.value", "learning rate times", _ends),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
@@ -53,14 +52,11 @@ def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] 
 
 def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
     """One row per choice of batch sizes."""
-    rows: list[tuple[Any, ...]] = [(outcome, plan) for plan in plans for outcome in plan.outcomes]
+    rows = [(outcome, plan) for plan in plans for outcome in plan.outcomes]
     timed = any(outcome.hours.value is not None for outcome, _ in rows)
 
-    def quantity(name: str, heading: str) -> Column:
-        return Column(name, f"{name}.value", heading, f"{name}.interval")
-
     columns = (
-        Column("optimizer", lambda _, plan: plan.source.optimizer),
+        Column("optimizer", "source.optimizer"),
         Column("name", heading="batch sizes", name=True),
         Column("batch_sizes", _sizes, "from – to"),
         quantity("steps", "steps"),
@@ -73,17 +69,12 @@ def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str
     return Table(columns=columns, rows=rows, title=title, lines=[*([said] if title else []), *lines])
 
 
-def _ends(stage: Any, *_: object) -> tuple[float | None, float | None]:
+def _ends(stage: PlannedStage, _: object) -> Interval:
     """Of the factor; a factor that is known has none to show."""
-    factor: Quantity = stage.lr_factor
-    low, high = factor.interval
-    return (None, None) if low == high else (low, high)
+    low, high = stage.lr_factor.interval
+    return OPEN if low == high else (low, high)
 
 
 def _sizes(outcome: Outcome, *_: object) -> str:
     first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
     return f"{first:,}" if first == last else f"{first:,} – {last:,}"
-
-
-def _whole(value: int | None) -> str:
-    return DASH if value is None else number(value)

@@ -24,8 +24,8 @@ from matplotlib.lines import Line2D
 from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
-    axis_label, batch_axes, literal, log_axes, log_axis, log_limits, most_ticks, plain, size,
-    token_axis, words, wrapped, wrapped_apart,
+    axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_limits, log_scale, most_ticks, near, plain,
+    size, token_axis, words, wrapped, wrapped_apart,
 )  # fmt: skip
 from analysis.venues import venue
 # isort: on
@@ -113,6 +113,12 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, **line: An
         band(axes, rows, x, look.colour)
 
 
+def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: Look) -> None:
+    """A dotted line from the x axis at a batch size up to the ``steps`` of a curve."""
+    steps = np.exp(np.interp(np.log(at), np.log(rows["batch_size"]), np.log(rows["steps"])))
+    axes.plot([at] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
+
+
 def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str = "x") -> None:
     """From ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
     fill = axes.fill_between if axis == "x" else axes.fill_betweenx
@@ -135,6 +141,11 @@ def _lengths(rows: pd.DataFrame, at: str, low: str, high: str) -> np.ndarray:
     return np.where(lengths > 0, lengths, 0.0)
 
 
+def percent(table: pd.DataFrame) -> str:
+    """``95 % interval``, at the confidence of a table."""
+    return f"{100 * table['confidence'].iloc[0]:g} % interval"
+
+
 def mark(label: str, **look: Any) -> Line2D:
     """What stands in a key before a label that is not about one optimizer."""
     return Line2D([], [], **{"color": GREY} | look, label=label)
@@ -150,7 +161,7 @@ def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D
 
 __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
-    "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes", "log_axis", "log_limits",
-    "looks", "mark", "most_ticks", "plain", "points", "save_as", "shades", "size", "spread", "style",
-    "token_axis", "venue", "words", "wrapped", "wrapped_apart",
+    "data_scale", "drop_line", "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes",
+    "log_axis", "log_limits", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
+    "save_as", "shades", "size", "spread", "style", "token_axis", "venue", "words", "wrapped", "wrapped_apart",
 ]  # fmt: skip

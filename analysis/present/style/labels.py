@@ -45,13 +45,9 @@ def spread(positions: Sequence[float], gap: float) -> np.ndarray:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
-    """Labels in a column right of the axes, joined to the ends of their lines.
+    """Labels in a column right of the axes, joined to the ends of their lines: x and y (data), text and colour of each.
 
     Limits and scales of the axes must be final. Long labels are broken where there is room, else cut in the middle.
-
-    Args:
-        axes: where.
-        ends: x and y (data), text and colour of each.
     """
     across, height = size(axes)
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
@@ -77,7 +73,6 @@ def label_points(
     All else about the figure must be final.
 
     Args:
-        axes: where.
         labels: x and y (data), text and colour of each.
         marks: to be kept free, data, shape ``[n, 2]``.
         lines: points along what should be kept free, data, shape ``[n, 2]``.
@@ -123,7 +118,6 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     or longer ones than the axes are wide, go below the figure.
 
     Args:
-        axes: where.
         handles: labelled artists.
         x: of the data, same length as ``y``.
         y: of the data; not finite where there is none.

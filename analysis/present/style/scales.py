@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 FONT = "DejaVu Sans"
 
@@ -41,14 +41,30 @@ def log_axes(
 ) -> None:
     """Both axes logarithmic and labelled, with limits around everything finite in ``x`` and ``y``, and ticks at round
     numbers, of the x axis at ``ticks`` where given."""
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*log_limits(x, **margins))
-    axes.set_ylim(*log_limits(y, **margins))
-    log_axis(axes.xaxis, ticks, most=most)
-    log_axis(axes.yaxis)
+    log_scale(axes, "x", x, ticks, most=most, **margins)
+    log_scale(axes, "y", y, most=6, **margins)
     axis_label(axes, "x", label)
     axis_label(axes, "y", y_label)
+
+
+def log_scale(axes: Axes, axis: str, values: Any, ticks: Any = None, *, most: int = 6, **margins: float) -> None:
+    """The ``"x"`` or the ``"y"`` axis logarithmic around everything finite in ``values``, see :func:`log_axis`."""
+    axes.set(**{f"{axis}scale": "log"})
+    axes.set(**{f"{axis}lim": log_limits(values, **margins)})
+    log_axis(getattr(axes, f"{axis}axis"), ticks, most=most)
+
+
+def data_scale(axes: Axes) -> None:
+    """The x axis linear, with plain numbers."""
+    axes.xaxis.set_major_locator(MaxNLocator(most_ticks(axes)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+
+
+def near(lines: pd.Series, ends: pd.DataFrame, factor: float) -> np.ndarray:
+    """Everything to show of lines and the ends of their bands; of a band no more than a factor beyond the lines, or it
+    would be all."""
+    found = ends.to_numpy(dtype=float).ravel()
+    return np.concatenate([lines, found[(found > lines.min() / factor) & (found < lines.max() * factor)]])
 
 
 def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06) -> tuple[float, float]:

@@ -37,14 +37,7 @@ class Told(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One prediction and what became of it.
-
-    Attributes:
-        prediction: in words.
-        verdict: whether it holds on the measured batch sizes.
-        margin: the worst one; above 1 on the side of the prediction.
-        why: what decided, in words.
-    """
+    """One prediction and what became of it; a margin above 1 is on its side, and the worst one counts."""
 
     prediction: str
     verdict: Told

@@ -29,9 +29,7 @@ class GivenBound:
     Attributes:
         optimizer: ``sgd``, ``momentum`` or ``muon``.
         beta: momentum; 0 for ``sgd``.
-        nesterov: whether it looks ahead.
         weight_decay: decoupled.
-        bound: X, Y, Z and what follows.
         reaches: what the accuracy is of, one of :data:`REACHES`.
     """
 
@@ -76,14 +74,8 @@ class GivenBound:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenBounds:
-    """What :func:`given_bounds` found.
-
-    Attributes:
-        problem: the constants.
-        bounds: one per setting.
-        batch_sizes: where steps are evaluated.
-        notes: settings without a bound, one line each.
-    """
+    """What :func:`given_bounds` found, one bound per setting; steps are evaluated at ``batch_sizes``, and ``notes``
+    name the settings without a bound, one line each."""
 
     problem: Problem
     bounds: tuple[GivenBound, ...]
@@ -109,9 +101,7 @@ def given_bounds(
     Args:
         problem: the constants.
         optimizers: names of :data:`NESTEROV`.
-        betas: momenta of ``momentum`` and ``muon``.
-        weight_decays: likewise.
-        nesterov: likewise; ``None`` for each its own.
+        betas, weight_decays, nesterov: of ``momentum`` and ``muon``; ``None`` is each one's own.
         batch_sizes: where steps are evaluated.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,18 +28,11 @@ class MeasuredBound:
     """The form of a steps bound through the measured steps of one optimizer.
 
     Attributes:
-        answer: its critical batch size.
-        optimizer: its name.
         setting: what the bounds look at; ``None`` where they are not about this optimizer.
         form: of the bound, see :data:`analysis.estimate.laws.steps_bound.FORMS`; empty without one.
-        fit: of the form; ``None`` without one.
         best: ``b*`` of the form in examples; no value where the steps do not have the form.
         pole: ``b_0`` of the form, likewise.
         largest_best: ``b*`` lies below this whatever the steps, see :mod:`analysis.estimate.laws.steps_bound`.
-        residual_rms: of the form, in log steps.
-        misfit: of the form; ``None`` where undefined.
-        checks: what became of the predictions.
-        remark: what has to be said; empty if nothing.
     """
 
     answer: Answer = field(repr=False)
@@ -67,12 +60,8 @@ class MeasuredBound:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundScope(Scope):
-    """The optimizers of one sweep, workload and target.
-
-    Attributes:
-        bounds: one per optimizer.
-        scalings: what the bounds predict between settings of one optimizer.
-    """
+    """The bounds of one sweep, workload and target, one per optimizer, and what they predict between settings of
+    one."""
 
     bounds: tuple[MeasuredBound, ...]
     scalings: tuple[Scaled, ...]
@@ -80,12 +69,8 @@ class BoundScope(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBounds(Findings):
-    """What :func:`measured_bounds` found.
-
-    Attributes:
-        lr: the one learning rate of all batch sizes, as the bounds assume; ``None`` for the best of each.
-        scopes: one per sweep, workload and target.
-    """
+    """What :func:`measured_bounds` found; ``lr`` is the one learning rate of all batch sizes, as the bounds assume,
+    ``None`` for the best of each."""
 
     lr: float | None
     scopes: tuple[BoundScope, ...]
@@ -102,13 +87,12 @@ def measured_bounds(
     """The forms of steps bounds through measured steps, and which predictions of the bounds hold.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`.
+        path, config, targets: as of :func:`analysis.analyze`, errors too.
         form: for every optimizer, also for those that no bound is about; ``None`` for each its own.
         lr: take the steps at this one learning rate instead of at the best one of every batch size.
 
     Raises:
-        ConfigError: if an argument is out of its domain, a target cannot be used, or nothing was run at ``lr``.
-        ResultsError: if there are no usable results at ``path``.
+        ConfigError: if nothing was run at ``lr``.
     """
     if form is not None and form not in FORMS:
         raise ConfigError(f"--form must be one of {', '.join(FORMS)}, got {form!r}")
@@ -122,8 +106,12 @@ def measured_bounds(
         if not answers:
             continue
         bounds = tuple(_bound(answer, form) for answer in answers)
-        moved = scalings(list(_variants(bounds)))
-        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=moved))
+        variants = [
+            Variant(answer=each.answer, setting=each.setting, bests=bests_of(each.answer, each.fit, each.checks[-1]))
+            for each in bounds
+            if each.setting is not None and each.answer.fit is not None
+        ]
+        scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=scalings(variants)))
     if not scopes:
         ran = {float(rate) for scope in found for each in scope.answers for study in each.studies for rate in study.lrs}
         raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(ran))}")
@@ -177,10 +165,3 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
         residual_rms=fit.residual_rms,
         misfit=test,
     )
-
-
-def _variants(bounds: Sequence[MeasuredBound]) -> Iterator[Variant]:
-    for bound in bounds:
-        if bound.setting is not None and bound.answer.fit is not None:
-            bests = bests_of(bound.answer, bound.fit, bound.checks[-1])
-            yield Variant(answer=bound.answer, setting=bound.setting, bests=bests)

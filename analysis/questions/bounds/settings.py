@@ -44,17 +44,9 @@ FREE_LENGTH = "the bound of momentum is for steps of a fixed length, and those o
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One optimizer with what the bounds look at.
-
-    Attributes:
-        name: of the optimizer.
-        beta: momentum.
-        nesterov: whether it looks ahead.
-        weight_decay: decoupled.
-        form: of the bound on its steps, see :data:`analysis.estimate.laws.steps_bound.FORMS`.
-        others: its further options.
-        remark: where it is not quite what the bound is about; empty otherwise.
-    """
+    """One optimizer with what the bounds look at: the ``form`` of the bound on its steps is one of
+    :data:`analysis.estimate.laws.steps_bound.FORMS`, and ``remark`` says where it is not quite what the bound is
+    about."""
 
     name: str
     beta: float
@@ -75,12 +67,9 @@ class Setting:
 
 
 def setting_of(group: Group) -> Setting:
-    """The setting of a group of trials.
+    """The setting of a group of trials, or a ``ConfigError`` that says why no bound is about it.
 
     An option that the sweep did not name has our default, unless the results were imported: then nobody knows.
-
-    Raises:
-        ConfigError: saying why no bound is about it.
     """
     if group.tuned:
         raise ConfigError(f"its {' and '.join(group.tuned)} was tuned at every batch size, and a bound is of one value")
@@ -89,11 +78,8 @@ def setting_of(group: Group) -> Setting:
 
 
 def read_setting(choice: Choice, *, defaults: bool = True) -> Setting:
-    """The setting of an optimizer with its options; ``defaults`` is whether those not named have our default.
-
-    Raises:
-        ConfigError: saying why no bound is about it.
-    """
+    """The setting of an optimizer with its options; ``defaults`` is whether those not named have our default. Errors as
+    of :func:`setting_of`."""
     covered = COVERED.get(choice.name)
     if covered is None:
         raise ConfigError(f"the papers have no bound for it, only for {', '.join(COVERED)}")

@@ -32,17 +32,9 @@ BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """A measured batch size of one setting that may follow the prediction.
-
-    Attributes:
-        critical: with its resamples; ``definition`` names it.
-        doubt: why nothing can be told from it; empty otherwise.
-    """
-
-    critical: Critical
-    doubt: str = ""
+Best = tuple[Critical, str]
+"""A measured batch size of one setting that may follow the prediction, with its resamples; ``definition`` names it. Why
+nothing can be told from it; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +61,6 @@ class Scaled:
         optimizers: two for a ratio, more for an exponent.
         kind: ``ratio`` of the second's batch size over the first's; ``exponent``: of the measured batch size over the
             predicted one, 1 if the prediction holds and 0 if the batch size does not move.
-        predicted: its value by the bounds.
-        measured: with its interval.
-        verdict: whether the prediction holds.
-        why: what stands in the way; empty otherwise.
     """
 
     quantity: str
@@ -85,27 +73,19 @@ class Scaled:
 
 
 def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, Best]:
-    """What of an answer may follow the prediction, and what speaks against each.
-
-    Args:
-        answer: of one setting.
-        found: the form of the bound through its steps; ``None`` without one.
-        form: whether the steps have that form.
-    """
+    """What of an answer may follow the prediction, and what speaks against each: ``found`` is the form of the bound
+    through its steps, ``form`` whether they have it."""
     own = answer.critical
     judged = {
         "sfo": _fewest(answer),
-        own.definition: Best(critical=own, doubt="" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
+        own.definition: (own, "" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
     }
     if found is not None:
         critical = Critical(
-            definition=BOUND,
-            options={},
-            value=found.best.value,
-            interval=found.best.interval,
+            definition=BOUND, options={}, value=found.best.value, interval=found.best.interval,
             resampled=found.resampled.best,
-        )
-        judged[BOUND] = Best(critical=critical, doubt="" if form.verdict is Told.HOLDS else f"form: {form.verdict}")
+        )  # fmt: skip
+        judged[BOUND] = critical, "" if form.verdict is Told.HOLDS else f"form: {form.verdict}"
     return judged
 
 
@@ -116,13 +96,13 @@ def _fewest(answer: Answer) -> Best:
     """
     found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
     if not sizes:
-        return Best(critical=found, doubt="the target was not reached")
+        return found, "the target was not reached"
     place = np.searchsorted(sizes, found.resampled)
     low, high = (np.log([*ends])[place] for ends in ((1.0, *sizes[:-1]), (*sizes[1:], 1.0)))
     between = np.exp(np.random.default_rng(answer.config.seed).uniform(np.minimum(low, high), np.maximum(low, high)))
     drawn = np.where(place == 0, 0.0, np.where(place == len(sizes) - 1, np.inf, between))
     doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"}
-    return Best(critical=replace(found, resampled=drawn), doubt=doubts.get(found.value or 0.0, ""))
+    return replace(found, resampled=drawn), doubts.get(found.value or 0.0, "")
 
 
 def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
@@ -156,7 +136,7 @@ def told(interval: Interval, predicted: float, unmoved: float) -> Told:
 def _doubts(name: str, variants: Sequence[Variant]) -> str:
     found: dict[str, list[str]] = {}
     for variant in variants:
-        if doubt := variant.bests[name].doubt:
+        if doubt := variant.bests[name][1]:
             found.setdefault(doubt, []).append(variant.answer.group.optimizer)
     return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
 
@@ -169,7 +149,7 @@ def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
     weights = np.array([-1.0, 1.0]) if two else (x - x.mean()) / spread if spread else np.zeros(len(x))
     predicted, unmoved = (math.exp(weights @ x), 1.0) if two else (1.0, 0.0)
     measured, doubt = UNKNOWN, _doubts(name, variants)
-    criticals = [variant.bests[name].critical for variant in variants]
+    criticals = [variant.bests[name][0] for variant in variants]
     if not weights.any():
         doubt = "the predictions are all the same"
     elif any(critical.value is None or not len(critical.resampled) for critical in criticals):

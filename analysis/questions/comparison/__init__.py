@@ -39,12 +39,8 @@ Drawn = tuple[Array, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
-    """Token ratio at a batch size; both ends of its interval are ``None`` (along a curve NaN) without resamples.
-
-    Attributes:
-        batch_size: examples.
-        value: examples to target of the reference over those of the other; above 1 where the other needs fewer.
-    """
+    """Token ratio at a batch size in examples: examples to target of the reference over those of the other, above 1
+    where the other needs fewer; both ends of its interval are ``None`` (along a curve NaN) without resamples."""
 
     batch_size: float
 
@@ -54,15 +50,12 @@ class TokenRatio:
     """Token ratio of one optimizer.
 
     Attributes:
-        reference: the optimizer in the numerator.
-        optimizer: the one in the denominator.
         at: as measured, one per batch size that both reached the target at.
         curve: of the fitted curves, between the smallest and the largest of these; empty where they are fewer than two.
         probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
             without resamples. The ratio at the largest batch size that both reached is held against that at the
             smallest.
         slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
-        probability_slope_not_negative: that the slope is at least 0.
     """
 
     reference: str
@@ -103,11 +96,8 @@ def named(answers: Sequence[Answer], name: str) -> list[Answer]:
 
 
 def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
-    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first.
-
-    Raises:
-        ConfigError: if the name stands for more than one optimizer.
-    """
+    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first. A name
+    that stands for several optimizers is a ``ConfigError``."""
     found = [] if wanted is None else named(answers, wanted)
     if len(found) > 1:
         names = ", ".join(answer.group.optimizer for answer in found)
@@ -186,30 +176,20 @@ def exceeds(first: Array, second: Array) -> float:
 
 
 def shuffled(values: Array, *, seed: int, turn: int = 1) -> Array:
-    """The resamples of one optimizer in another order, alike for all of its numbers: independent of the others'.
-
-    Args:
-        values: shape ``[R, ...]``.
-        seed: of the analysis.
-        turn: place of the optimizer among those that are compared; 0 keeps the order.
-    """
+    """The resamples of one optimizer, shape ``[R, ...]``, in another order, alike for all of its numbers: independent
+    of the others'. ``turn`` is its place among those that are compared; 0 keeps the order."""
     return values if turn == 0 else values[np.random.default_rng([seed, turn]).permutation(len(values))]
 
 
 def narrowing(
     fits: Sequence[Fit | None], confidence: float, *, weights: Sequence[float] = (1.0, -1.0), level: float | None = None
 ) -> list[float]:
-    """Factors on the deviations of the resamples of independent fits where a weighted sum of their logarithms is asked
-    for: of two, how far they are apart.
+    """Factors on the deviations of the resamples of independent fits where a sum of their logarithms with these
+    ``weights`` is asked for: of two, how far they are apart.
 
-    Each fit is widened by t at its own degrees of freedom n; a sum of terms with variances v has
-    (sum v)^2 / sum (v^2/n) of them (Welch, "The generalization of Student's problem", 1947).
-
-    Args:
-        fits: as many as ``weights``.
-        confidence: that each is widened at.
-        weights: of the logarithms.
-        level: to be widened at instead.
+    Each fit is widened by t at its own degrees of freedom n, at ``confidence``; a sum of terms with variances v has
+    (sum v)^2 / sum (v^2/n) of them (Welch, "The generalization of Student's problem", 1947), and is widened at
+    ``level``.
     """
     known = [fit for fit in fits if fit is not None and fit.freedom > 0]
     if len(known) < len(fits):

@@ -23,10 +23,7 @@ class Comparison(Scope):
     """The optimizers of one sweep, workload and target.
 
     Attributes:
-        definition: of the critical batch size.
-        optimizers: their names.
-        reference: the optimizer in the numerator of the token ratios.
-        token_ratios: one per other optimizer.
+        reference: the optimizer in the numerator of the token ratios, of which there is one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
         compute_time: rows of :func:`analysis.questions.courses.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
@@ -43,12 +40,7 @@ class Comparison(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(Findings):
-    """What :func:`compare` found.
-
-    Attributes:
-        comparisons: one per sweep, workload and target.
-        throughput: seconds per step; ``None`` without the compute-time plane.
-    """
+    """What :func:`compare` found, one comparison per sweep, workload and target."""
 
     comparisons: tuple[Comparison, ...]
     throughput: Throughput | None = field(default=None, repr=False)
@@ -70,14 +62,13 @@ def compare(
     Optimizers of one sweep and workload are compared.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`.
+        path, config, targets: as of :func:`analysis.analyze`, errors too.
         reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
             first.
         throughput: seconds per step; ``None`` leaves the compute-time plane out.
 
     Raises:
-        ConfigError: if the target cannot be used, or no optimizer is called like the reference.
-        ResultsError: if the results cannot be read.
+        ConfigError: if no optimizer is called like the reference.
     """
     found, notes = read_scopes(path, config, targets)
     if reference is not None and not any(named(scope.answers, reference) for scope in found):

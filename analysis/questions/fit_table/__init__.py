@@ -30,9 +30,6 @@ from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
 
-UNNAMED = "the target"
-"""A target of which a table does not tell the value."""
-
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 
 
@@ -43,7 +40,7 @@ class TableTarget(Target):
     known: bool = True
 
     def __str__(self) -> str:
-        return f"target {self.value:g}" if self.known else UNNAMED
+        return f"target {self.value:g}" if self.known else "the target"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,6 @@ def fit_table(
         source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
             ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
             ``target`` and ``tokens_per_example``.
-        config: how the numbers are made.
         columns: our name of a column -> what it is called in the table, where that differs.
         unit: what ``batch_size`` counts, in the plural: ``sequences``.
         exact: whether the steps have no noise, see :func:`_within`.
@@ -195,9 +191,6 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
 
     Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
     a learning rate of NaN keeps it from being taken for the edge of a grid.
-
-    Raises:
-        DataError: if a trial is there twice, or there is one batch size only.
     """
     _check_repeats(name, rows)
     parts = rows.groupby("batch_size")

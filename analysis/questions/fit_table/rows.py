@@ -30,11 +30,7 @@ _UNLIKE = {
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
 ) -> tuple[str, pd.DataFrame, list[str]]:
-    """Read and check a table.
-
-    Args:
-        source: a file, ``-`` for standard input, or a table in memory.
-        columns: our name of a column -> what it is called in the table, where that differs.
+    """Read and check a table: ``source`` and ``columns`` are those of :func:`analysis.questions.fit_table.fit_table`.
 
     Returns:
         What to call the table in a message, its rows, and the columns that are not used. The rows have the columns

@@ -19,7 +19,7 @@ from analysis.estimate.forms import Runs
 from analysis.estimate.laws.loss import LossFit, fit
 from analysis.plain import plain, shown
 from analysis.questions.loss.critical import Implied, implied
-from analysis.questions.loss.holdout import Held, Holdout, holdout, parsed
+from analysis.questions.loss.holdout import Holdout, holdout, parsed
 from analysis.questions.loss.predicted import Predicted, points, predicted
 from analysis.questions.loss.rows import read
 from cbs.errors import ConfigError, DataError
@@ -32,13 +32,7 @@ class Losses:
     """What :func:`losses` found.
 
     Attributes:
-        config: how the numbers were made.
-        name: of the table.
-        runs: its rows.
-        fits: to all runs, by form.
         refused: why a form was not fitted, by form.
-        holdouts: one per axis.
-        predictions: of every form at every place asked for.
         implied: critical batch sizes, one per form with one, size and target.
         notes: what was done to the table, and what holdout there is not.
     """
@@ -54,26 +48,17 @@ class Losses:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
-        holdouts = [
-            shown(each) | {"left_out": int(each.left_out.sum()), "entries": [_held(entry) for entry in each.entries]}
-            for each in self.holdouts
-        ]
         return {
             "table": self.name,
             "runs": len(self.runs.loss),
             "confidence": self.config.confidence,
             "fits": {name: shown(found) for name, found in self.fits.items()},
             "refused": self.refused,
-            "holdouts": holdouts,
+            "holdouts": [shown(each) | {"left_out": int(each.left_out.sum())} for each in self.holdouts],
             "predictions": plain(self.predictions),
             "critical_batch_sizes": [_critical(each) for each in self.implied],
             "notes": list(self.notes),
         }
-
-
-def _held(entry: Held) -> dict[str, Any]:
-    return {key: value for key, value in shown(entry).items() if key != "log_ratio"}
 
 
 def _critical(found: Implied) -> dict[str, Any]:
@@ -97,7 +82,6 @@ def losses(
 
     Args:
         source, columns: see :func:`analysis.questions.loss.rows.read`.
-        config: how the intervals are made.
         holdouts: axes to leave the largest runs out along, ``N`` or ``D:1e9``; by default N and D.
         at: where to predict the loss, each as ``N,B,K``.
         sizes: model sizes to give a critical batch size of; by default the largest measured.

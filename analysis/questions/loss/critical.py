@@ -27,16 +27,12 @@ class Implied:
     """Steps to a loss over batch sizes, and the critical batch size, as a form has them.
 
     Attributes:
-        form: its name.
-        parameters: N of the model.
-        target: the loss to reach.
         batch_sizes: where the curve is known, shape ``[b]``.
         steps: of the estimate, infinite where the loss does not get there; shape ``[b]``.
         low, high: interval of ``steps``, likewise.
         critical: batch size that takes twice the fewest steps, those of an endless batch.
         min_steps: those.
         fitted: critical batch size of the curve that is fitted to the steps at the measured batch sizes.
-        exponent: of that curve.
         times_beyond: N over the largest that was measured, at least 1.
         remark: what is not known, and why.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class Held:
     """What one form says of the runs that were left out.
 
     Attributes:
-        form: its name.
         refused: why it could not be fitted to the others; empty where it was.
         error: root mean square of ``ln(predicted/measured)``; ``None`` without a fit.
         interval: of ``error``, over the groups that were left out; open with fewer than four.
@@ -50,7 +49,7 @@ class Held:
     interval: Interval = OPEN
     bias: float | None = None
     inside: int | None = None
-    log_ratio: Array | None = None
+    log_ratio: Array | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,6 @@ class Holdout:
         start: of those left out, on the axis.
         left_out: which, shape ``[n]``.
         beyond: the largest left out over the largest that was fitted, on the axis.
-        entries: by form.
     """
 
     axis: str
@@ -79,11 +77,7 @@ def along(runs: Runs, axis: str) -> Array:
 
 
 def parsed(text: str) -> tuple[str, float | None]:
-    """``N`` or ``D:1e9`` as the axis and the start.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
+    """``N`` or ``D:1e9`` as the axis and the start; anything else is a ``ConfigError``."""
     axis, colon, start = text.partition(":")
     try:
         value = float(start) if colon else None
@@ -95,18 +89,8 @@ def parsed(text: str) -> tuple[str, float | None]:
 
 
 def holdout(runs: Runs, axis: str, start: float | None, forms: Sequence[str], config: AnalysisConfig) -> Holdout | None:
-    """Fit every form to the runs below ``start`` on the axis, and hold its predictions against the others.
-
-    Args:
-        runs: all of them.
-        axis: one of :data:`AXES`.
-        start: ``None`` for about the largest quarter of the rows.
-        forms: names.
-        config: how the intervals are made.
-
-    Returns:
-        ``None`` if one side is empty.
-    """
+    """Fit every form to the runs below ``start`` on the axis (``None`` for about the largest quarter of the rows), and
+    hold its predictions against the others; ``None`` if one side is empty."""
     where = along(runs, axis)
     if start is None:
         distinct = np.unique(where)

@@ -19,9 +19,7 @@ class Predicted:
     """What one form says of one run.
 
     Attributes:
-        form: its name.
         parameters, batch_size, steps: N, B and K of the run.
-        loss: predicted.
         interval: of the loss of such a run; no narrower than the form's error on the runs that were left out.
         times_beyond: its compute over the most that was measured.
     """
@@ -36,11 +34,7 @@ class Predicted:
 
 
 def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
-    """Texts such as ``1e9,512,20000`` as N, B and K.
-
-    Raises:
-        ConfigError: if one is not three numbers above 0.
-    """
+    """Texts such as ``1e9,512,20000`` as N, B and K; anything but three numbers above 0 is a ``ConfigError``."""
     found = []
     for text in texts:
         try:

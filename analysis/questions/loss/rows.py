@@ -36,7 +36,6 @@ def read(
     Args:
         source: a file, ``-`` for standard input, or a table in memory, with columns ``N``, ``B``, ``K`` and ``loss``
             and, optionally, ``lr`` and ``run``.
-        columns: our name of a column -> what it is called in the table, where that differs.
 
     Returns:
         What to call the table in a message, the runs, and notes on what was done to them. Without a column ``run``,

@@ -22,13 +22,7 @@ the curvature is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """A method on the quadratic.
-
-    Attributes:
-        method: of :data:`cbs.theory.noisy_quadratic.METHODS`.
-        momentum: of it.
-        power: exponent p of the preconditioner ``h^-p``.
-    """
+    """A method of :data:`cbs.theory.noisy_quadratic.METHODS`, with momentum, and the preconditioner ``h^-power``."""
 
     method: str
     momentum: float = 0.0
@@ -43,12 +37,8 @@ class Mapped:
 
 
 def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
-    """The method that an optimizer is on the quadratic, or why there is none.
-
-    Args:
-        choice: the optimizer and its options.
-        config: of a trial, as in its record.
-    """
+    """The method that an optimizer is on the quadratic, or why there is none; ``config`` is that of a trial's
+    record."""
     if choice.name not in DEFAULTS:
         return f"the noisy quadratic knows {', '.join(DEFAULTS)}"
     if config.get("averaging"):

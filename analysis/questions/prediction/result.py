@@ -59,9 +59,6 @@ class Prediction:
     """One optimizer at one target.
 
     Attributes:
-        answer: what was measured.
-        mapped: how the quadratic is trained.
-        batch_sizes: of the sweep, or as asked.
         main: the prediction, with intervals over the replicates of the spectrum.
         others: under other assumptions, without intervals.
         critical_ratio: predicted over measured critical batch size.
@@ -115,12 +112,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions(Findings):
-    """What :func:`predict` found.
-
-    Attributes:
-        spectrum: what was measured of the model.
-        entries: one per optimizer and target.
-    """
+    """What :func:`predict` found of a model's spectrum, one entry per optimizer and target."""
 
     spectrum: Spectrum = field(repr=False)
     entries: tuple[Prediction, ...] = field(repr=False)

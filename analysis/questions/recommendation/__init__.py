@@ -64,17 +64,8 @@ def recommend(
     *,
     targets: Sequence[float | Target] | None = None,
 ) -> Recommendations:
-    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
-
-    Args:
-        path, config, targets: as of :func:`analysis.analyze`.
-        throughput: seconds per step.
-        wish: devices and prices.
-
-    Raises:
-        ConfigError: if the target cannot be used.
-        ResultsError: if the results cannot be read.
-    """
+    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer; ``path``,
+    ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too."""
     found, notes = read_scopes(path, config, targets)
     recommendations = []
     for scope in found:

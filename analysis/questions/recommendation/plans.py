@@ -21,7 +21,6 @@ class Wish:
     """What is asked for.
 
     Attributes:
-        devices: most devices that may be used.
         price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
         price_ratio: device-hours that it is worth to be done an hour sooner; ``None`` to leave ``priced`` out.
     """
@@ -49,18 +48,12 @@ class Plan:
     """The best batch size of one optimizer for one objective.
 
     Attributes:
-        optimizer: whose.
-        objective: what is as small as can be, see the head of this module.
-        batch_size: examples.
-        devices: devices that share a step.
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
         best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
         probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
             ``None`` without resamples.
-        steps, examples, device_hours: to target.
         seconds: wall time to target, validation not included.
         cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
-        remarks: what has to be said about it.
         objective_value: the objective, in its own unit.
         objective_resamples: the objective on every resample, shape ``[R]``.
     """
@@ -92,7 +85,6 @@ class Doubling:
         batch_sizes: of least time, before and after.
         time_factor: time after over time before; 0.5 is perfect.
         cost_factor: device-hours after over device-hours before; 1 is perfect.
-        remarks: what has to be said about it.
     """
 
     devices: int
@@ -107,7 +99,6 @@ class Advice:
     """What one optimizer should train with.
 
     Attributes:
-        answer: steps to target against batch size.
         plans: by objective; empty where nothing can be recommended.
         doubling_devices: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
         remarks: verdict, and why there is no plan.
@@ -129,14 +120,8 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The optimizer that is best for an objective.
-
-    Attributes:
-        objective: what is as small as can be.
-        optimizer: the best one.
-        probability: that it is, every optimizer at its own recommended batch size; ``None`` without resamples, or
-            with one optimizer.
-    """
+    """The optimizer that is best for an objective, every one at its own recommended batch size; the probability that it
+    is is ``None`` without resamples, or with one optimizer."""
 
     objective: str
     optimizer: str
@@ -145,12 +130,8 @@ class Winner:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation(Scope):
-    """What to train with, for one sweep, workload and target.
-
-    Attributes:
-        advice: one per optimizer.
-        winners: one per objective; empty where nothing can be recommended.
-    """
+    """What to train with, for one sweep, workload and target: advice per optimizer, and a winner per objective, none
+    where nothing can be recommended."""
 
     advice: tuple[Advice, ...] = field(repr=False)
     winners: tuple[Winner, ...] = field(repr=False)
@@ -161,13 +142,7 @@ class Recommendation(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendations(Findings):
-    """What :func:`recommend` found.
-
-    Attributes:
-        wish: what was asked for.
-        recommendations: one per sweep, workload and target.
-        throughput: seconds per step.
-    """
+    """What :func:`recommend` found, one entry per sweep, workload and target."""
 
     wish: Wish = field(repr=False)
     recommendations: tuple[Recommendation, ...]

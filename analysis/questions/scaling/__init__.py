@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.laws import three_term
 from analysis.estimate.laws.three_term import ThreeTermLaw
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.analyze import Findings
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
-from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, read, runs_of
+from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of
+from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 
@@ -30,9 +32,7 @@ class Scaling(Findings):
 
     Attributes:
         points: the critical batch sizes; those interpolated at held data last.
-        laws: per axis and optimizer.
         comparisons: sets with all else equal, and pools of them.
-        three_term: by workload and optimizer.
         data: what data and compute stand for, in words.
     """
 
@@ -58,8 +58,6 @@ def scale(
     """Laws of the critical batch size over many models and targets.
 
     Args:
-        paths: sweeps, or folders of sweeps.
-        config: how the numbers are made.
         against: names in :data:`analysis.questions.scaling.points.AXES`; ``None`` for all that vary.
         vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
         hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
@@ -68,7 +66,6 @@ def scale(
         data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
             one.
         three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
-        targets: see :func:`analysis.estimate.estimates.answers`.
 
     Raises:
         ConfigError: if an argument is out of its domain.
@@ -76,11 +73,13 @@ def scale(
     """
     positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
     _check(paths, against, at, positive)
-    answers, notes = read(paths, config, targets)
-    measured, left_out = points_of(answers, data_at_batch)
+    results = load(*paths)
+    found = answers(results, config, targets=targets, noise=False)
+    measured, left_out = points_of(found, data_at_batch)
     if not measured:
         raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
-    notes += [*(["examples differ in length, so batch sizes are in tokens"] if in_tokens(answers) else []), *left_out]
+    notes = [*results.notes, *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(found) else [])]
+    notes += left_out
     points = list(measured)
     fitted = [
         law
@@ -104,7 +103,7 @@ def scale(
         compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
-    terms, refused = _three_terms(answers, three_terms, config)
+    terms, refused = _three_terms(found, three_terms, config)
     if not fitted and not compared and not terms:
         number = plural(len(points), "critical batch size")
         raise ResultsError(f"{number}, and nothing varies between them; give several models or targets")

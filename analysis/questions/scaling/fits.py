@@ -23,14 +23,8 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The law at one value.
-
-    Attributes:
-        x: the value.
-        critical_batch_size: of the law.
-        interval: of a new point's critical batch size.
-        times_beyond_the_data: how far outside the data it lies; 1 inside.
-    """
+    """The law at one value, with the interval of a new point's critical batch size, and how far outside the data that
+    lies; 1 inside."""
 
     x: float
     critical_batch_size: float
@@ -49,15 +43,11 @@ class Law:
         kind: ``law``: all points of an optimizer; ``set``: everything but ``axis`` is equal; ``pooled``: several sets
             with a common exponent.
         axis: one of :data:`analysis.questions.scaling.points.AXES`, or an option of the workload.
-        workload, optimizer: of the points.
         held: what all points of a set have in common, in words.
         also_varies: for kind ``law``, what else differs between the points, in words.
-        points: indices.
         x: of the points, shape ``[n]``.
         unit: of ``x``; empty for a plain number.
-        fit: the law; ``None`` where there is none.
         remark: why there is none, or what to know about it; empty if nothing.
-        predictions: as asked for.
     """
 
     kind: str
@@ -122,17 +112,9 @@ def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, a
 
 
 def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0) -> list[Law]:
-    """Per optimizer the sets in which everything but ``name`` is equal, each alone and pooled.
-
-    Args:
-        points: all points.
-        name: an axis or an option of the workload.
-        config: confidence of the intervals and seed of the draws.
-        first: the first point to use; those before it are passed over.
-
-    Raises:
-        ConfigError: if ``name`` is no number in the points.
-    """
+    """Per optimizer the sets in which everything but ``name``, an axis or an option of the workload, is equal, each
+    alone and pooled; the points before ``first`` are passed over. A ``name`` that is no number in the points is a
+    ``ConfigError``."""
     if not any(point.values.get(name) for point in points):
         known = ", ".join(dict.fromkeys([*AXES, *options(points)]))
         raise ConfigError(f"--vary {name}: no point has it as a positive number; known are {known}")

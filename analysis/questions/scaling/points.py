@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,13 +13,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
-from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import answers
 from analysis.estimate.laws.three_term import Points
 from analysis.estimate.result import Answer
 from analysis.plain import flat
-from analysis.read.results import load
 from cbs.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")
@@ -33,20 +29,14 @@ class ScalingPoint:
     """One workload variant, optimizer and target with a critical batch size.
 
     Attributes:
-        sweep: name of the sweep.
         family: name of the workload.
         workload: the same with what tells it from others.
         workload_options: every option the workload was given, nested ones by dotted name.
         optimizer: name, with what tells it from others.
-        target: metric, value, direction.
         run: number of the trials behind it, the same for all targets of one curve.
         unit: of batch sizes: ``sequence``, ``token``, ...
         data_unit: of ``data``: ``token``, or the example.
-        critical_batch_size: in ``unit``.
-        interval: of it.
-        parameters: N.
         data: examples to the target in ``data_unit``; ``None`` where not seen.
-        data_interval: of it.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: where the point is interpolated between targets, the data it is interpolated at.
         log_critical_resamples: shape ``[R]``.
@@ -83,19 +73,6 @@ class ScalingPoint:
         return {name: float(value) for name, value in numbers.items() if value > 0}
 
 
-def read(
-    paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig, targets: Sequence[float | Target] | None
-) -> tuple[list[Answer], list[str]]:
-    """The answers of all results at ``paths``, and what was left out, one line each.
-
-    Raises:
-        ConfigError: if a target cannot be used, or a sweep is given twice.
-        ResultsError: if there are no usable results.
-    """
-    results = load(*paths)
-    return answers(results, config, targets=targets, noise=False), results.notes
-
-
 def in_tokens(found: Sequence[Answer]) -> bool:
     """Whether batch sizes are counted in tokens, because examples differ in length."""
     lengths = {answer.group.tokens_per_example for answer in found}
@@ -104,12 +81,8 @@ def in_tokens(found: Sequence[Answer]) -> bool:
 
 def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
     """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
-    every verdict against those that have.
-
-    Args:
-        found: of all sweeps.
-        data_at_batch: batch size in examples whose examples to target are the data; ``None`` for the critical one.
-    """
+    every verdict against those that have. The data are the examples to target at ``data_at_batch`` examples, ``None``
+    for the critical batch size."""
     whys = [(answer, _reason(answer)) for answer in found]
     kept = [answer for answer, why in whys if not why]
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}

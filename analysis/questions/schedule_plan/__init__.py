@@ -39,16 +39,8 @@ FURTHEST = 4.0
 
 
 def plan_schedule(sources: Sequence[Source], ask: Ask, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
-    """A plan for every source.
-
-    Args:
-        sources: phases, see :mod:`analysis.questions.schedule_plan.source`.
-        ask: what is asked for.
-        config: level of the intervals.
-
-    Raises:
-        ConfigError: if no batch size is allowed, a price is missing, or the budget is far beyond what was measured.
-    """
+    """A plan for every source; a ``ConfigError`` if no batch size is allowed, a price is missing, or the budget is far
+    beyond what was measured."""
     timing = "" if ask.throughput is None else ask.throughput.statement
     return SchedulePlans(config=config, plans=tuple(_plan(source, ask, config) for source in sources), timing=timing)
 

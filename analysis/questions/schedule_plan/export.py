@@ -9,15 +9,8 @@ from cbs.errors import ConfigError
 
 
 def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
-    """The text, and what has to be said beside it.
-
-    Args:
-        plans: of one optimizer.
-        trainer: name in :data:`analysis.read.trainers.TRAINERS`.
-
-    Raises:
-        ConfigError: if there are several plans, no such trainer, or it cannot do it.
-    """
+    """The text, and what has to be said beside it; a ``ConfigError`` if there are several plans, no such trainer, or it
+    cannot do it."""
     if len(plans.plans) != 1:
         names = ", ".join(plan.source.optimizer for plan in plans.plans)
         raise ConfigError(f"--export takes one plan, and there are those of {names}: choose with --optimizer")
@@ -27,7 +20,7 @@ def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
         steps=tuple(stage.steps for stage in plan.stages),
         examples=plan.budget,
         tokens_per_example=plan.source.tokens_per_example,
-        optimizer=plan.source.optimizer_name,
+        optimizer=plan.source.optimizer.partition("(")[0],
         lr_factors=tuple(stage.lr_factor for stage in plan.stages),
     )
     text = write_schedule(trainer, told)

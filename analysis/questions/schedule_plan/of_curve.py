@@ -23,21 +23,12 @@ def of_curve(
     tokens_per_example: int | None,
     optimizer: str | None,
 ) -> Source:
-    """The phases between the rows of a table; what a row says holds until the next one.
+    """The phases between the rows of a table; what a row says holds until the next one, the last one until ``end``
+    examples.
 
     Columns: ``examples`` seen, from 0 or later and increasing; the local ``critical_batch_size`` there, in examples;
-    its interval ``low`` and ``high``, without which there is no band; ``batch_size`` of the run that it was measured
-    along.
-
-    Args:
-        path: CSV, TSV or Parquet.
-        config: how intervals are drawn; the level of those in the table is taken to be its own.
-        end: examples at which the last row ends.
-        tokens_per_example: where there are tokens.
-        optimizer: the name, which the table does not say.
-
-    Raises:
-        DataError: naming the line and the remedy.
+    its interval ``low`` and ``high``, without which there is no band, at the level of ``config``; ``batch_size`` of the
+    run that it was measured along. A ``DataError`` names the line and the remedy.
     """
     table = read_table(path)
     for name in table.columns:
@@ -78,7 +69,6 @@ def of_curve(
     return Source(
         what=f"critical batch sizes of {table.name}",
         optimizer=optimizer or "",
-        optimizer_name=(optimizer or "").partition("(")[0],
         phases=made,
         hyperbolas=made,
         measured=(1.0, float("inf")),

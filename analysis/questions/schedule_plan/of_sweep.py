@@ -35,16 +35,11 @@ scale moves fastest early."""
 
 
 def of_sweep(
-    path: str | os.PathLike[str],
-    config: AnalysisConfig,
-    targets: Sequence[float] | None,
-    optimizer: str | None,
+    path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float] | None, optimizer: str | None
 ) -> list[Source]:
     """One source per optimizer.
 
     Args:
-        path: one sweep, or a folder of sweeps.
-        config: how intervals are made.
         targets: where phases end; ``None`` for the losses of the run nearest the critical batch size after
             :data:`SHARES` of its examples, and the sweep's own target.
         optimizer: the one to plan for, as tables call it; ``None`` for all.
@@ -103,7 +98,6 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     return Source(
         what=f"steps between {len(ends)} losses in {group.sweep}",
         optimizer=group.optimizer,
-        optimizer_name=group.choice.name,
         phases=tuple(phases),
         hyperbolas=_hyperbolas(answer, phases, fits),
         measured=(sizes[0], sizes[-1]),
@@ -137,18 +131,11 @@ def _shares(answer: Answer, results: Results) -> list[float]:
 
 
 def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
-    """Batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases, seeds]``.
-
-    Args:
-        answer: at the hardest target.
-        steps: of every trial to every target, shape ``[phases, trials]``.
-    """
-    sizes, tables = [], []
-    for point in answer.points:
-        if point.reached:
-            sizes.append(point.batch_size)
-            tables.append(np.diff(steps[:, list(point.trials)], axis=0, prepend=0.0))
-    return sizes, tables
+    """Batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases, seeds]``, from
+    ``steps`` of every trial to every target, shape ``[phases, trials]``."""
+    reached = [point for point in answer.points if point.reached]
+    tables = [np.diff(steps[:, list(point.trials)], axis=0, prepend=0.0) for point in reached]
+    return [point.batch_size for point in reached], tables
 
 
 def _phase(where: str, fit: Fit, confidence: float) -> Phase:

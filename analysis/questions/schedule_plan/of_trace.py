@@ -77,7 +77,6 @@ def of_trace(
     found = tuple(phases)
     return Source(
         what=f"the noise scale along {path}",
-        optimizer_name=about["optimizer"].partition("(")[0],
         phases=found,
         hyperbolas=found,
         measured=(1.0, np.inf),

@@ -23,15 +23,8 @@ SEESAW = "seesaw, cosine"
 def outcomes(
     source: Source, ask: Ask, table: OpenLoop, constant: int, sizes: Array, config: AnalysisConfig
 ) -> tuple[Outcome, ...]:
-    """Of the plan, of a constant batch size, and of Seesaw from there in place of a cosine.
-
-    Args:
-        source, ask: what is planned.
-        table: the plan.
-        constant: the batch size.
-        sizes: constant batch sizes that may have as many examples as the plan.
-        config: level of the intervals.
-    """
+    """Of the plan, of a constant batch size, and of Seesaw from there in place of a cosine; ``sizes`` are the constant
+    batch sizes that may have as many examples as the plan."""
     same = OpenLoop(starts=(0,), stages=(Stage(constant),))
     named = {"plan": table, f"constant {constant:,}": same}
     cosine = _seesaw(constant, math.ceil(along(source.phases, [0], [constant]).examples[0]), int(sizes[-1]))

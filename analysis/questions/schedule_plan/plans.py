@@ -25,10 +25,6 @@ class Ask:
         rule: one of :data:`RULES`.
         price: examples that one step less is worth; ``None`` for the time of a step where that is known, else for as
             many as the critical batch size has.
-        throughput: seconds per step; ``None`` where they are not known.
-        devices: that share a step.
-        divisible_by: every batch size is a multiple of it.
-        max_batch_size: none is larger; ``None`` for any.
         first_batch_size: of rule ``doubling``, where it starts.
         lr_exponent: the learning rate goes with this power of the batch size, instead of the measured law.
         budget: examples at which the run ends; ``None`` for the end of the last phase.
@@ -72,11 +68,7 @@ class PlannedStage:
     """One stage.
 
     Attributes:
-        start: examples at which it begins.
-        batch_size: examples per step.
         steps: in it, within the budget.
-        until: the end of its last phase, in words.
-        critical: the critical batch size of its last phase.
         lr_factor: on the learning rate of the first stage; no value where it was not measured.
     """
 
@@ -93,9 +85,6 @@ class Outcome:
     """What a choice of batch sizes takes to the end of the last phase.
 
     Attributes:
-        name: of the choice.
-        batch_sizes: in order.
-        steps, examples: predicted.
         hours: likewise; no value where step times are not known.
         gamma: (S/S_min - 1)(E/E_min - 1); no value off the hyperbola.
         steps_saved: share of the steps of the constant batch size with as many examples.
@@ -115,14 +104,9 @@ class SchedulePlan:
     """A plan for one optimizer.
 
     Attributes:
-        source: the phases.
-        ask: what was asked for.
         decided_by: the rule and its numbers, in words.
-        budget: examples at which the run ends.
-        stages: the table.
         phase_ends: examples at which the phases end, by the estimate.
         outcomes: of the plan, of the best constant batch size for the same end, of Seesaw from there.
-        verdict: whether it buys anything, in words.
         notes: what speaks against believing it.
     """
 
@@ -150,12 +134,8 @@ class SchedulePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlans(Findings):
-    """What :func:`analysis.questions.schedule_plan.plan_schedule` found.
-
-    Attributes:
-        plans: one per optimizer.
-        timing: where step times are from, in words; empty where they are not known.
-    """
+    """What :func:`analysis.questions.schedule_plan.plan_schedule` found, one plan per optimizer; ``timing`` says where
+    step times are from."""
 
     plans: tuple[SchedulePlan, ...] = field(repr=False)
     timing: str = ""

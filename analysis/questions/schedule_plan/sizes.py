@@ -20,11 +20,7 @@ _OPEN = 4.0
 
 def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
     """Examples that a step is worth, ``None`` where time decides; and what decides in words. Under rule ``doubling`` it
-    decides nothing but which constant batch size stands beside the plan.
-
-    Raises:
-        ConfigError: if nothing says it.
-    """
+    decides nothing but which constant batch size stands beside the plan. Where nothing says it, a ``ConfigError``."""
     if ask.rule == "doubling":
         first = ask.first_batch_size
         said = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
@@ -43,11 +39,7 @@ def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
 
 
 def allowed(source: Source, ask: Ask, price: float | None) -> Array:
-    """Batch sizes that are looked at, shape ``[M]``, increasing.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Batch sizes that are looked at, shape ``[M]``, increasing; a ``ConfigError`` if there is none."""
     low, high = source.measured
     if not math.isfinite(high):
         known = [phase.critical.interval[1] or phase.critical.value or 0.0 for phase in source.phases]
@@ -84,15 +76,9 @@ def seconds(source: Source, ask: Ask, sizes: Array) -> Array:
 def chosen(
     source: Source, ask: Ask, sizes: Array, steps: Array, cost: Array, confidence: float
 ) -> tuple[Array, list[str]]:
-    """The batch size of every phase, and what has to be said of them.
-
-    Args:
-        source, ask: what is planned.
-        sizes: that are looked at.
-        steps: in every phase at each, see :func:`analysis.estimate.phases.steps_of`.
-        cost: of a step at each.
-        confidence: of the interval whose lower end decides.
-    """
+    """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
+    :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
+    decides."""
     if ask.rule == "doubling":
         return doubled(source.phases, float(ask.first_batch_size or 1), float(sizes[-1])), []
     found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []

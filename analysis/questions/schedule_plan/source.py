@@ -21,20 +21,14 @@ class Source:
     Attributes:
         what: they were measured by, in words.
         optimizer: name, with what tells it from others; empty where nothing says it.
-        optimizer_name: the name alone.
-        phases: in order.
         hyperbolas: the same with the exponent held at 1; empty where that is not what was measured.
         measured: smallest and largest batch size that steps are known for.
         critical: critical batch size of all phases together, examples; ``None`` where it is not known.
         law: of the learning rate; ``None`` where none was measured.
-        example_unit: what one example is.
-        tokens_per_example: tokens in an example, or ``None``.
-        notes: what speaks against believing it.
     """
 
     what: str
     optimizer: str = ""
-    optimizer_name: str = ""
     phases: tuple[Phase, ...] = field(repr=False)
     hyperbolas: tuple[Phase, ...] = field(default=(), repr=False)
     measured: tuple[float, float]
@@ -53,13 +47,10 @@ def of_noise_scale(
     The logarithm of the noise scale is drawn as normal on either side, as wide as its interval says.
 
     Args:
-        where: it ends, in words.
         value, ends: the noise scale and its interval, examples; drawn only where both ends are known.
         progress: steps of the run in the phase.
         seen: examples of the run in the phase.
-        draws: resamples.
         seed: of the draws; another one for each phase.
-        confidence: of the interval.
     """
     low, high = ends
     drawn = np.full(0, math.nan)

@@ -13,36 +13,22 @@ from analysis.questions.schedule_plan.source import Source
 from cbs.batch_schedules.text import parse_amount
 from cbs.errors import ConfigError
 
-Path = str | os.PathLike[str]
-
 
 def sources(
-    results: Path | None,
+    results: str | os.PathLike[str] | None,
     config: AnalysisConfig,
     *,
     targets: Sequence[float] | None = None,
-    trace: Path | None = None,
-    curve: Path | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    curve: str | os.PathLike[str] | None = None,
     ratio: float = 1.0,
     optimizer: str | None = None,
     budget: str | None = None,
     tokens_per_example: int | None = None,
 ) -> tuple[list[Source], int | None]:
-    """The phases, one source per optimizer, and the budget in examples.
-
-    Args:
-        results, targets, optimizer: see :func:`~analysis.questions.schedule_plan.of_sweep.of_sweep`.
-        config: how intervals are made.
-        trace, ratio: see :func:`~analysis.questions.schedule_plan.of_trace.of_trace`.
-        curve: see :func:`~analysis.questions.schedule_plan.of_curve.of_curve`.
-        budget: in tokens where an example has them.
-        tokens_per_example: of a trace or a curve; a sweep says it itself.
-
-    Raises:
-        ConfigError: if options do not go together.
-        ResultsError: if the results hold no phases.
-        DataError: if a file cannot be read.
-    """
+    """The phases, one source per optimizer, and the budget in examples; it is given in tokens where an example has
+    them. All else goes to :func:`.of_sweep`, :func:`.of_trace` or :func:`.of_curve`, errors too; options that do not go
+    together are a ``ConfigError``."""
     if tokens_per_example is not None and (tokens_per_example < 1 or results is not None):
         raise ConfigError("--tokens-per-example goes with --trace and --curve, and is at least 1")
     if targets and results is None:

@@ -39,14 +39,9 @@ class Suggestion:
     """Trials that would help: every batch size with every seed (and learning rate), less what is there already.
 
     Attributes:
-        group: the trials they join.
-        target: the target of the answer that asked for them.
         batch_sizes: examples per step, increasing.
-        seeds: all seeds to have at these batch sizes.
         lrs: learning rates; ``None`` where the sweep searches them.
-        missing: (batch size, seed) of which trials are missing.
         trials: how many are missing; ``None`` where learning rates are searched.
-        reasons: one line each.
         interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` where there is no
             interval yet to compare with.
         cost: examples that the missing trials take if all of them run to the target; those that are pruned take less,
@@ -79,11 +74,7 @@ Cell = tuple[int, int]
 
 def suggest(answer: Answer) -> Suggestion | None:
     """The trials that would help this answer most; ``None`` where no batch size reached the target, because more trials
-    of the same protocol would not either.
-
-    Raises:
-        ResultsError: if ``sweep.json`` of the group cannot be read.
-    """
+    of the same protocol would not either."""
     reached = [point.batch_size for point in answer.points if point.reached]
     if not reached:
         return None

@@ -36,13 +36,8 @@ def examples(fit: Fit, batch_size: float) -> float:
 
 
 def variance(fit: Fit, batch_sizes: Sequence[float] = (), seeds: Sequence[float] = ()) -> float:
-    """Variance of ``ln B_crit``, in units of the variance of one seed, with ``seeds`` more at ``batch_sizes``.
-
-    Args:
-        fit: a curve seen on both sides, see :func:`two_sided`.
-        batch_sizes: examples per step, shape ``[K]``.
-        seeds: further seeds there, shape ``[K]``.
-    """
+    """Variance of ``ln B_crit``, in units of the variance of one seed, with so many ``seeds`` more at each of the
+    ``batch_sizes``; of a curve seen on both sides, see :func:`two_sided`."""
     at = np.concatenate([fit.batch_sizes, np.asarray(batch_sizes, dtype=float)])
     count = np.concatenate([fit.weights, np.asarray(seeds, dtype=float)])
     known = information(at, fit.estimate, count)

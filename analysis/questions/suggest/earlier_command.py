@@ -27,17 +27,7 @@ def adding(
     """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
-    the same and the trials join those that are there.
-
-    Args:
-        folder: of the sweep.
-        optimizer: with its options.
-        batch_sizes: examples per step.
-        seeds: all of them, with those that are there.
-        lrs: ``None`` for a search.
-
-    Raises:
-        ResultsError: if the folder is not a sweep.
+    the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
     """
     manifest = Store(folder).manifest()
     runs = [] if manifest.get("imported") else manifest.get("runs")

@@ -107,7 +107,6 @@ def test_the_figure_shows_points_forms_and_ratios(found: MeasuredBounds) -> None
     figure.draw_without_rendering()
     assert len(figure.axes) == 3
     assert all(axes.get_window_extent().width > 100 for axes in figure.axes)
-    assert "The bound is an upper one" in kind.said(table)
 
 
 def test_constants_are_printed_and_drawn(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

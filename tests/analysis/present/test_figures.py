@@ -463,3 +463,19 @@ def test_parts_of_a_result_are_known_in_a_fresh_process() -> None:
         "assert list(figures_of(empty)) == []\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bands_far_from_the_lines_do_not_set_the_limits() -> None:
+    lines, ends = pd.Series([10.0, 100.0]), pd.DataFrame({"low": [0.5, 4.0], "high": [np.nan, 900.0]})
+    assert sorted(style.near(lines, ends, 10)) == [4.0, 10.0, 100.0, 900.0]
+    assert sorted(style.near(lines, ends, 3)) == [4.0, 10.0, 100.0]
+
+
+def test_a_line_drops_from_a_curve_to_the_axis() -> None:
+    _, (axes,) = style.grid(1)
+    curve = pd.DataFrame({"batch_size": [1.0, 100.0], "steps": [100.0, 1.0]})
+    style.log_axes(axes, curve["batch_size"], curve["steps"], "x", "y")
+    style.drop_line(axes, curve, 10.0, style.looks(["a"])["a"])
+    (line,) = axes.lines
+    assert list(line.get_xdata()) == [10.0, 10.0]
+    assert line.get_ydata() == pytest.approx([axes.get_ylim()[0], 10.0])

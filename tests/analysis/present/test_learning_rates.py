@@ -75,6 +75,10 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
     assert best["at_grid_edge"].sum() == 1
     protocols = pd.read_csv(tmp_path / "protocols.csv")
     assert len(protocols) == 10
+    points = [each.answer.points for entry in found.entries for each in entry.protocols]
+    assert protocols["batch_sizes_reached"].tolist() == [sum(point.reached for point in own) for own in points]
+    assert protocols["batch_sizes_run"].tolist() == list(map(len, points))
+    assert set(protocols["batch_sizes"]) == {len(SIZES)}
     assert protocols["critical_batch_size"].tolist() == pytest.approx(
         [
             math.nan if each.name == "linear rule" else each.answer.critical_batch_size

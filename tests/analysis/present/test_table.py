@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from analysis.arrays import UNKNOWN, Quantity
 from analysis.phrases import number, with_interval
-from analysis.present.table import Column, Table, latex, pivot
+from analysis.present.table import Column, Table, latex, pivot, quantity
 from analysis.present.terminal import say, show
 
 WIDTHS = (40, 60, 80, 120, 200)
@@ -187,3 +188,13 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert r"name\_\% & $B$ \\" in source
     assert re.search(r"(?<!\\)[#<>~^]|(?<!\\)%(?! t)", source) is None
     assert all(rule in source for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+
+
+def test_a_quantity_is_a_column_with_its_interval_in_the_unit_of_its_heading() -> None:
+    rows = [{"time": Quantity(7200.0, (3600.0, None))}, {"time": UNKNOWN}, {"time": None}]
+    table = Table(columns=(quantity("hours", "time (h)", "time", times=1 / 3600), quantity("time")), rows=rows)
+    assert [cells[0] for cells in table.cells()] == [("2", "[1, ∞]"), ("–", ""), ("–", "")]
+    frame = table.frame()
+    assert list(frame) == ["hours", "hours_low", "hours_high", "time", "time_low", "time_high"]
+    assert frame.iloc[0].dropna().tolist() == [2.0, 1.0, 7200.0, 3600.0]
+    assert frame.iloc[1:].isna().all(axis=None)

@@ -14,8 +14,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present import presentation, write
 from analysis.present.figures import FIGURES
-from analysis.questions.prediction import Predictions, predict
+from analysis.questions.prediction import predict
 from analysis.questions.prediction.mapping import DEFAULTS, Mapped, mapped, unlike
+from analysis.questions.prediction.result import Predictions
 from analysis.questions.prediction.variations import jackknifed
 from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError, ResultsError
@@ -135,7 +136,12 @@ def test_one_table_one_figure_and_json(found: Predictions, tmp_path: Path) -> No
     shown = presentation(found)
     frame = shown.tables["prediction"].frame()
     assert frame["critical_batch_size_ratio"][0] == pytest.approx(found.entries[0].critical_ratio.value)
-    assert len(shown.tables["assumptions"].frame()) == 4
+    assumed = shown.tables["assumptions"].frame()
+    assert len(assumed) == 4
+    for ratio in ("critical_batch_size_ratio", "min_steps_ratio"):
+        assert assumed[ratio][0] == frame[ratio][0]
+    steps = shown.tables["predicted_steps"].frame()
+    assert steps["ratio"].tolist() == (steps["predicted_steps"] / steps["steps_to_target"]).tolist()
     assert shown.tables["predicted_steps"].frame()["batch_size"].tolist() == list(SIZES)
     table = FIGURES["prediction"].compute(found)
     assert table["kind"].value_counts()[["point", "predicted", "assumed"]].tolist() == [4, 4, 12]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.commands import assumed_of
+from analysis.commands import times_of
 from analysis.read.throughput import Assumed, Measured, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.step_times import StepTime, write_step_times
@@ -230,8 +230,8 @@ def test_an_assumption_out_of_its_domain_is_refused(changes: dict) -> None:
 
 
 def test_flags_ask_for_an_assumption_or_none() -> None:
-    assert assumed_of(5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
-    assert assumed_of() is None
+    assert times_of(None, 5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
+    assert times_of() is None
     for half in ({"max_batch_per_device": 3}, {"step_latency": 0.1}):
         with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
-            assumed_of(**half)
+            times_of(**half)
