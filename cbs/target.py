@@ -74,11 +74,7 @@ class Target:
         Returns:
             Steps (not integers in general), shape ``[trials]``; NaN where no evaluation reaches the target.
         """
-        better = values < self.value if self.direction == "below" else values > self.value
-        hits = np.flatnonzero(better & np.isfinite(values))
-        owner, first = np.unique(trial[hits], return_index=True)
-        after = hits[first]
-        before = np.maximum(after - 1, 0)
+        owner, after, before = self._around(trial, values)
         inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0) & np.isfinite(values[before])
         reached = steps[after].astype(float)
         a, b = before[inside], after[inside]
@@ -87,6 +83,28 @@ class Target:
         found = np.full(trials, np.nan)
         found[owner] = reached
         return found
+
+    def apart(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
+        """Ratio of the steps of the two evaluations between which curves reach the target; see :meth:`crossings`.
+
+        Returns:
+            Shape ``[trials]``; infinite where there is no evaluation after step 0 before the one that reaches the
+            target, NaN where none does.
+        """
+        owner, after, before = self._around(trial, values)
+        inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0)
+        found = np.full(trials, np.nan)
+        found[owner] = np.where(inside, steps[after] / np.where(inside, steps[before], 1), np.inf)
+        return found
+
+    def _around(self, trial: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The curves that reach the target, the first evaluations that do, and those in front of these, which may be
+        of another curve."""
+        better = values < self.value if self.direction == "below" else values > self.value
+        hits = np.flatnonzero(better & np.isfinite(values))
+        owner, first = np.unique(trial[hits], return_index=True)
+        after = hits[first]
+        return owner, after, np.maximum(after - 1, 0)
 
     def __str__(self) -> str:
         return f"{self.metric} {'<' if self.direction == 'below' else '>'} {self.value:g}"

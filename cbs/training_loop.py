@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._pytree import tree_map
 
@@ -69,6 +70,12 @@ class TrainingLoop:
         self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         with seeding.seeded(config.seed, "init"):
             self.model = self.ranks.placed(self.workload.build_model(), self.device)
+        cut = self.most is not None and self.most < micro_sizes(config.batch_size, config.micro_batch_size)[0]
+        if cut and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
+            raise MemoryError(
+                f"memory holds passes of {self.micro_batch_size} examples only, and batch normalisation in smaller "
+                "passes is another model; to train that one at every batch size: --set micro_batch_size=N"
+            )
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
         if isinstance(self.optimizer, ProblemOptimizer):
             if self.ranks.world > 1:
@@ -241,8 +248,9 @@ class TrainingLoop:
                 self.probe.plan(stage.batch_size)
         self.seen += stage.batch_size
         multiplier = stage.lr_factor * self.multiplier(self.seen)
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = base * multiplier
+        lrs = [base * multiplier for base in self.base_lrs]
+        for group, lr in zip(self.optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
         share, own = self.ranks.share(
             self.stream.next(stage.batch_size), stage.batch_size, equal=self.probe is not None
         )
@@ -261,6 +269,11 @@ class TrainingLoop:
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.observe(batch)
         self.optimizer.step()
+        if [group["lr"] for group in self.optimizer.param_groups] != lrs:
+            raise ConfigError(
+                f"optimizer {config.optimizer.name!r} changes the learning rate of its param_groups in step(), which "
+                "the schedule of the sweep sets: keep what it multiplies it by elsewhere"
+            )
         if self.average is not None:
             self.average.update(self.seen, stage.batch_size)
         return config.lr * multiplier
@@ -338,7 +351,7 @@ class TrainingLoop:
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""
         started = time.perf_counter()
-        value = self.ranks.agreed(self._validated() if self.ranks.first or self.ranks.shard else math.nan, self.device)
+        value = self.ranks.agreed(self.validated() if self.ranks.first or self.ranks.shard else math.nan, self.device)
         self.ranks.check_alike(self.model)
         measurement = Measurement(
             step=step,
@@ -352,9 +365,11 @@ class TrainingLoop:
         self.alive(step)
         return measurement
 
-    def _validated(self) -> float:
+    def validated(self) -> float:
+        """The validation metric. What it draws at random is the same every time, and not what training draws."""
         self.model.eval()
         with (
+            seeding.seeded(0, "validation"),
             averaged_weights(self.optimizer, self.average),
             torch.no_grad(),
             devices.autocast(self.device, self.config.precision),

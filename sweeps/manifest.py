@@ -14,18 +14,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 import cbs
-from cbs import device
+from cbs import device, seeding
 from cbs.choices import Choice, parse_choice
 from cbs.config import CONSTANT
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.store import MANIFEST, Store
+from cbs.workloads import Workload
 from sweeps.spec import Sweep
 from sweeps.workload import COMMAND, built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 _NUMERIC = ("cbs", "torch", "numpy")
 """What the numbers of a trial come from."""
+_EXAMPLES = 64
+"""That are looked at where a workload does not identify its data."""
 
 
 def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -141,13 +147,25 @@ def all_code_changes(store: Store) -> list[str]:
 
 def own_code(sweep: Sweep) -> dict[str, str]:
     """SHA-256 (16 digits) of the source of every module of the user's own that a sweep names, and of the files that its
-    command names."""
+    command names; of the first examples of a workload of the user's own that does not identify its data."""
     names = [choice.name for choice in (sweep.workload, *sweep.optimizers, *sweep.batch_schedules)]
     options = sweep.workload.options if sweep.workload.name == COMMAND else {}
     modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)}
     files |= {word: word for word in shlex.split(options.get("command", "")) if word.endswith(".py")}
-    return {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
+    found = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
+    if ":" in sweep.workload.name and built(sweep.workload).data_hash is None:
+        found[f"first examples of {sweep.workload.name}"] = _examples_hash(built(sweep.workload))
+    return found
+
+
+def _examples_hash(workload: Workload) -> str:
+    with seeding.seeded(0, "look"):
+        batch = workload.training_stream(seeding.generator(0, "data")).next(_EXAMPLES)
+    digest = hashlib.sha256()
+    for leaf in tree_leaves(batch):
+        digest.update(str(leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf).encode())
+    return digest.hexdigest()[:16]
 
 
 def _source_hash(file: Path) -> str:

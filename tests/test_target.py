@@ -42,6 +42,15 @@ def test_crossing_is_linear_in_log_step() -> None:
     assert ABOVE.crossing([0, 4, 16], [0, 0.5, 1.0]) == pytest.approx(8)
 
 
+def test_how_far_apart_the_evaluations_around_a_crossing_are() -> None:
+    curves = [([1, 10, 15], [3, 2.5, 1]), ([0, 100, 200], [9, 1, 0]), ([40, 50], [1, 0]), ([2, 4], [5, 4]), ([8], [1])]
+    trial = np.repeat(np.arange(len(curves)), [len(steps) for steps, _ in curves])
+    steps, values = (np.concatenate([np.array(curve[part], dtype=float) for curve in curves]) for part in (0, 1))
+    assert BELOW.apart(trial, steps, values, len(curves)) == pytest.approx(
+        [1.5, math.inf, math.inf, math.nan, math.inf], nan_ok=True
+    )
+
+
 def test_first_of_several_crossings() -> None:
     assert BELOW.crossing([1, 2, 4, 8, 16], [3, 1, 3, 1, 0.5]) == pytest.approx(math.sqrt(2))
 

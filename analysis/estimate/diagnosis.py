@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
+    TOO_COARSE = "evaluations too far apart"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
@@ -35,6 +36,9 @@ LACK_OF_FIT = 0.01
 
 ON_THE_CURVE = 0.1
 """Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
+
+COARSE = 1.5
+"""Ratio of the steps of two evaluations above which the steps to a target between them are not known."""
 
 _ROUNDING = 1e-6
 """Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
@@ -62,6 +66,8 @@ class Doubts:
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
+        apart: by batch size, the largest ratio of the steps of the two evaluations around the target, infinite where
+            none before it is after step 0; those of the trials at the best learning rate.
     """
 
     misfit: Misfit | None = None
@@ -69,6 +75,7 @@ class Doubts:
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
     far_seeds: Sequence[FarRun] = ()
+    apart: Mapping[int, float] = field(default_factory=dict)
 
     def decisive(self) -> tuple[float, float] | None:
         """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
@@ -159,6 +166,17 @@ def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
+    coarse = {size: ratio for size, ratio in doubts.apart.items() if ratio > COARSE}
+    if coarse:
+        where = ", ".join(
+            f"{size} ({'0 and the first after it' if ratio == np.inf else f'a factor of {ratio:.2g} apart'})"
+            for size, ratio in coarse.items()
+        )
+        yield (
+            Verdict.TOO_COARSE,
+            f"the steps to the target are not known where it was passed between two evaluations at batch size {where}: "
+            "evaluate more often while steps are few",
+        )
     if doubts.misfit is not None and doubts.misfit.probability < LACK_OF_FIT:
         large = doubts.misfit.excess_rms > EXCESS_RMS
         yield Verdict.OFF_THE_CURVE if large else Verdict.OK, _off_the_curve(doubts, doubts.misfit)

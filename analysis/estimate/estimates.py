@@ -46,12 +46,14 @@ class Reading:
         studies: by increasing batch size.
         not_reached: advice for when no batch size reached the target.
         easier: an easier target that was reached at every batch size; empty where there is none.
+        apart: of every row of the trial table, see :meth:`cbs.target.Target.apart`; empty where no curves are known.
     """
 
     target: Target
     studies: Sequence[Study]
     not_reached: str = ""
     easier: str = ""
+    apart: Sequence[float] = ()
 
 
 def known_value(target: Target) -> float | None:
@@ -92,6 +94,9 @@ def estimates(
         }
         points = tuple(point(study) for study in reading.studies)
         doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
+        if len(reading.apart):
+            apart = {each.batch_size: max(reading.apart[row] for row in each.trials) for each in points if each.reached}
+            doubts = replace(doubts, apart=apart)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Answer(
@@ -222,6 +227,7 @@ def answers(
     chosen(config)
     curve, count = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")], len(results.trials)
     steps = functools.cache(lambda target: target.crossings(*curve, count))
+    apart = functools.cache(lambda target: target.apart(*curve, count))
     best = functools.cache(lambda direction: best_values(results.evaluations, count, direction))
     curves = []
     for index, group in enumerate(results.groups):
@@ -237,6 +243,7 @@ def answers(
                 studies=studies(results, index, target, steps(target)),
                 not_reached=not_reached(group, target, reachable),
                 easier="" if reachable is None else with_value(target, reachable),
+                apart=apart(target),
             )
             readings.append(reading)
         curves.append((group, readings))

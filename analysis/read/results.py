@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import flat
+from analysis.read.alike import alike
 from cbs.choices import Choice, called, differences, parse_choice, value_text
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
@@ -195,6 +196,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     trials["group"], groups = _group(trials)
     scheduled = _scheduled(every, trials, notes) if with_schedule.any() else []
     kept = _without_duplicates(trials, notes)
+    notes += alike(kept)
     steps, values = kept.pop("steps"), kept.pop("values")
     evaluations = {
         "trial": np.repeat(np.arange(len(kept)), steps.map(len)),

@@ -345,6 +345,8 @@ def command(
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
         timed = address is None and telescope is None and program is None
         cost = timed_apart(planned, trial_timeout) if timed else None
+    for doubt in cost.doubts if cost is not None else ():
+        errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
     copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:

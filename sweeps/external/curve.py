@@ -142,6 +142,12 @@ class Curve:
             told = run.facts.get(name)
             if told is not None and float(told) != float(getattr(trial, name)):
                 raise DataError(f"the log says that {name} is {told}, but the trial's is {getattr(trial, name)}")
+        back = np.flatnonzero(np.diff(run.axis) < 0)
+        if len(back) and not self._resumed:
+            last, then = run.axis[back[0] : back[0] + 2]
+            raise DataError(
+                f"the log goes back from {run.unit} {last:g} to {then:g}: two runs in one log, or one that began again"
+            )
         steps, values, _ = clean(_latest(run) if self._resumed else run, trial.batch_size, settings)
         return steps, values
 

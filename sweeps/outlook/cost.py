@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,7 @@ from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training_loop import TrainingLoop
 from cbs.workloads import Workload
 from sweeps.cell import Cell
+from sweeps.outlook.own_code import EXAMPLES, doubts
 from sweeps.spec import Sweep
 from sweeps.workload import built
 
@@ -54,10 +55,13 @@ class Cost:
     Attributes:
         steps: per optimizer, by the text of its choice.
         told: what was not measured but extrapolated, in words.
+        doubts: what a workload or an optimizer of one's own does not keep, in words, see
+            :mod:`sweeps.outlook.own_code`.
     """
 
     steps: Mapping[str, StepCost]
     told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,13 +86,13 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload, found, told = built(sweep.workload), {}, []
+    workload, found, told, doubted = built(sweep.workload), {}, [], []
     clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
     timing = _Timing(sweep, workload, clock, clock() + most_seconds)
     try:
         for optimizer in sweep.choices:
             found[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
-        told = timing.told
+        told, doubted = timing.told, list(timing.doubts())
     except CbsError:
         raise
     except Exception as error:
@@ -98,7 +102,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
         raise ConfigError(f"workload {sweep.workload.name!r} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
-    return Cost(found, tuple(dict.fromkeys(told)))
+    return Cost(found, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(doubted)))
 
 
 @dataclass
@@ -129,6 +133,16 @@ class _Timing:
         low, high = (sizes[0], sizes[-1]) if len(sizes) > 1 else (0, sizes[0])
         slope = max(0.0, (timed[high] - timed.get(low, 0.0)) / (high - low))
         return StepCost(max(0.0, timed[high] - slope * high), slope, self.evaluation or 0.0)
+
+    def doubts(self) -> Iterator[str]:
+        """What code of one's own does not keep, where that takes no longer than timing did."""
+        own = [text for text, choice in self.sweep.choices.items() if ":" in self.sweep.workload.name + choice.name]
+        if self.built + (self.evaluation or 0.0) > LONG_STEP:
+            return
+        for optimizer in own:
+            config = self.sweep.trial(Cell(optimizer, EXAMPLES, 0), self.sweep.lr_grid(optimizer)[0])
+            for doubt in doubts(dataclasses.replace(config, probe=None, batch_schedule=None), self.workload):
+                yield f"workload {self.sweep.workload.name!r}: {doubt}"
 
     def _sizes(self) -> list[int]:
         """Batch sizes to time: the ends of the sweep, from a single example up where these may take long."""

@@ -135,11 +135,14 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
         status, distance = TrialStatus.REACHED, -1e-9
     elif math.isinf(end.distance):
         status = TrialStatus.DIVERGED
+    last = math.ceil(stop)
+    # not finite, so that the crossing is the last step
+    before = [(math.ceil(last / 1.3), math.inf)] if status is TrialStatus.REACHED and last > 1 else []
     rows = [
         Measurement(
             step=step, examples=step * config.batch_size, value=target.value + sign * gap, train_loss=gap, lr=config.lr
         )
-        for step, gap in ((0, 1.0), (math.ceil(stop), distance))
+        for step, gap in ((0, 1.0), *before, (last, distance))
     ]
     return TrialResult(
         config=config,

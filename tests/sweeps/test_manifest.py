@@ -16,9 +16,10 @@ from analysis.read.results import load
 from cbs.config import Choice
 from cbs.errors import ResultsError
 from cbs.store import Store
-from sweeps.manifest import all_code_changes, code_changes, latest_run, merged_manifest, provenance
+from sweeps.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
 from sweeps.spec import Sweep
 from tests.factories import sweep as write_sweep
+from tests.sweeps import test_own_code
 from tests.sweeps.simulation import small_sweep
 
 
@@ -77,6 +78,18 @@ def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
     manifest = merged_manifest(store, asked, "second")
     store.write_manifest(manifest)
     assert all_code_changes(store) == [torch_change, own]
+
+
+def test_other_data_of_a_workload_that_does_not_identify_them_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = small_sweep(workload=Choice(name=f"{test_own_code.__name__}:Line"))
+    key = f"first examples of {sweep.workload.name}"
+    before = own_code(sweep)
+    assert own_code(sweep) == before
+    monkeypatch.setattr(test_own_code.Line, "training_stream", test_own_code.OneOrder.training_stream)
+    assert own_code(sweep)[key] != before[key]
+    monkeypatch.setattr(test_own_code.Line, "data_hash", "0123456789abcdef")
+    assert list(own_code(sweep)) == [test_own_code.__name__]
+    assert own_code(small_sweep()) == {}
 
 
 def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:

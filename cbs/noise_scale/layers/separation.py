@@ -239,6 +239,6 @@ def _changed(before: Tensor, after: Tensor) -> Tensor:
 def _mixing(name: str) -> str:
     what = f"what layer {name!r} sees of one example" if name else "the model's output for one example"
     return (
-        f"{what} depends on others: the model mixes examples, or they do not come first in a layer; put them first "
-        "(batch_first=True), or use the source 'accumulation'"
+        f"{what} depends on others: the model mixes examples, they do not come first in a layer, or the weights "
+        "changed before they were measured; put them first (batch_first=True), or use the source 'accumulation'"
     )

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
+from analysis.estimate.diagnosis import COARSE, EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
 from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point
 
@@ -29,6 +29,13 @@ def test_nothing_to_say() -> None:
     assert verdict() == (Verdict.OK, "")
     fine = Misfit(2 * LACK_OF_FIT, 2 * EXCESS_RMS)
     assert verdict(misfit=fine, left_out=LEFT_OUT, ends=(30.0, 60.0)) == (Verdict.OK, "")
+
+
+def test_steps_between_evaluations_far_apart_are_the_verdict() -> None:
+    assert verdict(apart=dict.fromkeys(SIZES, COARSE)) == (Verdict.OK, "")
+    found, advice = verdict(apart={4: 1.04, 64: 1.6, 256: np.inf})
+    assert found is Verdict.TOO_COARSE
+    assert "at batch size 64 (a factor of 1.6 apart), 256 (0 and the first after it)" in advice
 
 
 def test_points_far_off_the_curve_are_the_verdict() -> None:

@@ -19,6 +19,7 @@ import analysis
 from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.estimate.diagnosis import Verdict
 from cbs.errors import ConfigError, ResultsError, UnknownNameError
 from cbs.target import Target
 from tests.factories import TARGET, Truth, sweep
@@ -318,6 +319,13 @@ def test_an_optimum_at_the_edge_and_a_single_seed_are_said(tmp_path: Path) -> No
     answer = run(tmp_path / "one").answers[0]
     assert answer.verdict == "too few seeds"
     assert "one seed" in answer.fit.interval_method
+
+
+def test_evaluations_too_far_apart_are_said(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=2.5)
+    (answer,) = run(tmp_path).answers
+    assert answer.verdict is Verdict.TOO_COARSE
+    assert "between two evaluations at batch size" in answer.advice
 
 
 def test_the_answer_does_not_depend_on_when_slow_trials_were_stopped(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Trials that should differ and have the same curve: what tells them apart was not heard by what trained them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+FEWEST = 3
+"""Values after step 0, no two of them equal, that two curves do not share by chance."""
+
+_MEANT = {
+    "seed": ("seed", "runs that are one count as several, and the intervals are too narrow"),
+    "lr": ("learning rate", "none of them is better than another"),
+    "batch_size": ("batch size", "the steps say nothing of it"),
+    "tuned": ("options of --axis", "none of their values is better than another"),
+}
+
+
+def alike(trials: pd.DataFrame) -> list[str]:
+    """One line for each of seed, learning rate, batch size and tuned options that made no difference, by sweep and
+    optimizer.
+
+    Two curves are the same if their values after step 0 are, bit by bit, for as long as both go on.
+
+    Args:
+        trials: columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
+            evaluation curve in ``steps`` and ``values``.
+    """
+    curves = [_curve(*pair) for pair in zip(trials["steps"], trials["values"], strict=True)]
+    told = trials.assign(curve=curves, beginning=[curve[:FEWEST] for curve in curves], called=trials["choice"].map(str))
+    told = told[told["curve"].map(len) > 0]
+    notes = []
+    for name, (words, meaning) in _MEANT.items():
+        others = ["group", "beginning", *(other for other in _MEANT if other != name)]
+        twins = told[told.duplicated(others, keep=False)]
+        rows = [row for _, part in twins.groupby(others, dropna=False)["curve"] for row in _same(part)]
+        notes += [
+            f"sweep {sweep}, {optimizer}: {len(part)} trials that differ in the {words} alone have the same curve, so "
+            f"what trained them did not use it: {meaning}"
+            for (sweep, optimizer), part in told.loc[sorted(rows)].groupby(["sweep", "called"], sort=False)
+        ]
+    return notes
+
+
+def _curve(steps: Sequence[Any], values: Sequence[Any]) -> tuple[float, ...]:
+    """The values after step 0; none where the first are too few, or too much alike, to tell a run by."""
+    found = tuple(float(value) for step, value in zip(steps, values, strict=True) if step > 0)
+    return found if len(set(found[:FEWEST])) == FEWEST else ()
+
+
+def _same(curves: pd.Series) -> Iterator[Any]:
+    """Labels of the curves that go on like another one."""
+    for row, curve in curves.items():
+        if any(other[: len(curve)] == curve[: len(other)] for at, other in curves.items() if at != row):
+            yield row

@@ -1,0 +1,155 @@
+"""What a workload or an optimizer of one's own is relied on for, tried out on a few small steps before a sweep.
+
+What does not hold makes no trial fail, so it is told beforehand: an answer would be wrong or noisier than it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from cbs import seeding
+from cbs.config import TrialConfig
+from cbs.device import pick
+from cbs.errors import ConfigError
+from cbs.micro_batches import split_batch
+from cbs.optimizers import build_optimizer
+from cbs.training_loop import TrainingLoop
+from cbs.workloads import Workload
+from cbs.workloads.base import Batch
+
+EXAMPLES = 8
+"""In a batch that is drawn to look at."""
+
+ALIKE = 1e-3
+"""Relative difference up to which two values are one: beyond the rounding of half precision sums and of devices."""
+
+
+def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
+    """One line for each thing that does not hold.
+
+    Args:
+        config: a trial of the sweep; its batch size and noise scale do not matter.
+        workload: its workload.
+
+    Raises:
+        ConfigError: if the optimizer makes nothing of its learning rate.
+    """
+    yield from _of_data(workload)
+    _check_lr(config, workload)
+    trained = TrainingLoop(config, workload, pick(config.device, config.precision))
+    yield from _of_losses(trained)
+    yield from _of_validation(trained)
+    yield from _of_repetition(config, workload)
+
+
+def _check_lr(config: TrialConfig, workload: Workload) -> None:
+    model = workload.build_model()
+    rates = [
+        [float(group["lr"]) for group in build_optimizer(config.optimizer, model, lr, EXAMPLES).param_groups]
+        for lr in (config.lr, 2 * config.lr)
+    ]
+    if rates[0] == rates[1]:
+        raise ConfigError(
+            f"optimizer {config.optimizer.name!r} has the learning rate {rates[0][0]:g} in its param_groups whatever "
+            "lr it is given: every learning rate would train alike"
+        )
+
+
+def _of_data(workload: Workload) -> Iterator[str]:
+    def drawn(seed: int, beside: int, times: int = 1) -> Batch:
+        with seeding.seeded(beside, "look"):
+            stream = workload.training_stream(seeding.generator(seed, "data"))
+            return [stream.next(EXAMPLES) for _ in range(times)][-1]
+
+    first = drawn(0, 0)
+    if not _equal(first, drawn(0, 1)):
+        yield "its training stream gives other examples for the same generator: trials of a seed see unlike data"
+    elif _equal(first, drawn(1, 2)):
+        yield (
+            "its training stream gives the same examples for every seed: the noise of the data is not in the "
+            "intervals, which are too narrow"
+        )
+    if _equal(first, drawn(0, 0, times=2)):
+        yield "its training stream gives the same examples in every batch"
+
+
+def _of_losses(loop: TrainingLoop) -> Iterator[str]:
+    """Whether the loss of an example depends on those beside it, as a sum over the batch does."""
+    loop.model.eval()
+    batch = loop.to_device(loop.stream.next(EXAMPLES))
+    halves = [part for _, part in split_batch(batch, [EXAMPLES // 2] * 2)]
+    with torch.no_grad():
+        whole, again = _loss(loop, [batch], 0), _loss(loop, [batch], 1)
+        ratio = whole / _loss(loop, halves, 0)
+    loop.model.train()
+    if math.isclose(whole, again, rel_tol=ALIKE) and abs(ratio - 1.0) > ALIKE:
+        yield (
+            f"the loss of a batch is {ratio:.3g} times that of its halves: example_losses of an example depend on "
+            "those beside it, so with the batch size the loss itself changes"
+        )
+
+
+def _loss(loop: TrainingLoop, batches: list[Batch], seed: int) -> float:
+    """The mean loss over batches of one size."""
+    with seeding.seeded(seed, "look"):
+        return float(torch.stack([loop.workload.example_losses(loop.model, batch).mean() for batch in batches]).mean())
+
+
+def _of_validation(loop: TrainingLoop) -> Iterator[str]:
+    """Whether one model has one value, also after another one was built."""
+    before = loop.validated()
+    with seeding.seeded(1, "init"):
+        loop.workload.build_model()
+    after = loop.validated()
+    if not math.isclose(before, after, rel_tol=ALIKE):
+        yield (
+            f"validate of one model gives {before:.4g} and then {after:.4g}: the noise of the metric ends trials too "
+            "early; use the same data every time"
+        )
+
+
+def _of_repetition(config: TrialConfig, workload: Workload) -> Iterator[str]:
+    """Whether a trial that goes on from a checkpoint takes the steps that it would have taken."""
+
+    def loop() -> TrainingLoop:
+        return TrainingLoop(config, workload, pick(config.device, config.precision))
+
+    whole, begun, resumed = loop(), loop(), loop()
+    with seeding.seeded(config.seed, "training"):
+        whole.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
+        start = _weights(whole)
+        whole.train_step(1)
+        whole.columns.flush()
+        whole.train_step(2)
+    with seeding.seeded(config.seed, "training"):
+        begun.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
+        begun.train_step(1)
+        begun.evaluate(step=1, lr=0.0, losses=begun.columns.flush()[:, 0])
+        state = begun.state()
+    with seeding.seeded(config.seed, "training"):
+        try:
+            resumed.load_state(state)
+            resumed.train_step(2)
+            apart = float((_weights(resumed) - _weights(whole)).norm())
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+            apart = math.inf
+    if apart > ALIKE * float((_weights(whole) - start).norm()):
+        yield (
+            "a trial that goes on from a checkpoint takes other steps than one that was never stopped: something draws "
+            "numbers outside torch, the model differs from call to call, or state is kept outside the state dict "
+            f"(of optimizer {config.optimizer.name} or the model)"
+        )
+
+
+def _weights(loop: TrainingLoop) -> torch.Tensor:
+    return torch.cat([weight.detach().double().flatten() for weight in loop.model.parameters()])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return all(a.shape == b.shape and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)

@@ -1,0 +1,55 @@
+"""Curves that are the same though the trials should differ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.read.alike import alike
+from cbs.choices import Choice
+
+CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]
+
+
+def trial(values: list[float] = CURVE, **changes: Any) -> dict[str, Any]:
+    plain = {"sweep": "x", "group": 0, "tuned": "", "choice": Choice(name="sgd"), "lr": 0.1, "batch_size": 8, "seed": 0}
+    return {**plain, "steps": [0, 5, 10, 15, 20, 25][: len(values)], "values": values, **changes}
+
+
+def notes(*trials: dict[str, Any]) -> list[str]:
+    return alike(pd.DataFrame(list(trials)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("seed", 1, "the seed alone"),
+        ("lr", 0.2, "the learning rate alone"),
+        ("batch_size", 16, "the batch size alone"),
+        ("tuned", "momentum=0.9", "the options of --axis alone"),
+    ],
+)
+def test_what_was_not_used_is_said(name: str, value: Any, words: str) -> None:
+    (note,) = notes(trial(), trial(**{name: value}), trial([5.0, 4.1, 3.6, 3.3]))
+    assert note.startswith("sweep x, sgd: 2 trials that differ in ")
+    assert words in note
+
+
+def test_one_that_was_stopped_earlier_is_the_same_run() -> None:
+    assert len(notes(trial(), trial(CURVE[:4], seed=1))) == 1
+    assert len(notes(trial(), trial([*CURVE[:4], 2.5], seed=1))) == 0
+
+
+@pytest.mark.parametrize(
+    "values", [[5.0, 4.0, 3.5], [5.0, 4.0, 4.0, 4.0, 4.0], [5.0, math.nan, math.nan, math.nan], []]
+)
+def test_few_or_equal_values_tell_nothing(values: list[float]) -> None:
+    assert notes(trial(values), trial(values, seed=1)) == []
+
+
+def test_trials_of_other_groups_or_that_differ_in_two_are_not_compared() -> None:
+    assert notes(trial(), trial(seed=1, group=1), trial(seed=3, lr=0.2)) == []
+    assert notes(trial(lr=math.nan), trial(lr=math.nan, seed=1)) != []
