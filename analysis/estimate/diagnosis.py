@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
+    COARSE_STEPS = "steps too coarse"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
@@ -42,6 +43,10 @@ _ROUNDING = 1e-6
 
 EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
+
+
+COARSE = 0.1
+"""Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
 
 
 class FarRun(NamedTuple):
@@ -124,6 +129,14 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
     for shown, (verdict, end, words, wanted) in zip(seen, sides, strict=True):
         if len(reached) >= 2 and not shown:
             yield verdict, f"batch size {end.batch_size}, the {words} the critical one: add {wanted} ones"
+    coarse = [point for point in reached if point.resolution > COARSE]
+    if coarse:
+        where, most = ", ".join(str(point.batch_size) for point in coarse), max(point.resolution for point in coarse)
+        yield (
+            Verdict.COARSE_STEPS,
+            f"by up to {100 * most:.0f} % fewer steps may have reached the target at batch size {where}, as nothing "
+            "was measured in between: evaluate more often, or choose a harder target",
+        )
     edges = [point for point in reached if point.at_grid_edge]
     if edges:
         where = ", ".join(f"{point.batch_size} ({point.best_lr:g})" for point in edges)

@@ -239,7 +239,7 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
     early = [
         result.config.batch_size
         for result in results
-        if result.evaluations and result.config.target.reached(result.evaluations[0].value)
+        if any(result.config.target.reached(first.value) for first in [e for e in result.evaluations if e.step][:1])
     ]
     if early:
         where = ", ".join(map(str, sorted(set(early))))

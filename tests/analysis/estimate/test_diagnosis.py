@@ -57,6 +57,16 @@ def test_points_a_little_off_the_curve_are_a_remark_however_sure(percent: float,
     assert advice.startswith(words)
 
 
+def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
+    blurred = [
+        dataclasses.replace(point, resolution=part) for point, part in zip(POINTS, (0, 0.1, 0.11, 1), strict=True)
+    ]
+    found, advice = verdict(blurred)
+    assert found == "steps too coarse"
+    assert "by up to 100 % fewer steps may have reached the target at batch size 64, 256," in advice
+    assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
+
+
 def test_a_misfit_that_chance_explains_is_not_mentioned() -> None:
     assert verdict(misfit=Misfit(1.01 * LACK_OF_FIT, 10.0)) == (Verdict.OK, "")
 

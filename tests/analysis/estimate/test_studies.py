@@ -36,6 +36,7 @@ def study(steps: list[list[float]], status: list[list[str]] | None = None) -> St
         status=reached if status is None else np.array(status, dtype=object),
         bound=np.where(np.isfinite(table), np.nan, 500.0),
         trials=np.arange(table.size).reshape(table.shape),
+        resolution=np.zeros(table.shape),
     )
 
 
@@ -73,6 +74,12 @@ def test_a_learning_rate_that_was_never_run_is_no_neighbour() -> None:
     assert (point(found).seeds, point(found).seeds_reached) == (2, 1)
     missed = study([[310.0, 300.0], [200.0, math.nan]], [["REACHED", "REACHED"], ["REACHED", "BUDGET_EXHAUSTED"]])
     assert missed.winner == 0
+
+
+def test_the_coarsest_seed_of_the_winner_counts() -> None:
+    blurred = dataclasses.replace(study([[500, 400], [100, 200]]), resolution=np.array([[500.0, 400.0], [10.0, 50.0]]))
+    assert point(blurred).resolution == 0.25
+    assert point(study([[500, 400], [100, 200]])).resolution == 0
 
 
 def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
