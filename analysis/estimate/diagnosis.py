@@ -45,6 +45,9 @@ EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
 
+GROWTH = 1.5
+"""Steps at a batch size over those at a smaller one that noise hardly explains."""
+
 COARSE = 0.1
 """Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
 
@@ -149,12 +152,27 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             Verdict.AT_GRID_EDGE,
             f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
         )
+    yield from _growing(reached)
     if max(point.seeds for point in reached) < 2:
         yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]
     if partly:
         where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)
         yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
+
+
+def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
+    """No curve of the form has steps that grow with the batch size; one far seed of three does not make them."""
+    steps = np.array([np.median(point.steps_per_seed or [point.steps_to_target or np.nan]) for point in reached])
+    growth = steps / np.minimum.accumulate(steps)
+    worst = int(growth.argmax())
+    if growth[worst] > GROWTH:
+        least = int(steps[:worst].argmin())
+        yield (
+            Verdict.OFF_THE_CURVE,
+            f"the steps grow by a factor {growth[worst]:.3g} from batch size {reached[least].batch_size} to "
+            f"{reached[worst].batch_size}: are they optimizer steps, and were learning rate and budget right there?",
+        )
 
 
 def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:

@@ -44,7 +44,7 @@ class Study:
         bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
         resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
-            ``[L, N]``; 0 where they are interpolated.
+            ``[L, N]``; 0 where they are interpolated, as all are unless it is given.
         tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one of all of them. Empty where nothing was.
     """
@@ -56,8 +56,12 @@ class Study:
     status: np.ndarray
     bound: np.ndarray
     trials: np.ndarray
-    resolution: np.ndarray
     tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
+    resolution: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if not self.resolution.size:
+            object.__setattr__(self, "resolution", np.zeros(self.steps.shape))
 
     @property
     def winner(self) -> int | None:
@@ -233,7 +237,7 @@ def one_study(
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials, tuned, blur)
 
 
 def point(study: Study) -> Point:

@@ -67,6 +67,14 @@ def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
     assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
 
 
+@pytest.mark.parametrize(("factors", "grows"), [((4, 2, 1.4, 1), 0), ((4, 1, 1.4, 1.3), 0), ((1, 4, 2, 8), 1)])
+def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[float, ...], grows: int) -> None:
+    steps = [dataclasses.replace(point, steps_to_target=100.0 * by) for point, by in zip(POINTS, factors, strict=True)]
+    found, advice = verdict(steps)
+    assert found is (Verdict.OFF_THE_CURVE if grows else Verdict.OK)
+    assert advice.startswith("the steps grow by a factor 8 from batch size 4 to 256: are they" if grows else "")
+
+
 def test_a_misfit_that_chance_explains_is_not_mentioned() -> None:
     assert verdict(misfit=Misfit(1.01 * LACK_OF_FIT, 10.0)) == (Verdict.OK, "")
 
