@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Interval, Quantity
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
@@ -142,6 +142,9 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
         value = None if unseen else float(getattr(curve, name))
         return Quantity(value, interval(getattr(resampled, name), confidence))
 
+    # nothing of a plateau alone tells how steeply steps fall before it
+    ends = interval(fit.resampled.critical, confidence)
+    plateau, _ = _beyond(float(fit.estimate.critical), ends, fit.batch_sizes, len(fit.resampled.critical))
     own, other = (fit.estimate, fit.resampled), (fit.hyperbola, fit.resampled_hyperbola)
     # open where it runs to an end of what is looked for
     exponent, low, high = (
@@ -150,7 +153,7 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
     )
     return {
         "min_steps": asymptote(*own, "min_steps"),
-        "exponent": Quantity(exponent, (low, high)),
+        "exponent": UNKNOWN if plateau else Quantity(exponent, (low, high)),
         "examples_at_critical": asymptote(*own, "examples_at_critical"),
         "hyperbola": Hyperbola(
             critical_batch_size=asymptote(*other, "critical"),

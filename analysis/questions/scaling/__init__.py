@@ -108,8 +108,8 @@ def scale(
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
     terms, refused = _three_terms(answers, three_terms, config)
     if not fitted and not compared and not terms:
-        number, names = plural(len(points), "critical batch size"), {point.family for point in points}
-        told = _ONE_LAW if len(names) > 1 else "; give several models or targets"
+        number, families = plural(len(points), "critical batch size"), {point.family for point in points}
+        told = _ONE_LAW if len(families) > 1 else "; give several models or targets"
         raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{told}")
     size = "the critical batch size" if data_at_batch is None else f"a batch size of {data_at_batch:g}"
     return Scaling(

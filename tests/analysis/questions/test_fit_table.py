@@ -65,6 +65,15 @@ def test_steps_read_at_every_so_many_are_judged_by_how_many(every: int, coarse: 
     assert answer.verdict == ("steps too coarse" if coarse else "ok")
 
 
+def test_a_plateau_alone_tells_nothing_of_the_exponent() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(b, seed, 1000 * (1 + 0.1 / b) * math.exp(rng.normal(0, 0.03))) for b in SIZES for seed in range(3)]
+    flat = fit_table(pd.DataFrame(rows, columns=["batch_size", "seed", "steps"]), QUICK).answers[0]
+    assert (flat.critical.value, flat.exponent.value, flat.exponent.interval) == (None, None, (None, None))
+    steep = fit_table(pd.DataFrame({"batch_size": SIZES, "steps": [2**20 / b for b in SIZES]}), QUICK).answers[0]
+    assert (steep.critical.value, steep.exponent.value) == (None, pytest.approx(1, rel=0.01))
+
+
 def test_a_common_divisor_of_few_steps_may_be_chance() -> None:
     table = pd.DataFrame({"batch_size": [8, 16, 32], "steps": [4000, 2000, 1000]})
     assert "fewer steps" not in fit_table(table, QUICK).answers[0].advice
