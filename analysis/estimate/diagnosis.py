@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
-    TOO_COARSE = "evaluations too far apart"
+    COARSE_STEPS = "steps too coarse"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
@@ -37,15 +37,19 @@ LACK_OF_FIT = 0.01
 ON_THE_CURVE = 0.1
 """Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
 
-COARSE = 1.5
-"""Ratio of the steps of two evaluations above which the steps to a target between them are not known."""
-
 _ROUNDING = 1e-6
 """Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
 
 
 EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
+
+
+GROWTH = 1.5
+"""Steps at a batch size over those at a smaller one that noise hardly explains."""
+
+COARSE = 0.1
+"""Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
 
 
 class FarRun(NamedTuple):
@@ -66,8 +70,6 @@ class Doubts:
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
-        apart: by batch size, the largest ratio of the steps of the two evaluations around the target, infinite where
-            none before it is after step 0; those of the trials at the best learning rate.
     """
 
     misfit: Misfit | None = None
@@ -75,7 +77,6 @@ class Doubts:
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
     far_seeds: Sequence[FarRun] = ()
-    apart: Mapping[int, float] = field(default_factory=dict)
 
     def decisive(self) -> tuple[float, float] | None:
         """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
@@ -131,6 +132,14 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
     for shown, (verdict, end, words, wanted) in zip(seen, sides, strict=True):
         if len(reached) >= 2 and not shown:
             yield verdict, f"batch size {end.batch_size}, the {words} the critical one: add {wanted} ones"
+    coarse = [point for point in reached if point.resolution > COARSE]
+    if coarse:
+        where, most = ", ".join(str(point.batch_size) for point in coarse), max(point.resolution for point in coarse)
+        yield (
+            Verdict.COARSE_STEPS,
+            f"by up to {100 * most:.0f} % fewer steps may have reached the target at batch size {where}, as nothing "
+            "was measured in between: evaluate more often, or choose a harder target",
+        )
     edges = [point for point in reached if point.at_grid_edge]
     if edges:
         where = ", ".join(f"{point.batch_size} ({point.best_lr:g})" for point in edges)
@@ -143,12 +152,27 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             Verdict.AT_GRID_EDGE,
             f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
         )
+    yield from _growing(reached)
     if max(point.seeds for point in reached) < 2:
         yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]
     if partly:
         where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)
         yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
+
+
+def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
+    """No curve of the form has steps that grow with the batch size; one far seed of three does not make them."""
+    steps = np.array([np.median(point.steps_per_seed or [point.steps_to_target or np.nan]) for point in reached])
+    growth = steps / np.minimum.accumulate(steps)
+    worst = int(growth.argmax())
+    if growth[worst] > GROWTH:
+        least = int(steps[:worst].argmin())
+        yield (
+            Verdict.OFF_THE_CURVE,
+            f"the steps grow by a factor {growth[worst]:.3g} from batch size {reached[least].batch_size} to "
+            f"{reached[worst].batch_size}: are they optimizer steps, and were learning rate and budget right there?",
+        )
 
 
 def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
@@ -166,17 +190,6 @@ def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    coarse = {size: ratio for size, ratio in doubts.apart.items() if ratio > COARSE}
-    if coarse:
-        where = ", ".join(
-            f"{size} ({'0 and the first after it' if ratio == np.inf else f'a factor of {ratio:.2g} apart'})"
-            for size, ratio in coarse.items()
-        )
-        yield (
-            Verdict.TOO_COARSE,
-            f"the steps to the target are not known where it was passed between two evaluations at batch size {where}: "
-            "evaluate more often while steps are few",
-        )
     if doubts.misfit is not None and doubts.misfit.probability < LACK_OF_FIT:
         large = doubts.misfit.excess_rms > EXCESS_RMS
         yield Verdict.OFF_THE_CURVE if large else Verdict.OK, _off_the_curve(doubts, doubts.misfit)

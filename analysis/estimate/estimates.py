@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Interval, Quantity
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
@@ -46,14 +46,12 @@ class Reading:
         studies: by increasing batch size.
         not_reached: advice for when no batch size reached the target.
         easier: an easier target that was reached at every batch size; empty where there is none.
-        apart: of every row of the trial table, see :meth:`cbs.target.Target.apart`; empty where no curves are known.
     """
 
     target: Target
     studies: Sequence[Study]
     not_reached: str = ""
     easier: str = ""
-    apart: Sequence[float] = ()
 
 
 def known_value(target: Target) -> float | None:
@@ -94,9 +92,6 @@ def estimates(
         }
         points = tuple(point(study) for study in reading.studies)
         doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
-        if len(reading.apart):
-            apart = {each.batch_size: max(reading.apart[row] for row in each.trials) for each in points if each.reached}
-            doubts = replace(doubts, apart=apart)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Answer(
@@ -147,6 +142,9 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
         value = None if unseen else float(getattr(curve, name))
         return Quantity(value, interval(getattr(resampled, name), confidence))
 
+    # nothing of a plateau alone tells how steeply steps fall before it
+    ends = interval(fit.resampled.critical, confidence)
+    plateau, _ = _beyond(float(fit.estimate.critical), ends, fit.batch_sizes, len(fit.resampled.critical))
     own, other = (fit.estimate, fit.resampled), (fit.hyperbola, fit.resampled_hyperbola)
     # open where it runs to an end of what is looked for
     exponent, low, high = (
@@ -155,7 +153,7 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
     )
     return {
         "min_steps": asymptote(*own, "min_steps"),
-        "exponent": Quantity(exponent, (low, high)),
+        "exponent": UNKNOWN if plateau else Quantity(exponent, (low, high)),
         "examples_at_critical": asymptote(*own, "examples_at_critical"),
         "hyperbola": Hyperbola(
             critical_batch_size=asymptote(*other, "critical"),
@@ -240,10 +238,9 @@ def answers(
                 )
             reading = Reading(
                 target=target,
-                studies=studies(results, index, target, steps(target)),
+                studies=studies(results, index, target, steps(target), apart(target)),
                 not_reached=not_reached(group, target, reachable),
                 easier="" if reachable is None else with_value(target, reachable),
-                apart=apart(target),
             )
             readings.append(reading)
         curves.append((group, readings))

@@ -31,6 +31,11 @@ NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 """Status of a trial that says nothing about its learning rate, and that a sweep runs (again)."""
 
 
+FARTHEST = 1.5
+"""Ratio of the steps of two evaluations up to which the steps between them are interpolated; beyond, nothing is known
+in between."""
+
+
 @dataclass(frozen=True)
 class Study:
     """All trials of one group at one batch size, seen from one target.
@@ -43,6 +48,8 @@ class Study:
         status: how each trial ended with respect to the target, shape ``[L, N]``; empty where no trial was run.
         bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
+        resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
+            ``[L, N]``; 0 where they are interpolated, as all are unless it is given.
         tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one of all of them. Empty where nothing was.
     """
@@ -55,6 +62,11 @@ class Study:
     bound: np.ndarray
     trials: np.ndarray
     tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
+    resolution: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if not self.resolution.size:
+            object.__setattr__(self, "resolution", np.zeros(self.steps.shape))
 
     @property
     def winner(self) -> int | None:
@@ -77,7 +89,9 @@ class Study:
         if not len(self.tuned):
             return self
         rows = self.tuned == self.tuned[self.winner or 0]
-        parts = {name: getattr(self, name)[rows] for name in ("lrs", "steps", "status", "bound", "trials")}
+        parts = {
+            name: getattr(self, name)[rows] for name in ("lrs", "steps", "status", "bound", "trials", "resolution")
+        }
         return replace(self, tuned=np.empty(0, dtype=object), **parts)
 
     def at_edge(self, row: int) -> bool:
@@ -118,6 +132,7 @@ class Point:
         trials: rows of the trial table behind ``steps_per_seed``.
         tuned: the options that won beside the learning rate, see :class:`Study`; empty where none were tuned.
         at_axis_edge: which of them are the lowest or the highest that was tried.
+        resolution: the largest part of its steps by which those of a seed may be too large.
     """
 
     batch_size: int
@@ -132,6 +147,7 @@ class Point:
     trials: tuple[int, ...] = field(default=(), repr=False)
     tuned: str = field(default="", repr=False)
     at_axis_edge: tuple[str, ...] = field(default=(), repr=False)
+    resolution: float = field(default=0.0, repr=False)
 
     @property
     def reached(self) -> bool:
@@ -160,7 +176,7 @@ def easier_or_equal(target: Target, own: Target) -> bool:
     return target.value == own.value or target.reached(own.value)
 
 
-def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> list[Study]:
+def studies(results: Results, group: int, target: Target, steps: np.ndarray, apart: np.ndarray) -> list[Study]:
     """The studies of one group, by increasing batch size.
 
     Args:
@@ -168,14 +184,23 @@ def studies(results: Results, group: int, target: Target, steps: np.ndarray) -> 
         group: index into ``results.groups``.
         target: the target.
         steps: of all trials to ``target``, see :meth:`cbs.target.Target.crossings`.
+        apart: ratios of the steps around it, likewise, see :meth:`cbs.target.Target.apart`.
     """
     about = results.groups[group]
     rows = results.of_group(group)
     parts = rows.groupby("batch_size", sort=True)
-    return [one_study(about, int(size), part, target, steps[part.index]) for size, part in parts]
+    unseen = np.where(apart > FARTHEST, steps * (1 - 1 / apart), 0.0)
+    return [one_study(about, int(size), part, target, steps[part.index], unseen[part.index]) for size, part in parts]
 
 
-def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target, steps: np.ndarray) -> Study:
+def one_study(
+    about: Group,
+    batch_size: int,
+    part: pd.DataFrame,
+    target: Target,
+    steps: np.ndarray,
+    resolution: np.ndarray | float = 0.0,
+) -> Study:
     """The study of one batch size.
 
     Args:
@@ -184,6 +209,7 @@ def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target,
         part: its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``; ``tuned`` where the group has any.
         target: the target.
         steps: of these trials to ``target``, NaN where it was not reached.
+        resolution: steps by which these may be too large.
     """
     lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
     tuned = np.empty(0, dtype=object)
@@ -196,6 +222,8 @@ def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target,
     table, bound = np.full(shape, np.nan), np.full(shape, np.nan)
     status, trials = np.full(shape, "", dtype=object), np.full(shape, -1)
     trials[row, column] = part.index
+    blur = np.zeros(shape)
+    blur[row, column] = resolution
     known = easier_or_equal(target, about.target) or not about.stops_at_target
     after = STOPPED if about.stops_at_target else str(TrialStatus.BUDGET_EXHAUSTED)
     ended = np.array([after if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
@@ -213,7 +241,7 @@ def one_study(about: Group, batch_size: int, part: pd.DataFrame, target: Target,
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(batch_size, lrs, seeds, table, status, bound, trials, tuned)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials, tuned, blur)
 
 
 def point(study: Study) -> Point:
@@ -244,6 +272,7 @@ def point(study: Study) -> Point:
         trials=tuple(study.trials[winner][hit].tolist()),
         tuned=str(study.tuned[winner]) if len(study.tuned) else "",
         at_axis_edge=study.edges_of_axes(winner),
+        resolution=float((study.resolution[winner][hit] / steps).max()),
     )
 
 

@@ -160,7 +160,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
             # without its name: that a grid of one ends there is no finding
             row = slice(at := study.lrs.tolist().index(lr), at + 1)
             status = np.where(np.isin(study.status[row], NOT_RUN), "", study.status[row])
-            parts = {part: getattr(study, part)[row] for part in ("steps", "bound", "trials")}
+            parts = {part: getattr(study, part)[row] for part in ("steps", "bound", "trials", "resolution")}
             kept.append(replace(study, lrs=np.full(1, np.nan), status=status, **parts))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import OPEN, UNKNOWN
+from analysis.arrays import OPEN, UNKNOWN, Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Reading, answered, known_value
@@ -29,6 +29,17 @@ from cbs.choices import Choice
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
+
+UNNAMED = "the target"
+"""A target of which a table does not tell the value."""
+
+_FEWEST_OF_A_GRAIN = 4
+"""Different numbers of steps below which a common divisor of a tenth of them may be chance."""
+
+_FEWEST_AT_A_BUDGET = 3
+"""Rows with the same, largest number of steps below which it may be chance."""
+
+_EXACT = 1e-6
 
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 
@@ -108,6 +119,9 @@ def fit_table(
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
     if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
         notes.append(f"batch size {broken.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
+    fractions = rows.loc[rows["steps"] % 1 > 0, "steps"]
+    if len(fractions) and rows["steps"].max() < 1000 and np.allclose(fractions * 1000 % 1, 0, atol=_EXACT):
+        notes.append(f"steps {fractions.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)
@@ -193,6 +207,7 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
     a learning rate of NaN keeps it from being taken for the edge of a grid.
     """
     _check_repeats(name, rows)
+    _check_budget(name, rows)
     parts = rows.groupby("batch_size")
     if len(parts) == 1:
         raise DataError(
@@ -200,7 +215,8 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
             f"{rows['batch_size'].iloc[0]:g}; a fit needs two, and an interval three: add rows"
         )
     grid_known = (parts["lr"].nunique(dropna=False) > 1).any()
-    found = []
+    found, reached = [], ~rows["censored"].astype(bool)
+    grain = _grain(rows.loc[reached, "steps"].to_numpy())
     for size, part in parts:
         trials = pd.DataFrame(
             {
@@ -211,8 +227,16 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
             }
         )
         number: Any = int(size) if size.is_integer() else size
-        found.append(one_study(about, number, trials, target, part["steps"].where(~part["censored"].astype(bool))))
+        found.append(one_study(about, number, trials, target, part["steps"].where(reached), grain))
     return found
+
+
+def _grain(steps: Array) -> float:
+    """What all steps of a curve are multiples of, as those read at every 500th are; 0 where that is chance or noise."""
+    different = np.unique(steps)
+    if len(different) < _FEWEST_OF_A_GRAIN or (different % 1).any():
+        return 0.0
+    return float(np.gcd.reduce(different.astype(np.int64)))
 
 
 def _check_repeats(name: str, rows: pd.DataFrame) -> None:
@@ -226,6 +250,20 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
         if second.drop("place").equals(first.drop("place")):
             raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
         raise DataError(f"{where}: {which} {there}; add a column seed to tell the runs apart")
+
+
+def _check_budget(name: str, rows: pd.DataFrame) -> None:
+    """Refuse what looks like a budget that was written as if the target had been reached."""
+    most = rows[rows["steps"] == rows["steps"].max()]
+    sizes = most["batch_size"].unique()
+    if rows["told"].any() or len(most) < _FEWEST_AT_A_BUDGET or len(sizes) < 2 or len(most) == len(rows):
+        return
+    where = ", ".join(f"{size:g}" for size in sorted(sizes))
+    raise DataError(
+        f"{name}, {most['place'].iloc[0]}: steps is {most['steps'].iloc[0]:g} in {len(most)} rows, at batch size "
+        f"{where}, and larger nowhere: if that was the budget, add a column censored with true in these rows; if all "
+        "of them reached the target, with false"
+    )
 
 
 def _curve(row: pd.Series) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.read import cells
 from analysis.read.cells import shown
 from analysis.read.table import Sheet, read_table
+from cbs.errors import DataError
 
 SMALLEST, LARGEST = 1e-6, 1e15
 """Of a batch size, steps or a learning rate: beyond these a number is a slip, and products of two overflow nothing."""
@@ -26,6 +27,9 @@ _UNLIKE = {
 }
 """What a column is called that may be meant; whether it is, a person has to say."""
 
+_ENDS = ("status", "state", "outcome", "reached", "converged", "diverged", "failed", "finished", "success", "succeeded")
+"""What a column is called that may say which steps did not reach the target."""
+
 
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
@@ -35,9 +39,9 @@ def read(
     Returns:
         What to call the table in a message, its rows, and the columns that are not used. The rows have the columns
         :data:`REQUIRED` and :data:`OPTIONAL`, with ``None`` where there is no such column, and ``place``: where a row
-        stands, such as ``line 7``. ``steps`` are those to the target, or where ``censored`` the most that were run
-        without reaching it, NaN where only that it was not reached is known. ``optimizer``, ``group`` and ``seed`` are
-        texts as written.
+        stands, such as ``line 7``, and ``told``: whether a cell says if it is ``censored``. ``steps`` are those to the
+        target, or where ``censored`` the most that were run without reaching it, NaN where only that it was not reached
+        is known. ``optimizer``, ``group`` and ``seed`` are texts as written.
 
     Raises:
         DataError: naming table, row and remedy.
@@ -49,6 +53,13 @@ def read(
         table.need(titles[name], _remedy(name, table.columns))
     titles = {name: title for name, title in titles.items() if title in table.columns}
     unused = [title for title in table.columns if title and title not in titles.values()]
+    for title in unused:
+        if title.lower() in _ENDS and len({str(cell) for cell in table.columns[title]}) > 1:
+            raise DataError(
+                f"{table.name}: column {shown(title)} tells rows apart, and what it says is not read: write true in a "
+                "column censored where steps is what was run without reaching the target, leave steps empty where a "
+                f"run diverged, and remove {shown(title)}"
+            )
     rows = pd.DataFrame([_row(table, row, titles) for row in range(len(table.places))], dtype=object)
     return table.name, rows.astype(dict.fromkeys(("batch_size", "steps", "lr", "target"), float)), unused
 
@@ -75,7 +86,8 @@ def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:
             raise table.error(index, titles[name], f"it is empty; {remedy}")
         elif name in titles and parse is _text:
             row[name] = ""
-    return row | {"censored": bool(row["censored"]) or row["steps"] is None}
+    told = row["censored"] is not None
+    return row | {"told": told, "censored": bool(row["censored"]) or row["steps"] is None}
 
 
 def _measured(cell: Any, hint: str = "correct or remove the row") -> float:

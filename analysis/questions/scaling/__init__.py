@@ -25,6 +25,8 @@ from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 
+_ONE_LAW = "; a law is one of a workload and optimizer: models that belong on one need the same name of the workload"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Findings):
@@ -89,8 +91,8 @@ def scale(
     for axis in against or ():
         own = [law for law in fitted if law.axis == axis]
         if all(law.fit is None and "does not vary" in law.remark for law in own):
-            raise ResultsError(f"no law against {axis}: {'; '.join(f'{law.optimizer}: {law.remark}' for law in own)}")
-    notes += [f"{law.axis}, {law.optimizer}: {law.remark}" for law in fitted if law.fit is None]
+            why = "; ".join(f"{law.workload}, {law.optimizer}: {law.remark}" for law in own)
+            raise ResultsError(f"no law against {axis}: {why}{_ONE_LAW if len(own) > 1 else ''}")
     names = list(dict.fromkeys(vary or varying(points, options(points))))
     # the parameters follow a single option that varies
     names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
@@ -105,8 +107,9 @@ def scale(
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
     terms, refused = _three_terms(found, three_terms, config)
     if not fitted and not compared and not terms:
-        number = plural(len(points), "critical batch size")
-        raise ResultsError(f"{number}, and nothing varies between them; give several models or targets")
+        number, families = plural(len(points), "critical batch size"), {point.family for point in points}
+        told = _ONE_LAW if len(families) > 1 else "; give several models or targets"
+        raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{told}")
     size = "the critical batch size" if data_at_batch is None else f"a batch size of {data_at_batch:g}"
     return Scaling(
         points=tuple(points),

@@ -19,6 +19,9 @@ from cbs.config import Schedule
 
 SEESAW = "seesaw, cosine"
 
+_ROUNDING = 1e-12
+"""Of a share that is 0, such as what a plan of one batch size saves."""
+
 
 def outcomes(
     source: Source, ask: Ask, table: OpenLoop, constant: int, sizes: Array, config: AnalysisConfig
@@ -42,6 +45,7 @@ def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array,
     unlike = apart(source.phases, config.seed)
     other = along(unlike, table.starts, batch_sizes)
     saved = 1.0 - other.steps / equal_examples(steps_of(unlike, sizes), sizes, other.examples)
+    saved = np.where(abs(saved) < _ROUNDING, 0.0, saved)
     return Outcome(
         name=name,
         batch_sizes=tuple(batch_sizes),

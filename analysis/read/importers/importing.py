@@ -239,7 +239,8 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
     early = [
         result.config.batch_size
         for result in results
-        if result.evaluations and result.config.target.reached(result.evaluations[0].value)
+        if (seen := next((at for at, each in enumerate(result.evaluations) if each.step > 0), None)) is not None
+        and any(result.config.target.reached(each.value) for each in result.evaluations[: seen + 1])
     ]
     if early:
         where = ", ".join(map(str, sorted(set(early))))

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis.estimate.diagnosis import COARSE, EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
+from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
 from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point
 
@@ -29,13 +29,6 @@ def test_nothing_to_say() -> None:
     assert verdict() == (Verdict.OK, "")
     fine = Misfit(2 * LACK_OF_FIT, 2 * EXCESS_RMS)
     assert verdict(misfit=fine, left_out=LEFT_OUT, ends=(30.0, 60.0)) == (Verdict.OK, "")
-
-
-def test_steps_between_evaluations_far_apart_are_the_verdict() -> None:
-    assert verdict(apart=dict.fromkeys(SIZES, COARSE)) == (Verdict.OK, "")
-    found, advice = verdict(apart={4: 1.04, 64: 1.6, 256: np.inf})
-    assert found is Verdict.TOO_COARSE
-    assert "at batch size 64 (a factor of 1.6 apart), 256 (0 and the first after it)" in advice
 
 
 def test_points_far_off_the_curve_are_the_verdict() -> None:
@@ -62,6 +55,24 @@ def test_points_a_little_off_the_curve_are_a_remark_however_sure(percent: float,
     assert found is Verdict.OK
     words = f"the points lie {percent:.2g} % (rms) off the curve, beyond what seeds explain (p = {probability:.1g})"
     assert advice.startswith(words)
+
+
+def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
+    blurred = [
+        dataclasses.replace(point, resolution=part) for point, part in zip(POINTS, (0, 0.1, 0.11, 1), strict=True)
+    ]
+    found, advice = verdict(blurred)
+    assert found == "steps too coarse"
+    assert "by up to 100 % fewer steps may have reached the target at batch size 64, 256," in advice
+    assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
+
+
+@pytest.mark.parametrize(("factors", "grows"), [((4, 2, 1.4, 1), 0), ((4, 1, 1.4, 1.3), 0), ((1, 4, 2, 8), 1)])
+def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[float, ...], grows: int) -> None:
+    steps = [dataclasses.replace(point, steps_to_target=100.0 * by) for point, by in zip(POINTS, factors, strict=True)]
+    found, advice = verdict(steps)
+    assert found is (Verdict.OFF_THE_CURVE if grows else Verdict.OK)
+    assert advice.startswith("the steps grow by a factor 8 from batch size 4 to 256: are they" if grows else "")
 
 
 def test_a_misfit_that_chance_explains_is_not_mentioned() -> None:

@@ -75,6 +75,12 @@ def test_a_learning_rate_that_was_never_run_is_no_neighbour() -> None:
     assert missed.winner == 0
 
 
+def test_the_coarsest_seed_of_the_winner_counts() -> None:
+    blurred = dataclasses.replace(study([[500, 400], [100, 200]]), resolution=np.array([[500.0, 400.0], [10.0, 50.0]]))
+    assert point(blurred).resolution == 0.25
+    assert point(study([[500, 400], [100, 200]])).resolution == 0
+
+
 def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
     missed = point(study([[math.nan, math.nan]], [["BUDGET_EXHAUSTED", "BUDGET_EXHAUSTED"]]))
     assert (missed.steps_to_target, missed.status, missed.steps_lower_bound) == (None, "BUDGET_EXHAUSTED", 500)
@@ -84,8 +90,9 @@ def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
 
 def compared(root: Path, target: Target = TARGET) -> list[Study]:
     results = load(root)
-    columns = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    return studies(results, 0, target, target.crossings(*columns, len(results.trials)))
+    columns = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
+    around = [read(*columns, len(results.trials)) for read in (target.crossings, target.apart)]
+    return studies(results, 0, target, *around)
 
 
 @pytest.mark.parametrize("value", [2.4, 2.6, 3.0])

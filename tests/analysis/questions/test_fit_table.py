@@ -55,6 +55,62 @@ def command(*arguments: str) -> Any:
     return result.stdout
 
 
+@pytest.mark.parametrize(("every", "coarse"), [(1, False), (50, False), (200, True)])
+def test_steps_read_at_every_so_many_are_judged_by_how_many(every: int, coarse: bool) -> None:
+    """Rounded up to a multiple of 200, steps down to 1000 are 10 % too large there and less elsewhere."""
+    rng = np.random.default_rng(0)
+    rows = [(b, seed, 1000 * (1 + 64 / b) * math.exp(rng.normal(0, 0.03))) for b in SIZES for seed in range(3)]
+    table = pd.DataFrame(rows, columns=["batch_size", "seed", "steps"])
+    (answer,) = fit_table(table.assign(steps=np.ceil(table["steps"] / every) * every), QUICK).answers
+    assert answer.verdict == ("steps too coarse" if coarse else "ok")
+
+
+def test_a_plateau_alone_tells_nothing_of_the_exponent() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(b, seed, 1000 * (1 + 0.1 / b) * math.exp(rng.normal(0, 0.03))) for b in SIZES for seed in range(3)]
+    flat = fit_table(pd.DataFrame(rows, columns=["batch_size", "seed", "steps"]), QUICK).answers[0]
+    assert (flat.critical.value, flat.exponent.value, flat.exponent.interval) == (None, None, (None, None))
+    steep = fit_table(pd.DataFrame({"batch_size": SIZES, "steps": [2**20 / b for b in SIZES]}), QUICK).answers[0]
+    assert (steep.critical.value, steep.exponent.value) == (None, pytest.approx(1, rel=0.01))
+
+
+def test_a_common_divisor_of_few_steps_may_be_chance() -> None:
+    table = pd.DataFrame({"batch_size": [8, 16, 32], "steps": [4000, 2000, 1000]})
+    assert "fewer steps" not in fit_table(table, QUICK).answers[0].advice
+    table.loc[3] = [64, 1000]
+    assert "fewer steps" not in fit_table(table, QUICK).answers[0].advice
+    table.loc[4] = [128, 800]
+    assert "at batch size 32, 64, 128, as nothing" in fit_table(table, QUICK).answers[0].advice
+
+
+def test_a_budget_that_is_given_as_steps_is_asked_about() -> None:
+    rows = [(b, seed, min(1000 * (1 + 64 / b) + seed, 4000)) for b in SIZES for seed in range(3)]
+    table = pd.DataFrame(rows, columns=["batch_size", "seed", "steps"])
+    with pytest.raises(DataError, match="row 1: steps is 4000 in 6 rows, at batch size 8, 16, and larger nowhere"):
+        fit_table(table, QUICK)
+    assert fit_table(table.assign(censored=table["steps"] == 4000), QUICK).answers[0].points[0].status != "REACHED"
+    assert fit_table(table.assign(censored=False), QUICK).answers[0].points[0].reached
+    assert fit_table(table.assign(steps=500), QUICK).answers[0].points[0].reached
+
+
+def test_a_column_that_says_how_runs_ended_is_not_passed_over() -> None:
+    table = pd.read_csv(io.StringIO(curve()))
+    mixed = table.assign(Status=["ok"] * (len(table) - 1) + ["diverged"])
+    with pytest.raises(DataError, match=r"column 'Status' tells rows apart.*censored"):
+        fit_table(mixed, QUICK)
+    assert "columns that are not used: Status" in fit_table(table.assign(Status="ok"), QUICK).notes
+
+
+@pytest.mark.parametrize(
+    ("steps", "noted"), [("12.327", True), ("990", False), ("1574.327", False), ("12.3271", False)]
+)
+def test_a_point_that_may_be_a_thousands_separator_is_named(
+    write: Callable[..., Path], steps: str, noted: bool
+) -> None:
+    found = fit_table(write(f"batch_size,steps\n8,{steps}\n16,11\n32,10\n"), QUICK, unit="images")
+    assert (f"steps {float(steps):g} is not whole: its point is a decimal one" in "".join(found.notes)) == noted
+
+
 def test_published_fits_end_to_end(write: Callable[..., Path]) -> None:
     """The rows of Zhang et al. give the a, b, b/a and critical batch size their notebook prints, to its digits."""
     lines = [

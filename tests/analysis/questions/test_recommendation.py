@@ -103,6 +103,13 @@ def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_sai
     assert plan.remarks == ("batch size 512 is the largest with a step time: a larger one may be better",)
 
 
+def test_more_devices_than_any_measured_batch_size_has_examples(exact: Answer) -> None:
+    one_each = Assumed(examples_per_second=100.0, latency=0.01, max_batch_per_device=1)
+    plan = advise(exact, one_each, Wish(devices=10**6)).plans["time"]
+    assert (plan.batch_size, plan.devices) == (1024, 1024)
+    assert plan.remarks == ("of those measured, 1024 devices can share batch size 1024 alone: measure larger ones",)
+
+
 def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> None:
     """Perfect scaling of the seconds: T = (S_min B + E_min) / (n X), so time is examples over rate."""
     plan = advise(exact, Assumed(examples_per_second=100.0), Wish(devices=1)).plans["time"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +197,18 @@ def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
     for law in found.laws:
         assert law.fit is None
         assert law.remark.startswith("too few values for a law; over a factor 13.7 B_crit changes by a factor")
-    assert any("too few values" in note for note in found.notes)
+    assert not any("too few values" in note for note in found.notes), "it is said below the table"
+
+
+def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
+    named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
+    monkeypatch.setattr("analysis.questions.scaling.read", lambda *arguments: (named, []))
+    for against in (None, ["parameters"]):
+        with pytest.raises(ResultsError, match="models that belong on one need the same name of the workload"):
+            scale([tmp_path], QUICK, against=against)
 
 
 def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
@@ -231,7 +243,7 @@ def test_different_runs_are_not_drawn_alike(found: Scaling) -> None:
         ({"at": [1e9]}, "--at needs exactly one --against"),
         ({"against": ["data"], "at": [-1.0]}, "positive numbers"),
         ({"vary": ["hidden"]}, "--vary hidden: no point has it"),
-        ({"against": ["loss"]}, "no law against loss: adamw: 1 point, and loss does not vary"),
+        ({"against": ["loss"]}, "no law against loss: synthetic, adamw: 1 point, and loss does not vary"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(three: Path, tmp_path: Path, arguments: dict, message: str) -> None:
@@ -241,7 +253,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(three: Path, tmp_path: Path,
 
 
 def test_nothing_that_varies_is_refused(three: Path, tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="nothing varies between them"):
+    with pytest.raises(ResultsError, match="nothing varies between those of one workload and optimizer; give"):
         scale([three / "w32"], QUICK)
 
 

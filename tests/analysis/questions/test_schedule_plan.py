@@ -193,6 +193,8 @@ def test_a_critical_batch_size_that_does_not_grow_needs_no_schedule(tmp_path: Pa
     plan = planned(flat)
     assert "a constant batch size of" in plan.verdict
     assert plan.outcomes[0].steps_saved.interval[0] <= 0  # type: ignore[operator]
+    saved = plan.outcomes[0].steps_saved
+    assert all(share == 0 or abs(share) > 1e-9 for share in (saved.value, *saved.interval))  # no rounding errors
 
 
 def test_one_seed_is_said_and_has_a_wider_band(folder: Path, tmp_path: Path) -> None:

@@ -177,6 +177,21 @@ def test_a_metric_that_grows_and_a_run_past_the_target_at_once(tmp_path: Path) -
     assert "1 runs (batch size 4) are past the target at their first evaluation" in imported.notes[0]
 
 
+def test_a_run_past_the_target_at_its_first_evaluation_after_step_0_is_said_to_be(tmp_path: Path) -> None:
+    """What was measured before training tells nothing of when the target was passed."""
+    rows = [
+        {"run": f"b{size}", "step": step, "loss": value, "batch_size": size}
+        for size in (2, 4, 8, 16)
+        for step, value in ((0, 9.0), (1000, 1.9 if size > 4 else 3.0), (2000, 1.5))
+    ]
+    constants = {"optimizer": "sgd", "lr": "1"}
+    imported = import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
+    assert "2 runs (batch size 8, 16) are past the target at their first evaluation" in imported.notes[0]
+    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=False)
+    assert [entry.resolution for entry in answer.points] == [0.5, 0.5, 1, 1]
+    assert "fewer steps may have reached the target at batch size 2, 4, 8, 16" in answer.advice
+
+
 def test_a_stated_status_is_kept_for_runs_that_ended_early(tmp_path: Path) -> None:
     rows = [row | {"status": "failed" if row["lr"] == 1e-3 else "reached"} for row in long_rows(CURVES[:2])]
     import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings())
