@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -176,3 +177,14 @@ def test_an_interval_of_nothing_but_infinity_is_open() -> None:
 
 def test_alone_is_centred_at_the_hyperbola() -> None:
     assert (ALONE.whole.log_mean, ALONE.whole.variance) == (0.0, pytest.approx(SPREAD**2))
+
+
+def test_the_benchmark_compares_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import __path__ as here
+
+    monkeypatch.syspath_prepend(next(iter(here)))
+    bench = importlib.import_module("benchmarks.bench_fitting")
+    monkeypatch.setattr(bench, "FEW", 3)
+    config = AnalysisConfig(resamples=100)
+    resamples = bench.Resamples.of(fit_curve(bench.SIZES.tolist(), bench.sweep(censored=True), config=config))
+    bench.check(resamples.together(), resamples.likelihood())
