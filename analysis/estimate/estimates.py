@@ -18,7 +18,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
-from analysis.estimate.diagnosis import Doubts, FarRun, judge, not_reached, with_value
+from analysis.estimate.diagnosis import Doubts, judge, not_reached
 from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
@@ -67,8 +67,7 @@ def estimates(
     Args:
         group: the trials.
         readings: one per target.
-        config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
-            resample.
+        config: all targets draw with the same seed, so that they may be compared resample by resample.
         believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
@@ -91,7 +90,7 @@ def estimates(
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
-        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
+        doubts = Doubts() if fit is None else _doubts(fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Answer(
@@ -111,9 +110,7 @@ def estimates(
     return made
 
 
-def _doubts(
-    studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float
-) -> Doubts:
+def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float) -> Doubts:
     ends = interval(fit.resampled.critical, confidence)
     # the measured batch sizes show a part of the curve where the critical one lies beyond it, at both ends if there are
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
@@ -126,10 +123,7 @@ def _doubts(
             critical >= fit.batch_sizes[0] and bool(low),
             critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
         ),
-        far_seeds=[
-            FarRun(studies[seed.place].batch_size, int(studies[seed.place].seeds[seed.column]), seed.factor)
-            for seed in far
-        ],
+        far_seeds=far,
     )
 
 
@@ -226,19 +220,22 @@ def answers(
     curves = []
     for index, group in enumerate(results.groups):
         direction, readings = group.target.direction, []
-        reachable = within_reach(results.of_group(index), best(direction), direction)
+        rows = results.of_group(index)
+        reachable = within_reach(rows, best(direction), direction)
         for target in _targets(group, targets):
-            if (steps(target)[results.of_group(index).index] == 0).any():
+            if (steps(target)[rows.index] == 0).any():
                 raise ConfigError(
                     f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
                 )
-            reading = Reading(
-                target=target,
-                studies=studies(results, index, target, steps(target)),
-                not_reached=not_reached(group, target, reachable),
-                easier="" if reachable is None else with_value(target, reachable),
+            easier = None if reachable is None else replace(target, value=reachable)
+            readings.append(
+                Reading(
+                    target=target,
+                    studies=studies(group, rows, target, steps(target)),
+                    not_reached=not_reached(group, target, easier),
+                    easier="" if easier is None else str(easier),
+                )
             )
-            readings.append(reading)
         curves.append((group, readings))
     found = []
     for made in answered(curves, config):

@@ -96,13 +96,7 @@ def asymptotes(phases: Sequence[Phase]) -> tuple[Array, Array]:
 
 
 def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:
-    """A table of stages, to the end of the last phase.
-
-    Args:
-        phases: in order.
-        starts: examples at which each stage begins, from 0; the last one has no end.
-        sizes: batch size of each.
-    """
+    """A table of stages, to the end of the last phase: the examples at which each begins, and its batch size."""
     steps = steps_of(phases, np.asarray(sizes, dtype=float))
     rows = len(steps)
     done, seen, taken = np.zeros(rows), np.zeros(rows), np.zeros((rows, len(sizes)))
@@ -127,37 +121,22 @@ def _between(x: Array, y: Array, at: Array) -> Array:
 
 
 def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
-    """The batch size of the least steps times weight in every phase, shape ``[1 + R, phases]``; of equals the least.
-
-    Args:
-        steps: from :func:`steps_of`.
-        weights: what a step at each size costs, shape ``[M]``.
-        sizes: shape ``[M]``, increasing.
-    """
+    """The batch size of the least ``steps``, see :func:`steps_of`, times what one costs at each of the increasing
+    ``sizes``; in every phase, shape ``[1 + R, phases]``; of equals the least."""
     return np.asarray(sizes[(steps * weights).argmin(axis=2)])
 
 
 def lower_ends(best: Array, confidence: float) -> Array:
-    """The lower end of each phase's best batch size, one of those that were looked at; never smaller than that of a
-    phase before it. Without resamples it is the best one itself.
-
-    Args:
-        best: from :func:`best_sizes`.
-        confidence: of the two-sided interval.
-    """
+    """The lower end, of the two-sided interval, of each phase's best batch size, one of those that were looked at;
+    never smaller than that of a phase before it. Without resamples it is the best one itself."""
     ends = best[0] if len(best) == 1 else np.quantile(best[1:], 0.5 - confidence / 2, axis=0, method="lower")
     return np.maximum.accumulate(np.minimum(ends, best[0]))
 
 
 def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
-    """Batch sizes that double where the critical batch size of a phase, at its lower end, exceeds twice the batch size
-    (Merrill et al., arXiv 2505.23971), shape ``[phases]``.
-
-    Args:
-        phases: in order; one without a lower end leaves the batch size as it is.
-        first: where they start.
-        largest: they may become.
-    """
+    """Batch sizes from ``first`` to ``largest`` that double where the critical batch size of a phase, at its lower end,
+    exceeds twice the batch size (Merrill et al., arXiv 2505.23971), shape ``[phases]``; not where there is no such
+    end."""
     size, found = first, []
     for phase in phases:
         low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value
@@ -168,13 +147,8 @@ def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
 
 
 def equal_examples(steps: Array, sizes: Array, examples: Array) -> Array:
-    """Steps of the constant batch size with as many examples, shape ``[1 + R]``; NaN where it is not among ``sizes``.
-
-    Args:
-        steps: from :func:`steps_of`.
-        sizes: shape ``[M]``, increasing.
-        examples: shape ``[1 + R]``.
-    """
+    """Steps of the constant batch size with as many examples, shape ``[1 + R]`` both; NaN where it is not among the
+    increasing ``sizes`` of ``steps``, see :func:`steps_of`."""
     whole = steps.sum(axis=1)
     # beyond the batch size of the fewest examples more of them buy fewer steps
     seen = np.maximum.accumulate(whole * sizes, axis=1)

@@ -13,7 +13,7 @@ from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.fitting import Fit
-from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near, over
+from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
 from analysis.read.results import Group
@@ -150,13 +150,14 @@ class Answer:
         return self.geometry.geometry if self.geometry else PLAIN
 
     @property
-    def noise_scale_ratio(self) -> NoiseScale:
-        """See :func:`analysis.estimate.noise.over`."""
-        return over(self.noise_scale, self.critical)
+    def noise_scale_ratio(self) -> Quantity:
+        """Noise scale over critical batch size. The two are taken as independent: they come from the same trials, but
+        from gradients on one hand and from crossings of the target on the other."""
+        return self.noise_scale.over(self.critical)
 
     @property
-    def matched_noise_scale_ratio(self) -> NoiseScale:
-        return over(self.matched_noise_scale, self.critical)
+    def matched_noise_scale_ratio(self) -> Quantity:
+        return self.matched_noise_scale.over(self.critical)
 
     @property
     def leave_one_out(self) -> Interval | None:

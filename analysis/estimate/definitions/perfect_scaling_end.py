@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked, crossing
 
 
 @DEFINITIONS.register("perfect_scaling_end")
@@ -38,12 +38,10 @@ class PerfectScalingEnd(Definition):
         checked("perfect_scaling_end", "tolerance", self.tolerance, zero=True)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
-        sizes, excess, last = np.log(samples[at].batch_sizes), self._excess(samples[at]), self._last(samples[at])
-        row, after = np.arange(len(excess)), np.minimum(last + 1, len(sizes) - 1)
-        inside, outside = excess[row, last], excess[row, after]
-        rise = np.where(after > last, outside - inside, np.inf)
-        end = sizes[last] + (math.log1p(self.tolerance) - inside) / rise * (sizes[after] - sizes[last])
-        return np.where(after > last, np.exp(end), np.inf)
+        sizes, last = samples[at].batch_sizes, self._last(samples[at])
+        after = np.minimum(last + 1, len(sizes) - 1)
+        end = crossing(sizes, self._excess(samples[at]), last, after, self.tolerance)
+        return np.where(after > last, end, np.inf)
 
     def _excess(self, sample: Sample) -> Array:
         return sample.log_examples - sample.log_examples[:, :1]

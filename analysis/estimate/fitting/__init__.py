@@ -17,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.bootstrap import leftover, rescaled, seed_deviations
+from analysis.estimate.fitting.bootstrap import Seeds, leftover, resampled_seeds, rescaled
 from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
@@ -26,14 +26,6 @@ _TINY = 1e-300
 _ROUNDS = 3
 FEWEST_FREE = 4
 """Batch sizes below which a free exponent leaves no residual."""
-
-
-@dataclass(frozen=True)
-class _Seeds:
-    """Variance of the log steps of one seed, and its degrees of freedom."""
-
-    variance: float
-    freedom: float
 
 
 @dataclass(frozen=True)
@@ -95,8 +87,8 @@ def free_exponent(
     data, measured = gather(batch_sizes, tables)
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
-    _, _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
-    return _free(data.unbounded(), _Seeds(*found), config.confidence)
+    seeds = resampled_seeds(measured, data.weights[data.reached], 200, np.random.default_rng(0))
+    return _free(data.unbounded(), seeds, config.confidence)
 
 
 def fit_curve(
@@ -110,7 +102,7 @@ def fit_curve(
     1. centred, then rescaled to one standard deviation: the seed variance (pooled over batch sizes, inflated by
        n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
        it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
-       share of each batch size, see :func:`analysis.estimate.fitting.bootstrap.seed_deviations`;
+       share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, less what a finer learning rate could save
        (:func:`analysis.estimate.fitting.bootstrap.leftover`), and refitted, each with a draw of what is believed of the
@@ -131,8 +123,7 @@ def fit_curve(
     here = data.reached
     count = int(here.sum())
     rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
-    deviations, shares, *found = seed_deviations(measured, data.weights[here], resamples, rng)
-    seeds = _Seeds(*found)
+    seeds = resampled_seeds(measured, data.weights[here], resamples, rng)
     alone = data.unbounded()
     if count >= FEWEST_FREE:
         belief = belief.giving_way(_free(alone, seeds, confidence))
@@ -163,7 +154,8 @@ def fit_curve(
     if count < 3:
         return fit
     draws = np.zeros((resamples, len(fitted)))
-    draws[:, here] = rescaled(deviations, deviation * np.sqrt(shares / data.weights[here]), rng) / max(deviation, _TINY)
+    wanted = deviation * np.sqrt(seeds.shares / data.weights[here])
+    draws[:, here] = rescaled(seeds.deviations, wanted, rng) / max(deviation, _TINY)
     believed = belief.draws(resamples, rng)
     saved = np.zeros_like(draws)
     saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
@@ -188,7 +180,7 @@ def widening(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
+def _free(alone: Data, seeds: Seeds, confidence: float) -> Exponent:
     found = alone.fit(FREE, 1.0).row(0)
     deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
@@ -196,7 +188,7 @@ def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
     return Exponent(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
-def _fitted(data: Data, exponent: Exponent, seeds: _Seeds, curve: Curve) -> tuple[Curve, float, float]:
+def _fitted(data: Data, exponent: Exponent, seeds: Seeds, curve: Curve) -> tuple[Curve, float, float]:
     """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
     The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
@@ -233,7 +225,7 @@ def _known_of_exponent(batch_sizes: Array, curve: Curve, weights: Array) -> floa
     return float(known[1, 1] - known[0, 1] ** 2 / known[0, 0]) if known[0, 0] > 0 else 0.0
 
 
-def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedom: float) -> tuple[float, float]:
+def _deviation(data: Data, curve: Curve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
     """Standard deviation of one seed's log steps, and its degrees of freedom.
 
     Seeds and the residuals of a fit are pooled, unless the residuals are larger than the seeds show: they also hold

@@ -80,20 +80,13 @@ def winners(tables: Sequence[Trials]) -> list[int | None]:
 
 def observed(trials: Trials, winner: int | None) -> tuple[Array, Array]:
     """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
-    bounds of those that did not.
+    bounds of those that did not, shape ``[at most seeds]`` each.
 
     Where some trial reached the target, both are those of the winning learning rate. Where none did, the winner is
     unknown, and what is known of it is that it took longer than the learning rate that was given up first: the bounds
     are those of the learning rate whose longest run is shortest. Every other one ran longer than that on some seed, so
     whichever is the best one, its steps exceed them. A diverged trial has no bound: it does not say how long another
-    learning rate takes.
-
-    Args:
-        trials: at the batch size.
-        winner: row of the winning learning rate, see :func:`cbs.lr_choice.best_lr`; ``None`` where there is none.
-
-    Returns:
-        Both of shape ``[at most seeds]``.
+    learning rate takes. ``winner`` is one of :func:`winners`.
     """
     table, bound = trials.steps, trials.bound
     if winner is None:

@@ -142,11 +142,8 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
 
     The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
     larger. All are then scaled alike, by how much the optima scatter around the law and by the seeds, each with its
-    degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and refitted.
-
-    Args:
-        studies: of one optimizer at one target, by increasing batch size.
-        config: how the intervals are made.
+    degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and refitted. Studies are
+    those of one optimizer at one target, by increasing batch size.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = tuple(entry for entry in (optimum(study.along_lr, rng) for study in studies) if entry is not None)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Interval
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.fitting.least_squares import minimized, regression
@@ -43,8 +43,6 @@ _REFITS = 500
 
 _NOTHING = -1e3
 """Logarithm of a term that is dropped."""
-
-Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class ThreeTermLaw:
     """
 
     values: dict[str, float | None]
-    intervals: dict[str, Ends]
+    intervals: dict[str, Interval]
     remarks: tuple[str, ...]
     residual_rms: float
     bias: dict[float, float]
@@ -89,11 +87,7 @@ class ThreeTermLaw:
 
 def _box(runs: Points) -> tuple[Array, tuple[str, ...]]:
     """Where the coordinates of :func:`log_steps` are looked for, shape ``[2, 7]``, those of terms that the data cannot
-    tell apart held; what was dropped.
-
-    Raises:
-        ValueError: in words, if there is no law to fit.
-    """
+    tell apart held; what was dropped. Refuses, in words, where there is no law to fit."""
     sizes, losses = len(np.unique(runs.parameters)), len(np.unique(runs.loss))
     if losses < 2:
         raise ValueError("all points have one loss; give two or more targets")

@@ -85,7 +85,7 @@ def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
 def compared(root: Path, target: Target = TARGET) -> list[Study]:
     results = load(root)
     columns = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
-    return studies(results, 0, target, target.crossings(*columns, len(results.trials)))
+    return studies(results.groups[0], results.of_group(0), target, target.crossings(*columns, len(results.trials)))
 
 
 @pytest.mark.parametrize("value", [2.4, 2.6, 3.0])
