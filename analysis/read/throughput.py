@@ -195,11 +195,7 @@ class Assumed(Throughput):
 
 
 def read_throughput(path: str | os.PathLike[str]) -> Measured:
-    """Read a table of step times, see the head of this module.
-
-    Raises:
-        DataError: naming the file, the row and the remedy.
-    """
+    """Read a table of step times, see the head of this module; errors name the file, the row and the remedy."""
     table = read_table(path)
     unknown = [name for name in table.columns if name not in _COLUMNS]
     if unknown:

@@ -27,12 +27,8 @@ _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set
 
 
 def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
-    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``.
-
-    Raises:
-        ConfigError: if something is still missing, named for all runs at once, or the pattern is unusable.
-        DataError: if a value is out of its domain or two places contradict one another.
-    """
+    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``, and
+    refuses what is missing, of all runs at once, out of its domain, or told in two ways."""
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}

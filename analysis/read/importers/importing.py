@@ -131,12 +131,7 @@ def import_runs(
 
 
 def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
-    """The format of the sources, by what is there, and what that was, one line per source.
-
-    Raises:
-        ConfigError: if no format or more than one suits, or not the same one for all.
-        DataError: if a source is missing.
-    """
+    """The format of the sources, by what is there, and what that was, one line per source."""
     names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):

@@ -150,12 +150,7 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
 
 def _offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
-    what the run is called (``name``, ``aliases``) and was set to (``config``).
-
-    Raises:
-        DataError: if it is unreadable, of another format, cut off or damaged.
-        MissingDependencyError: if wandb, which knows the records, is not installed.
-    """
+    what the run is called (``name``, ``aliases``) and was set to (``config``)."""
     with needed("wandb", "files of offline runs"):
         from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2

@@ -57,25 +57,22 @@ class Read:
 
 
 class Trainer:
-    """One trainer's way to write a schedule."""
+    """One trainer's way to write a schedule. What it cannot write or read it refuses with a ``ConfigError``.
+
+    Attributes:
+        carries_lr: whether the learning rate follows in it.
+        refusal: why it has no schedules at all, and what to do instead.
+    """
 
     carries_lr: bool = False
-    """Whether the learning rate follows in it."""
+    refusal: str
 
     def write(self, told: Told) -> str:
-        """The text that the trainer takes.
-
-        Raises:
-            ConfigError: if the trainer cannot do it.
-        """
-        raise NotImplementedError
+        """The text that the trainer takes."""
+        raise ConfigError(self.refusal)
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:
-        """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind.
-
-        Raises:
-            ConfigError: if it is of this kind and cannot be read.
-        """
+        """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
         return None
 
 
@@ -94,10 +91,6 @@ def write_schedule(trainer: str, told: Told) -> str:
 def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
     """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``.
 
-    Args:
-        text: what was written.
-        tokens_per_example: where there are tokens.
-
     Raises:
         ConfigError: if it is none.
     """
@@ -109,11 +102,7 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
 
 
 def checked(found: Read) -> Read:
-    """``found``, if its stages follow one another from 0.
-
-    Raises:
-        ConfigError: if they do not.
-    """
+    """``found``, if its stages follow one another from 0."""
     starts = [start for start, _ in found.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")
