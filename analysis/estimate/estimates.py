@@ -204,9 +204,7 @@ def answers(
     """Everything about every group at every target, in this order.
 
     Args:
-        results: all trials.
-        config: how the numbers are made.
-        targets: as of :func:`analysis.analyze`.
+        results, config, targets: as of :func:`analysis.analyze`.
         noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
 
     Raises:

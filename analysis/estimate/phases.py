@@ -79,20 +79,13 @@ def apart(phases: Sequence[Phase], seed: int) -> list[Phase]:
 
 def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
     """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
-    rows = [
-        np.vstack([np.exp(phase.estimate.log_steps(sizes)), np.exp(phase.resampled.log_steps(sizes))])
-        for phase in phases
-    ]
-    return np.stack(rows, axis=1)
+    return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
 
 
 def asymptotes(phases: Sequence[Phase]) -> tuple[Array, Array]:
     """``S_min`` and ``E_min`` of all phases together, where each is a hyperbola; shape ``[1 + R]`` each."""
-    both = [(phase.estimate.one(), phase.resampled) for phase in phases]
-    return tuple(  # type: ignore[return-value]
-        np.sum([np.concatenate([getattr(curve, name) for curve in pair]) for pair in both], axis=0)
-        for name in ("min_steps", "min_examples")
-    )
+    curves = [phase.estimate.then(phase.resampled) for phase in phases]
+    return np.sum([curve.min_steps for curve in curves], axis=0), np.sum([c.min_examples for c in curves], axis=0)
 
 
 def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:

@@ -113,11 +113,7 @@ def fit_curve(
     and is bounded in a resample where its draw is. The measured coverage is in ``docs/fits.md``. The estimate is
     that at the best learning rate of the grid, which is a little slower than the best of all; the intervals hold both.
 
-    Args:
-        batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.
-        tables: the trials at every batch size.
-        belief: about the exponent.
-        config: level the t-quantile is taken at, number of resamples, and their seed.
+    Batch sizes increase, and at least two of them have a table with a trial that reached the target.
     """
     data, measured = gather(batch_sizes, tables)
     here = data.reached

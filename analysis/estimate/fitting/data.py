@@ -197,10 +197,9 @@ class Data:
         """The most likely curve, shape ``[R]``.
 
         Args:
-            exponent: what is known of it beforehand.
+            exponent, start: as of :func:`analysis.estimate.fitting.least_squares.fit_curves`.
             deviation, rows, latent: as of :meth:`completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
-            start: a curve near all of them, which spares the grid.
         """
         rows = self.log_steps[None] if rows is None else rows
 

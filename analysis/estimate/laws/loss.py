@@ -124,12 +124,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
     bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
     1985), all widened by Student's t. Refits begin at any of the minima that fit as well as the best, and away from it
-    along what the runs hardly determine, so that intervals hold these.
-
-    Args:
-        name: of a form.
-        runs: what it is fitted to.
-        config: how the intervals are made; at most 400 resamples.
+    along what the runs hardly determine, so that intervals hold these. There are at most 400 resamples.
 
     Raises:
         ValueError: in words, naming the parameters that these runs cannot determine.

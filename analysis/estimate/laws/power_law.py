@@ -136,10 +136,6 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     and Knapp (2001), never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter of none
     to five times the errors) the 95 % interval of the exponent held the truth in 93 to 99 %; most with three points.
 
-    Args:
-        observations: the points.
-        config: confidence of every interval, and seed of the draws.
-
     Raises:
         ValueError: if no two points of a set differ in ``x``, or there are fewer points than parameters.
     """

@@ -172,10 +172,6 @@ def fit(runs: Points, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     ``p`` parameters, and by the ratio of Student's t to the normal quantile. The interval is made of percentiles of the
     refits, at most 500.
 
-    Args:
-        runs: at least two losses and three batch sizes.
-        config: how the intervals are made.
-
     Raises:
         ValueError: in words, if the data do not determine a law.
     """

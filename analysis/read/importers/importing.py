@@ -93,7 +93,6 @@ def import_runs(
         settings: metric, target, units, and where the facts about each run are.
         format: name in :data:`~analysis.read.importers.base.IMPORTERS`, or ``"auto"``.
         add: whether to add to an import of the same protocol.
-        command: for the manifest.
 
     Raises:
         ConfigError: if a setting is missing or unusable, or facts about the runs are missing.

@@ -80,20 +80,12 @@ TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers"
 
 
 def write_schedule(trainer: str, told: Told) -> str:
-    """The schedule as a trainer takes it.
-
-    Raises:
-        ConfigError: if there is no such trainer, or it cannot do it.
-    """
+    """The schedule as a trainer takes it, see :meth:`Trainer.write`."""
     return TRAINERS[trainer.replace("-", "_")]().write(told)
 
 
 def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
-    """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``.
-
-    Raises:
-        ConfigError: if it is none.
-    """
+    """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``."""
     for name in TRAINERS:
         found = TRAINERS[name]().read(text, tokens_per_example)
         if found is not None:
