@@ -77,13 +77,7 @@ class Doubts:
 
 
 def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
-    """Verdict and advice.
-
-    Args:
-        points: one per batch size.
-        doubts: what may speak against the fit.
-        not_reached, easier: as of :class:`analysis.estimate.estimates.Reading`.
-    """
+    """Verdict and advice; ``not_reached`` and ``easier`` are those of :class:`analysis.estimate.estimates.Reading`."""
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
     found = [*_findings(points, doubts.seen), *_doubtful(doubts)]

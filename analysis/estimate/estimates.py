@@ -42,7 +42,6 @@ class Reading:
     """What one optimizer's curve at one target is estimated from.
 
     Attributes:
-        target: which.
         studies: by increasing batch size.
         not_reached: advice for when no batch size reached the target.
         easier: an easier target that was reached at every batch size; empty where there is none.
@@ -64,11 +63,8 @@ def estimates(
 ) -> list[Answer]:
     """The answers at every target of one optimizer, without what the per-step columns say.
 
-    Args:
-        group: the trials.
-        readings: one per target.
-        config: all targets draw with the same seed, so that they may be compared resample by resample.
-        believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
+    All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` is what is
+    believed of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
     pairs = zip(found, readings, strict=True)

@@ -78,13 +78,7 @@ class NoiseScales:
 def measure(
     recorded: Sequence[Recorded], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> NoiseScales:
-    """Noise scales of the trials of one batch size at its best learning rate.
-
-    Args:
-        recorded: of one trial per seed, see :func:`cbs.store.read_steps`.
-        steps_to_target: of each trial.
-        batch_size: examples per step.
-    """
+    """Noise scales of the trials of one batch size at its best learning rate, one per seed."""
     said = [entry for _, geometries in recorded for entry in geometries]
     whole = [entry for entry in dict.fromkeys(said) if not entry.source and said.count(entry) == len(recorded)]
     plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
@@ -100,7 +94,15 @@ def measure(
         return [np.stack([np.asarray(columns[name], dtype=float) for name in names]) for columns, _ in recorded if of]
 
     def summary(of: GeometryColumns | None) -> NoiseScale:
-        return _summary(moments(of), steps_to_target, batch_size, of.exponent if of else 1, confidence, nothing)
+        if of is None:
+            return NoiseScale(None, note=nothing, measured=False)
+        pairs = zip(moments(of), steps_to_target, strict=True)
+        windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in pairs]
+        windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
+        if not any(window.shape[1] for window in windows):
+            note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
+            return NoiseScale(None, note=note, measured=False)
+        return pooled_ratio(windows, exponent=of.exponent, confidence=confidence)
 
     simple, own, exponent = summary(plain), summary(geometry), geometry.exponent if geometry else 1
     return NoiseScales(
@@ -113,13 +115,9 @@ def measure(
 
 
 def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: float = 0.95) -> NoiseScale:
-    """``(mean noise / mean signal) ** exponent`` over all steps, with the interval of
-    :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series of their own.
-
-    Args:
-        windows: per seed the rows ``(signal, noise)``, shape ``[2, steps]``.
-        exponent: 1 or 2.
-    """
+    """``(mean noise / mean signal) ** exponent`` over all steps of windows with the rows ``(signal, noise)``, shape
+    ``[2, steps]``, with the interval of :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series
+    of their own."""
     windows = [window for window in windows if window.shape[1]]
     total = sum(window.shape[1] for window in windows)
     length = math.ceil(total / _MOST_BLOCKS)
@@ -170,24 +168,6 @@ def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScal
     factor = correction(simple.value, simple.interval, batch_size)
     ends = product_ends((scale.value, scale.interval), factor)
     return NoiseScale(scale.value * factor[0], ends, scale.note or simple.note)
-
-
-def _summary(
-    moments: Sequence[Array],
-    steps_to_target: Sequence[float],
-    batch_size: int,
-    exponent: int,
-    confidence: float,
-    nothing: str,
-) -> NoiseScale:
-    if not moments:
-        return NoiseScale(None, note=nothing, measured=False)
-    windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
-    windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
-    if not any(window.shape[1] for window in windows):
-        note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
-        return NoiseScale(None, note=note, measured=False)
-    return pooled_ratio(windows, exponent=exponent, confidence=confidence)
 
 
 def _trajectory(

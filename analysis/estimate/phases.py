@@ -27,8 +27,8 @@ class Phase:
     Attributes:
         where: it ends, in words.
         critical: its own critical batch size, examples; no value where it lies beyond what was measured.
-        estimate: steps in it against the batch size, scalars.
-        resampled: likewise, shape ``[R]``; no rows without an interval.
+        estimate, resampled: steps in it against the batch size, scalars and of shape ``[R]``; no rows without an
+            interval.
     """
 
     where: str

@@ -69,18 +69,12 @@ class Answer:
     """One optimizer at one target.
 
     Attributes:
-        group: the trials it is drawn from.
-        target: metric, value, direction.
-        config: how the numbers were made.
-        studies: steps to target of every learning rate and seed, per batch size.
-        points: one per batch size.
+        studies, points: one per batch size, by increasing batch size.
         fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
         definitions: the critical batch size by every definition, by its name.
         min_steps: ``S_min``, optimizer updates.
-        exponent: of the curve.
         examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
         hyperbola: the same if the exponent were 1; ``None`` without a fit.
-        verdict: see :class:`Verdict`.
         advice: what to change; empty when nothing is missing.
         doubts: what may speak against the fit.
         noise: by batch size, for the batch sizes that reached the target.

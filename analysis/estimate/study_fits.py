@@ -47,7 +47,10 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
     seeds cannot raise: the median over batch sizes of each one's own variance over the median of its chi-squared
     distribution, at half the degrees of freedom of all.
     """
-    logs = [_winning(table, row) for table, row in zip(tables, winners(tables), strict=True)]
+    logs = [
+        np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
+        for table, row in zip(tables, winners(tables), strict=True)
+    ]
     several = [np.isfinite(row).sum() for row in logs]
     medians = [
         float(np.nanvar(row, ddof=1)) / (chdtri(count - 1, 0.5) / (count - 1))
@@ -71,11 +74,6 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
                 found = int(column), math.exp(distance)
                 farthest[place] = max(found, farthest.get(place, found), key=lambda seed: abs(math.log(seed[1])))
     return farthest
-
-
-def _winning(table: Trials, row: int | None) -> Array:
-    """Log steps of every seed at the best learning rate, shape ``[seeds]``; NaN where it was not reached."""
-    return np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
 
 
 def tables(studies: Sequence[Study]) -> list[Trials]:

@@ -71,8 +71,7 @@ class Measured:
     long as one on the nearest number that was, at the same examples per device: communication costs nothing.
 
     Attributes:
-        rows: the measurements.
-        source: where they are from, in words.
+        source: where ``rows`` are from, in words.
     """
 
     rows: tuple[StepTime, ...]

@@ -42,16 +42,12 @@ class Fit:
         resampled: the fit to each row of ``resampled_log_steps``, shape ``[R]``.
         interval_method: how the resamples were made, in words.
         weights: number of seeds behind ``log_steps``, shape ``[M]``.
-        seed_variance: variance of the log steps of one seed, pooled over batch sizes, the choice of the learning rate
-            included; 0 where ``seed_freedom`` is.
-        seed_freedom: its degrees of freedom.
-        deviation: standard deviation of the log steps of one seed that the resamples were drawn with; holds the
-            residuals, too.
-        freedom: degrees of freedom of ``deviation``.
-        exponent: what was believed of the exponent.
-        data: what was fitted.
-        hyperbola: the fit with the exponent held at 1, scalars.
-        resampled_hyperbola: likewise to resamples scattered around it.
+        seed_variance, seed_freedom: variance of the log steps of one seed, pooled over batch sizes, the choice of the
+            learning rate included, and its degrees of freedom; 0 both with one seed.
+        deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
+            holds the residuals, too, and its degrees of freedom.
+        exponent: what was believed of it.
+        hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
     """
 
     batch_sizes: Array

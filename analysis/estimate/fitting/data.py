@@ -51,14 +51,10 @@ class Trials:
     gain: float = 0.0
 
     @classmethod
-    def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Trials:
-        """A table in which every trial was run and none is bounded, unless said otherwise."""
+    def of(cls, steps: Array, bound: Array | float = math.nan) -> Trials:
+        """A table in which every trial was run."""
         steps = np.asarray(steps, dtype=float)
-        return cls(
-            steps,
-            np.full(steps.shape, np.nan) if bound is None else np.asarray(bound, dtype=float),
-            np.ones(steps.shape, dtype=bool) if ran is None else np.asarray(ran, dtype=bool),
-        )
+        return cls(steps, np.broadcast_to(bound, steps.shape), np.ones(steps.shape, dtype=bool))
 
     def without(self, seed: int) -> Trials:
         """The table as if a seed (a column) had never been run."""
@@ -148,7 +144,7 @@ class Data:
 
         Args:
             mean: log steps of the fitted curve, shape ``[R, M]``.
-            deviation: standard deviation of the log steps of one seed.
+            deviation: of the log steps of one seed.
             rows: log steps of resamples in place of the measured ones, shape ``[R, M]``; any number where no seed
                 reached the target.
             latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the

@@ -79,8 +79,6 @@ class Form:
     """A form of the loss.
 
     Attributes:
-        title: its name in words.
-        formula: as people read it.
         symbols: names of its parameters as its paper has them.
         distinct: attribute of :class:`Runs` -> distinct values it takes to tell the parameters in words apart.
         shapes: lowest and highest value of every shape, shape ``[2, s]``; an estimate at an end is not determined.

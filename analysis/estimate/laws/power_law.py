@@ -89,7 +89,6 @@ class PowerLaw:
             intervals then hold the points' own errors alone.
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
-        confidence: of the intervals.
         resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """

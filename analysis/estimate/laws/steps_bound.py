@@ -113,8 +113,7 @@ class BoundFit:
     """A form fitted to the steps of one optimizer at one target, with resamples.
 
     Attributes:
-        form: scalars.
-        resampled: shape ``[R]``; no rows where the interval is undefined.
+        form, resampled: scalars, and of shape ``[R]``; no rows where the interval is undefined.
         residual_rms: root of the weighted mean squared residual of the log steps.
         freedom: degrees of freedom of the residuals.
     """

@@ -68,8 +68,7 @@ class ThreeTermLaw:
         remarks: what was dropped, and why.
         residual_rms: of ``ln S``.
         bias: by model size, mean residual of ``ln S``: what this size needs more than the law says.
-        points: number of entries.
-        independent_points: number of trials among them.
+        points, independent_points: number of entries, and of trials among them.
     """
 
     values: dict[str, float | None]
@@ -114,14 +113,8 @@ def _box(runs: Points) -> tuple[Array, tuple[str, ...]]:
 
 
 def log_steps(coordinates: Array, runs: Runs, reference: float) -> tuple[Array, Array]:
-    """``ln S`` of the law, shape ``[..., n]``, and its derivatives, shape ``[..., n, 7]``.
-
-    Args:
-        coordinates: ``ln S_c, ln(1/alpha_S), ln B*, 1/alpha_B, ln (N_c/reference)^alpha_N, alpha_N, E``; shape
-            ``[..., 7]``.
-        runs: where.
-        reference: a model size.
-    """
+    """``ln S`` of the law, shape ``[..., n]``, and its derivatives, shape ``[..., n, 7]``, at coordinates ``ln S_c,
+    ln(1/alpha_S), ln B*, 1/alpha_B, ln (N_c/reference)^alpha_N, alpha_N, E``; ``reference`` is a model size."""
     part = np.moveaxis(np.asarray(coordinates, dtype=float), -1, 0)[..., None]
     loss, log_size = runs.loss, np.log(runs.parameters / reference)
     slope = np.exp(part[1])

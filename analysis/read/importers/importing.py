@@ -30,7 +30,6 @@ class Imported:
     """What was imported.
 
     Attributes:
-        folder: the sweep.
         format: that the sources were read as.
         detected: what told the format, one line per source; nothing where it was named.
         trials: in the order of the source.

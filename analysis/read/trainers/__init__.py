@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from analysis.arrays import UNKNOWN, Quantity
+from analysis.arrays import Quantity
 from cbs.batch_schedules.text import parse_table
 from cbs.errors import ConfigError
 from cbs.registry import Registry
@@ -24,7 +24,7 @@ class Told:
         examples: where the run ends.
         tokens_per_example: ``None`` where that means nothing.
         optimizer: its name, without options; empty where nobody said it.
-        lr_factors: on the learning rate of the first stage.
+        lr_factors: on the learning rate of the first stage, of each.
     """
 
     table: tuple[tuple[int, int], ...]
@@ -32,15 +32,7 @@ class Told:
     examples: int
     tokens_per_example: int | None = None
     optimizer: str = ""
-    lr_factors: tuple[Quantity, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        """Of an example; 1 where that means nothing."""
-        return self.tokens_per_example or 1
-
-    def factor(self, stage: int) -> Quantity:
-        return self.lr_factors[stage] if self.lr_factors else UNKNOWN
+    lr_factors: tuple[Quantity, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.arrays import Quantity
+from analysis.arrays import UNKNOWN, Quantity
 from analysis.questions.stages import stages
 from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
 from cbs.batch_schedules.base import Run, of_table
@@ -18,7 +18,7 @@ from cbs.errors import ConfigError
 
 TOLD = Told(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,
-    optimizer="adamw",
+    optimizer="adamw", lr_factors=(UNKNOWN,) * 3,
 )  # fmt: skip
 
 
