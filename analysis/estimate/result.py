@@ -140,7 +140,6 @@ class Answer:
 
     @property
     def matched_geometry(self) -> str:
-        """Name of :attr:`geometry`."""
         return self.geometry.geometry if self.geometry else PLAIN
 
     @property

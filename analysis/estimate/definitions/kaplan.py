@@ -46,7 +46,8 @@ class Kaplan(Definition):
         if all(sample is not here for sample in used) or len(used) < self._needed(here):
             return np.full(len(here.curve.critical), np.nan)
         losses, critical = self._points(used)
-        share = self._slope_weights(losses) * (math.log(here.target or math.nan) - losses.mean())
+        assert here.target is not None
+        share = self._slope_weights(losses) * (math.log(here.target) - losses.mean())
         return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
 
     def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:

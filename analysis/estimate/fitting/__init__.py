@@ -152,14 +152,21 @@ def fit_curve(
     saved = np.zeros_like(draws)
     saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
     latent = rng.standard_normal((resamples, len(data.bounds)))
-    scale = widening(freedom, confidence) * deviation
-    resampled, complete = _refits(data, estimate, believed, deviation, scale, draws, latent, saved)
+
+    def refits(curve: Curve, exponent: Exponent, deviation: float, scale: float) -> tuple[Curve, Array]:
+        """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
+        fitted = curve.log_steps(data.batch_sizes)
+        rows, hidden = np.where(here, fitted, 0.0) + scale * draws - saved, fitted[data.place] + scale * latent
+        found = data.fit(exponent, max(deviation, _TINY), rows, hidden, scatter=scale, start=curve)
+        return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, hidden)
+
+    resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * deviation)
     around *= widening(left, confidence)
     return replace(
         fit,
         resampled_log_steps=complete[:, here],
         resampled=resampled,
-        resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent, saved)[0],
+        resampled_hyperbola=refits(hyperbola, HYPERBOLA, around, around)[0],
         interval_method="bootstrap over seeds, learning rate chosen again"
         if seeds.freedom
         else "bootstrap over residuals (one seed)",
@@ -218,36 +225,22 @@ def _known_of_exponent(batch_sizes: Array, curve: Curve, weights: Array) -> floa
 
 
 def _deviation(data: Data, curve: Curve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
-    """Standard deviation of one seed's log steps, and its degrees of freedom.
-
-    Seeds and the residuals of a fit are pooled, unless the residuals are larger than the seeds show: they also hold
-    what seeds cannot show, and then they count alone.
-    """
-    if freedom <= 0:
-        return math.sqrt(seeds.variance), seeds.freedom
+    """See :func:`pooled_deviation`."""
     fitted = curve.log_steps(data.batch_sizes)
     squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)
-    together = freedom + seeds.freedom
-    pooled = (squares + seeds.freedom * seeds.variance) / together
-    return math.sqrt(max(pooled, squares / freedom)), together
+    return pooled_deviation(squares, freedom, seeds.variance, seeds.freedom)
 
 
-def _refits(
-    data: Data,
-    curve: Curve,
-    exponent: Exponent,
-    deviation: float,
-    scale: float,
-    draws: Array,
-    latent: Array,
-    saved: Array,
-) -> tuple[Curve, Array]:
-    """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
-    fitted = curve.log_steps(data.batch_sizes)
-    rows = np.where(data.reached, fitted, 0.0) + scale * draws - saved
-    latent = fitted[data.place] + scale * latent
-    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
-    return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
+def pooled_deviation(squares: float, freedom: float, variance: float, known: float) -> tuple[float, float]:
+    """Standard deviation of one seed's log steps, and its degrees of freedom.
+
+    The squared residuals of a fit are pooled with the ``variance`` of seeds, ``known`` with so many degrees of freedom,
+    unless they are larger than the seeds show: they also hold what seeds cannot show, and then they count alone.
+    """
+    if freedom <= 0:
+        return math.sqrt(variance), known
+    together = freedom + known
+    return math.sqrt(max((squares + known * variance) / together, squares / freedom)), together
 
 
 def _none() -> Curve:

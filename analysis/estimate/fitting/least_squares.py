@@ -56,7 +56,7 @@ HYPERBOLA = Exponent(variance=0.0)
 def fit_curves(
     batch_sizes: Array,
     log_steps: Array,
-    weights: Array | None = None,
+    weights: Array | float = 1.0,
     *,
     exponent: Exponent = FREE,
     deviation: float = 1.0,
@@ -68,7 +68,7 @@ def fit_curves(
     Args:
         batch_sizes: shape ``[M]``, at least two distinct values.
         log_steps: shape ``[R, M]``.
-        weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``; one when absent.
+        weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``.
         exponent: what is known of it.
         deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
         reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
@@ -89,7 +89,7 @@ def fit_curves(
     theta, level = profiled(
         functools.partial(_shape, x),
         log_steps,
-        1.0 if weights is None else weights,
+        weights,
         box,
         cells=(math.ceil((high - low) / _GRID_STEP) + 1, _GRID_EXPONENTS),
         start=near,

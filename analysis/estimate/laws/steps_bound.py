@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import expit
 
 from analysis.arrays import Array, Quantity
-from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.fitting import Fit, interval, pooled_deviation, widening
 from analysis.estimate.fitting.data import Data
 from analysis.estimate.fitting.least_squares import profiled
 from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
@@ -141,9 +141,8 @@ class BoundFit:
 def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
     """The form through the same log steps as ``fit``; ``None`` below so many batch sizes as it has constants.
 
-    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation that seeds and
-    the residuals of the form show together, or the latter alone where it is larger, as in
-    :func:`analysis.estimate.fitting.fit_curve`. There are none without a residual.
+    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation of
+    :func:`analysis.estimate.fitting.pooled_deviation`. There are none without a residual.
     """
     constants = 3 if name == "decay" else 2
     sizes, steps, weights = fit.batch_sizes, fit.log_steps, fit.weights
@@ -157,10 +156,8 @@ def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
     if not freedom:
         drawn = drawn[:0]
     elif fit.deviation > 0:
-        together = freedom + fit.seed_freedom
-        pooled = (squares + fit.seed_freedom * fit.seed_variance) / together
-        own = math.sqrt(max(pooled, squares / freedom)) * widening(together, confidence)
-        drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
+        own, together = pooled_deviation(squares, freedom, fit.seed_variance, fit.seed_freedom)
+        drawn = drawn * (own * widening(together, confidence)) / (fit.deviation * widening(fit.freedom, confidence))
     return BoundFit(
         form=form,
         resampled=fit_form(name, sizes, form.log_steps(sizes) + drawn, weights),

@@ -32,9 +32,12 @@ def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}
+    asked = {name: title for name, title in settings.columns.items() if name in FACTS and title.startswith(CONFIG)}
     found = []
     for run, row in zip(runs, listed, strict=True):
-        told = [(f"in {run.place}", _stated(run, settings)), (f"in {settings.runs}", row), ("by --set", constants)]
+        where = f"run {run.name} ({run.place})"
+        stated = {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
+        told = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
         if pattern is not None:
             told.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
         found.append(_agreed(run, told))
@@ -42,13 +45,6 @@ def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     if settings.batch_unit == "tokens":
         found = [_in_examples(run, facts, settings) for run, facts in zip(runs, found, strict=True)]
     return [DEFAULTS | facts for facts in found]
-
-
-def _stated(run: Run, settings: Settings) -> dict[str, Any]:
-    """What the source says, with what ``--column ours=config.KEY`` points at."""
-    asked = {name: title for name, title in settings.columns.items() if name in FACTS and title.startswith(CONFIG)}
-    where = f"run {run.name} ({run.place})"
-    return {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
 
 
 def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

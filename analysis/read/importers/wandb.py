@@ -64,7 +64,6 @@ class Wandb(Importer):
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-        """Runs of a server, of files of offline runs, or of tables."""
         path = Path(source)
         found = list((_from_files if path.exists() else _from_server)(source, settings, notes))
         if found and settings.axis(STEP)[1] == STEP:

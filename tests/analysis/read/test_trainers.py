@@ -65,6 +65,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
     told = dataclasses.replace(
         TOLD, table=tuple((at, stage.batch_size) for at, stage in zip(schedule.starts, schedule.stages, strict=True)),
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
+        lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
     for trainer in ("levanter", "megatron", *(["olmo_core"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
