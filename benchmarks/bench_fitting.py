@@ -74,7 +74,7 @@ class Resamples:
         rng, curve = np.random.default_rng(1), fit.estimate.log_steps(fit.data.batch_sizes)
         noise = rng.standard_normal((RESAMPLES, len(curve))) / np.sqrt(np.maximum(fit.data.weights, 1.0))
         rows = np.where(fit.data.reached, curve + fit.deviation * noise, 0.0)
-        latent = curve[fit.data.bounds.place]
+        latent = curve[fit.data.place]
         latent = latent + fit.deviation * rng.standard_normal((RESAMPLES, len(latent)))
         return cls(fit, rows, latent, ALONE.draws(RESAMPLES, rng))
 
@@ -109,8 +109,8 @@ class Resamples:
             def cost(parameters: np.ndarray, index: int = index) -> float:
                 mean = model(data.batch_sizes, *parameters)[:-1]
                 hidden = self.latent[index]
-                z = (np.minimum(hidden, data.bounds.log_steps) - mean[data.bounds.place]) / sigma
-                missed = hidden > data.bounds.log_steps
+                z = (np.minimum(hidden, data.bounds) - mean[data.place]) / sigma
+                missed = hidden > data.bounds
                 squares = data.weights @ ((self.rows[index] - mean) / sigma) ** 2
                 squares += (parameters[2] - beliefs[index]) ** 2 / variances[index]
                 return float(0.5 * squares + np.where(missed, -norm.logsf(z), 0.5 * z**2).sum())

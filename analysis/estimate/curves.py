@@ -71,6 +71,10 @@ class Curve:
         """Scalars as one of many, shape ``[1]``."""
         return self.mapped(np.atleast_1d)
 
+    def then(self, resampled: Curve) -> Curve:
+        """Scalars, followed by the resamples, shape ``[1 + R]``."""
+        return self.mapped(np.append, resampled)
+
 
 def perfect_scaling(batch_size: Array, at: float, steps: float) -> Array:
     """Steps if doubling the batch size halved them, through ``steps`` at the batch size ``at``."""

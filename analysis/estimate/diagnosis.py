@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 
 from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point, easier_or_equal
+from analysis.estimate.study_fits import FarSeed
 from analysis.read.results import Group
 from cbs.target import Target
 
@@ -40,7 +40,6 @@ ON_THE_CURVE = 0.1
 _ROUNDING = 1e-6
 """Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
 
-
 EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
@@ -50,14 +49,6 @@ GROWTH = 1.5
 
 COARSE = 0.1
 """Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
-
-
-class FarRun(NamedTuple):
-    """A seed far from its siblings: it took ``factor`` times their steps."""
-
-    batch_size: int
-    seed: int
-    factor: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +67,7 @@ class Doubts:
     left_out: LeaveOneOut | None = None
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
-    far_seeds: Sequence[FarRun] = ()
+    far_seeds: Sequence[FarSeed] = ()
 
     def decisive(self) -> tuple[float, float] | None:
         """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
@@ -94,14 +85,7 @@ class Doubts:
 
 
 def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
-    """Verdict and advice.
-
-    Args:
-        points: one per batch size.
-        doubts: what may speak against the fit.
-        not_reached: the advice when no batch size reached the target, see :func:`not_reached`.
-        easier: an easier target that was reached at every batch size; empty if there is none.
-    """
+    """Verdict and advice; ``not_reached`` and ``easier`` are those of :class:`analysis.estimate.estimates.Reading`."""
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
     found = [*_findings(points, doubts.seen), *_doubtful(doubts)]
@@ -210,24 +194,13 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         )
 
 
-def not_reached(group: Group, target: Target, reachable: float | None) -> str:
-    """What to do about a target that no batch size reached.
-
-    Args:
-        group: the trials.
-        target: the target.
-        reachable: from :func:`analysis.estimate.studies.within_reach`.
-    """
+def not_reached(group: Group, target: Target, easier: Target | None) -> str:
+    """What to do about a target that no batch size reached, where an ``easier`` one was reached at every batch size."""
     if group.stops_at_target and not easier_or_equal(target, group.target):
         return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
-    if reachable is None:
+    if easier is None:
         return "at some batch size no trial got as far as an evaluation: see the messages of the failed trials"
     return (
-        f"analyze with an easier target ({with_value(target, reachable)} was reached at every batch size), "
-        "or run with more steps or other learning rates"
+        f"analyze with an easier target ({easier} was reached at every batch size), or run with more steps or other "
+        "learning rates"
     )
-
-
-def with_value(target: Target, value: float) -> str:
-    """``target`` in words, with another value."""
-    return f"{target.metric} {'<' if target.direction == 'below' else '>'} {value:g}"

@@ -18,7 +18,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
 from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Definition, Sample, chosen
-from analysis.estimate.diagnosis import Doubts, FarRun, judge, not_reached, with_value
+from analysis.estimate.diagnosis import Doubts, judge, not_reached
 from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
@@ -42,7 +42,6 @@ class Reading:
     """What one optimizer's curve at one target is estimated from.
 
     Attributes:
-        target: which.
         studies: by increasing batch size.
         not_reached: advice for when no batch size reached the target.
         easier: an easier target that was reached at every batch size; empty where there is none.
@@ -64,12 +63,8 @@ def estimates(
 ) -> list[Answer]:
     """The answers at every target of one optimizer, without what the per-step columns say.
 
-    Args:
-        group: the trials.
-        readings: one per target.
-        config: how the numbers are made; all targets draw with the same seed, so that they may be compared resample by
-            resample.
-        believed: about the exponent at every target, see :func:`analysis.estimate.study_fits.beliefs`.
+    All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` is what is
+    believed of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
     pairs = zip(found, readings, strict=True)
@@ -91,7 +86,7 @@ def estimates(
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
-        doubts = Doubts() if fit is None else _doubts(reading.studies, fit, far, used, config.confidence)
+        doubts = Doubts() if fit is None else _doubts(fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         made.append(
             Answer(
@@ -111,9 +106,7 @@ def estimates(
     return made
 
 
-def _doubts(
-    studies: Sequence[Study], fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float
-) -> Doubts:
+def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float) -> Doubts:
     ends = interval(fit.resampled.critical, confidence)
     # the measured batch sizes show a part of the curve where the critical one lies beyond it, at both ends if there are
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
@@ -126,10 +119,7 @@ def _doubts(
             critical >= fit.batch_sizes[0] and bool(low),
             critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
         ),
-        far_seeds=[
-            FarRun(studies[seed.place].batch_size, int(studies[seed.place].seeds[seed.column]), seed.factor)
-            for seed in far
-        ],
+        far_seeds=far,
     )
 
 
@@ -213,9 +203,7 @@ def answers(
     """Everything about every group at every target, in this order.
 
     Args:
-        results: all trials.
-        config: how the numbers are made.
-        targets: as of :func:`analysis.analyze`.
+        results, config, targets: as of :func:`analysis.analyze`.
         noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
 
     Raises:
@@ -230,19 +218,22 @@ def answers(
     curves = []
     for index, group in enumerate(results.groups):
         direction, readings = group.target.direction, []
-        reachable = within_reach(results.of_group(index), best(direction), direction)
+        rows = results.of_group(index)
+        reachable = within_reach(rows, best(direction), direction)
         for target in _targets(group, targets):
-            if (steps(target)[results.of_group(index).index] == 0).any():
+            if (steps(target)[rows.index] == 0).any():
                 raise ConfigError(
                     f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
                 )
-            reading = Reading(
-                target=target,
-                studies=studies(results, index, target, steps(target), apart(target)),
-                not_reached=not_reached(group, target, reachable),
-                easier="" if reachable is None else with_value(target, reachable),
+            easier = None if reachable is None else replace(target, value=reachable)
+            readings.append(
+                Reading(
+                    target=target,
+                    studies=studies(group, rows, target, steps(target), apart(target)),
+                    not_reached=not_reached(group, target, easier),
+                    easier="" if easier is None else str(easier),
+                )
             )
-            readings.append(reading)
         curves.append((group, readings))
     found = []
     for made in answered(curves, config):

@@ -44,7 +44,7 @@ _NOTHING = pd.DataFrame(columns=["progress", "examples", "simple_noise_scale", "
 
 @dataclass(frozen=True)
 class NoiseScale(Quantity):
-    """A noise scale in examples, or its ratio to the critical batch size.
+    """A noise scale in examples.
 
     Attributes:
         note: why the value or its interval is undefined, or how it came about; mostly empty.
@@ -76,21 +76,9 @@ class NoiseScales:
 
 
 def measure(
-    recorded: Sequence[Recorded],
-    steps_to_target: Sequence[float],
-    batch_size: int,
-    *,
-    confidence: float = 0.95,
+    recorded: Sequence[Recorded], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> NoiseScales:
-    """Noise scales of the trials of one batch size at its best learning rate.
-
-    Args:
-        recorded: the per-step columns of one trial per seed and the geometries among them, see
-            :func:`cbs.store.read_steps`.
-        steps_to_target: of each trial.
-        batch_size: examples per step.
-        confidence: of the intervals.
-    """
+    """Noise scales of the trials of one batch size at its best learning rate, one per seed."""
     said = [entry for _, geometries in recorded for entry in geometries]
     whole = [entry for entry in dict.fromkeys(said) if not entry.source and said.count(entry) == len(recorded)]
     plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
@@ -106,7 +94,15 @@ def measure(
         return [np.stack([np.asarray(columns[name], dtype=float) for name in names]) for columns, _ in recorded if of]
 
     def summary(of: GeometryColumns | None) -> NoiseScale:
-        return _summary(moments(of), steps_to_target, batch_size, of.exponent if of else 1, confidence, nothing)
+        if of is None:
+            return NoiseScale(None, note=nothing, measured=False)
+        pairs = zip(moments(of), steps_to_target, strict=True)
+        windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in pairs]
+        windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
+        if not any(window.shape[1] for window in windows):
+            note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
+            return NoiseScale(None, note=note, measured=False)
+        return pooled_ratio(windows, exponent=of.exponent, confidence=confidence)
 
     simple, own, exponent = summary(plain), summary(geometry), geometry.exponent if geometry else 1
     return NoiseScales(
@@ -119,14 +115,9 @@ def measure(
 
 
 def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: float = 0.95) -> NoiseScale:
-    """``(mean noise / mean signal) ** exponent`` over all steps, with the interval of
-    :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series of their own.
-
-    Args:
-        windows: per seed the rows ``(signal, noise)``, shape ``[2, steps]``.
-        exponent: 1 or 2.
-        confidence: of the interval.
-    """
+    """``(mean noise / mean signal) ** exponent`` over all steps of windows with the rows ``(signal, noise)``, shape
+    ``[2, steps]``, with the interval of :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series
+    of their own."""
     windows = [window for window in windows if window.shape[1]]
     total = sum(window.shape[1] for window in windows)
     length = math.ceil(total / _MOST_BLOCKS)
@@ -149,12 +140,8 @@ def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: flo
 def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) -> NoiseScale:
     """The noise scale that stands for an optimizer.
 
-    That of the measured batch size nearest (in log) to the critical batch size; without one, the geometric mean over
-    the batch sizes at which it is defined, without an interval.
-
-    Args:
-        scales: by batch size.
-        critical_batch_size: fitted, in examples, or ``None``.
+    Of ``scales`` by batch size, that of the measured one nearest (in log) to the critical batch size; without one, the
+    geometric mean over the batch sizes at which it is defined, without an interval.
     """
     able = {size: scale for size, scale in scales.items() if scale.measured}
     if not able:
@@ -168,60 +155,19 @@ def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) ->
     return NoiseScale(math.exp(float(np.mean(np.log(values)))), note="geometric mean over batch sizes")
 
 
-def over(scale: NoiseScale, critical: Quantity) -> NoiseScale:
-    """Noise scale over critical batch size, with an interval that holds the uncertainty of both.
-
-    The two are taken as independent (see :mod:`cbs.noise_scale.correction`): they come from the same trials, but from
-    gradients on one hand and from crossings of the target on the other. An end is open where one of the two is.
-
-    Args:
-        scale: the noise scale.
-        critical: critical batch size in examples, its interval at the level of ``scale.interval``.
-    """
-    ratio = scale.over(critical)
-    return NoiseScale(ratio.value, ratio.interval, measured=scale.measured)
-
-
 def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
-    """A noise scale of exponent 2 corrected for the batch size it was measured at.
+    """A noise scale of exponent 2 corrected for the batch size it was measured at, by the plain one of the same steps.
 
     See :func:`cbs.noise_scale.correction.correction`. Uncorrected, what trials at B examples read is bounded by
     a multiple of B, and so would agree with whatever batch size it is measured at.
-
-    Args:
-        scale: as measured.
-        simple: the plain one of the same steps.
-        batch_size: of these steps.
     """
     if scale.value is None:
         return scale
     if simple.value is None:
-        return NoiseScale(None, note=f"its correction needs the plain one: {simple.note}", measured=scale.measured)
+        return NoiseScale(None, note=f"its correction needs the plain one: {simple.note}")
     factor = correction(simple.value, simple.interval, batch_size)
-    return NoiseScale(
-        scale.value * factor[0],
-        product_ends((scale.value, scale.interval), factor),
-        scale.note or simple.note,
-        measured=scale.measured,
-    )
-
-
-def _summary(
-    moments: Sequence[Array],
-    steps_to_target: Sequence[float],
-    batch_size: int,
-    exponent: int,
-    confidence: float,
-    nothing: str,
-) -> NoiseScale:
-    if not moments:
-        return NoiseScale(None, note=nothing, measured=False)
-    windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in zip(moments, steps_to_target, strict=True)]
-    windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]
-    if not any(window.shape[1] for window in windows):
-        note = "undefined at batch size 1" if batch_size == 1 else "no finite gradient moments in the second half"
-        return NoiseScale(None, note=note, measured=False)
-    return pooled_ratio(windows, exponent=exponent, confidence=confidence)
+    ends = product_ends((scale.value, scale.interval), factor)
+    return NoiseScale(scale.value * factor[0], ends, scale.note or simple.note)
 
 
 def _trajectory(

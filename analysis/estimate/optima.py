@@ -119,12 +119,8 @@ def _steepest(rise: float, gap: float) -> float:
 
 def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, Array, Array]:
     """Ends between which the vertex lies, the grid step around it, and the edge it lies at, shape ``[R]`` each. At an
-    edge both ends are the learning rate there. NaN where no seed reached the target.
-
-    Args:
-        logs: ln of the learning rates, shape ``[L]``.
-        steps, bound, ran: as in :class:`Study`, shape ``[R, L, N]``.
-    """
+    edge both ends are the learning rate there. NaN where no seed reached the target. Arguments are ln of the learning
+    rates, shape ``[L]``, and what :class:`Study` has of each, shape ``[R, L, N]``."""
     winner, edge, ((below, left, left_most), (above, right, right_most)) = _beside(logs, steps, bound, ran)
     at = np.where(winner < 0, np.nan, logs[winner])
     inside = edge == 0

@@ -27,8 +27,8 @@ class Phase:
     Attributes:
         where: it ends, in words.
         critical: its own critical batch size, examples; no value where it lies beyond what was measured.
-        estimate: steps in it against the batch size, scalars.
-        resampled: likewise, shape ``[R]``; no rows without an interval.
+        estimate, resampled: steps in it against the batch size, scalars and of shape ``[R]``; no rows without an
+            interval.
     """
 
     where: str
@@ -79,30 +79,17 @@ def apart(phases: Sequence[Phase], seed: int) -> list[Phase]:
 
 def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
     """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
-    rows = [
-        np.vstack([np.exp(phase.estimate.log_steps(sizes)), np.exp(phase.resampled.log_steps(sizes))])
-        for phase in phases
-    ]
-    return np.stack(rows, axis=1)
+    return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
 
 
 def asymptotes(phases: Sequence[Phase]) -> tuple[Array, Array]:
     """``S_min`` and ``E_min`` of all phases together, where each is a hyperbola; shape ``[1 + R]`` each."""
-    both = [(phase.estimate.one(), phase.resampled) for phase in phases]
-    return tuple(  # type: ignore[return-value]
-        np.sum([np.concatenate([getattr(curve, name) for curve in pair]) for pair in both], axis=0)
-        for name in ("min_steps", "min_examples")
-    )
+    curves = [phase.estimate.then(phase.resampled) for phase in phases]
+    return np.sum([curve.min_steps for curve in curves], axis=0), np.sum([c.min_examples for c in curves], axis=0)
 
 
 def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:
-    """A table of stages, to the end of the last phase.
-
-    Args:
-        phases: in order.
-        starts: examples at which each stage begins, from 0; the last one has no end.
-        sizes: batch size of each.
-    """
+    """A table of stages, to the end of the last phase: the examples at which each begins, and its batch size."""
     steps = steps_of(phases, np.asarray(sizes, dtype=float))
     rows = len(steps)
     done, seen, taken = np.zeros(rows), np.zeros(rows), np.zeros((rows, len(sizes)))
@@ -127,37 +114,22 @@ def _between(x: Array, y: Array, at: Array) -> Array:
 
 
 def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
-    """The batch size of the least steps times weight in every phase, shape ``[1 + R, phases]``; of equals the least.
-
-    Args:
-        steps: from :func:`steps_of`.
-        weights: what a step at each size costs, shape ``[M]``.
-        sizes: shape ``[M]``, increasing.
-    """
+    """The batch size of the least ``steps``, see :func:`steps_of`, times what one costs at each of the increasing
+    ``sizes``; in every phase, shape ``[1 + R, phases]``; of equals the least."""
     return np.asarray(sizes[(steps * weights).argmin(axis=2)])
 
 
 def lower_ends(best: Array, confidence: float) -> Array:
-    """The lower end of each phase's best batch size, one of those that were looked at; never smaller than that of a
-    phase before it. Without resamples it is the best one itself.
-
-    Args:
-        best: from :func:`best_sizes`.
-        confidence: of the two-sided interval.
-    """
+    """The lower end, of the two-sided interval, of each phase's best batch size, one of those that were looked at;
+    never smaller than that of a phase before it. Without resamples it is the best one itself."""
     ends = best[0] if len(best) == 1 else np.quantile(best[1:], 0.5 - confidence / 2, axis=0, method="lower")
     return np.maximum.accumulate(np.minimum(ends, best[0]))
 
 
 def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
-    """Batch sizes that double where the critical batch size of a phase, at its lower end, exceeds twice the batch size
-    (Merrill et al., arXiv 2505.23971), shape ``[phases]``.
-
-    Args:
-        phases: in order; one without a lower end leaves the batch size as it is.
-        first: where they start.
-        largest: they may become.
-    """
+    """Batch sizes from ``first`` to ``largest`` that double where the critical batch size of a phase, at its lower end,
+    exceeds twice the batch size (Merrill et al., arXiv 2505.23971), shape ``[phases]``; not where there is no such
+    end."""
     size, found = first, []
     for phase in phases:
         low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value
@@ -168,13 +140,8 @@ def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
 
 
 def equal_examples(steps: Array, sizes: Array, examples: Array) -> Array:
-    """Steps of the constant batch size with as many examples, shape ``[1 + R]``; NaN where it is not among ``sizes``.
-
-    Args:
-        steps: from :func:`steps_of`.
-        sizes: shape ``[M]``, increasing.
-        examples: shape ``[1 + R]``.
-    """
+    """Steps of the constant batch size with as many examples, shape ``[1 + R]`` both; NaN where it is not among the
+    increasing ``sizes`` of ``steps``, see :func:`steps_of`."""
     whole = steps.sum(axis=1)
     # beyond the batch size of the fewest examples more of them buy fewer steps
     seen = np.maximum.accumulate(whole * sizes, axis=1)

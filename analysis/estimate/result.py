@@ -13,7 +13,7 @@ from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.fitting import Fit
-from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near, over
+from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
 from analysis.read.results import Group
@@ -69,18 +69,12 @@ class Answer:
     """One optimizer at one target.
 
     Attributes:
-        group: the trials it is drawn from.
-        target: metric, value, direction.
-        config: how the numbers were made.
-        studies: steps to target of every learning rate and seed, per batch size.
-        points: one per batch size.
+        studies, points: one per batch size, by increasing batch size.
         fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
         definitions: the critical batch size by every definition, by its name.
         min_steps: ``S_min``, optimizer updates.
-        exponent: of the curve.
         examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
         hyperbola: the same if the exponent were 1; ``None`` without a fit.
-        verdict: see :class:`Verdict`.
         advice: what to change; empty when nothing is missing.
         doubts: what may speak against the fit.
         noise: by batch size, for the batch sizes that reached the target.
@@ -146,17 +140,17 @@ class Answer:
 
     @property
     def matched_geometry(self) -> str:
-        """Name of :attr:`geometry`."""
         return self.geometry.geometry if self.geometry else PLAIN
 
     @property
-    def noise_scale_ratio(self) -> NoiseScale:
-        """See :func:`analysis.estimate.noise.over`."""
-        return over(self.noise_scale, self.critical)
+    def noise_scale_ratio(self) -> Quantity:
+        """Noise scale over critical batch size. The two are taken as independent: they come from the same trials, but
+        from gradients on one hand and from crossings of the target on the other."""
+        return self.noise_scale.over(self.critical)
 
     @property
-    def matched_noise_scale_ratio(self) -> NoiseScale:
-        return over(self.matched_noise_scale, self.critical)
+    def matched_noise_scale_ratio(self) -> Quantity:
+        return self.matched_noise_scale.over(self.critical)
 
     @property
     def leave_one_out(self) -> Interval | None:

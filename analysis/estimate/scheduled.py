@@ -22,6 +22,7 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting import Fit, widening
+from cbs.store import finite_or_none
 
 _HALVINGS = 80
 
@@ -94,7 +95,6 @@ def compare(
         confidence: of the intervals.
         hyperbola: whether the curve is one, so that gamma means something.
         step_times: seconds of a step over batch sizes, NaN where they are not known.
-        seed: of the draws.
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
     slope = float(np.mean([run.batch_size * run.steps / run.examples for run in runs]))
@@ -109,40 +109,34 @@ def compare(
         apart = float(np.std(beside, ddof=2)) * widening(len(runs) - 2, confidence) / math.sqrt(len(runs))
     drawn = scale * rng.standard_normal(count)
     s, e = float(log_steps.mean()), float(log_examples.mean())
-    steps, examples = s + drawn, e + slope * drawn + apart * rng.standard_normal(count)
-    one = (np.array([math.exp(s)]), np.array([math.exp(e)]))
-    many = (np.exp(steps), np.exp(examples))
-    curves = ((fit.estimate.one(), *one), (fit.resampled, *many))
-    rivals = [fewest_steps(curve, seen) for curve, _, seen in curves]
-    saved = [1.0 - stepped / fewest for (_, stepped, _), (fewest, _) in zip(curves, rivals, strict=True)]
-    cheaper = [1.0 - seen / fewest_examples(curve, stepped)[0] for curve, stepped, seen in curves]
-    found = [
-        product(curve, stepped, seen)
-        for curve, stepped, seen in ((fit.hyperbola.one(), *one), (fit.resampled_hyperbola, *many))
-    ]
-    (at_examples,), (at_steps,) = rivals[0][1], fewest_examples(curves[0][0], one[0])[1]
-    seconds = [np.full(1, math.nan), np.full(count, math.nan)]
-    sooner = seconds
+    # what was measured, then the resamples
+    steps = np.append(math.exp(s), np.exp(s + drawn))
+    examples = np.append(math.exp(e), np.exp(e + slope * drawn + apart * rng.standard_normal(count)))
+    curve = fit.estimate.then(fit.resampled)
+    fewest, at_examples = fewest_steps(curve, examples)
+    cheapest, at_steps = fewest_examples(curve, steps)
+    saved = 1.0 - steps / fewest
+    seconds = sooner = np.full(1 + count, math.nan)
     if step_times is not None:
         took = math.exp(float(np.mean(np.log([run.seconds for run in runs]))))
         # a slow seed takes the steps more at the batch size in force at the target
         last = step_times(np.array([run.batch_size for run in runs]))
         rate = float(np.mean([own * run.steps / run.seconds for own, run in zip(last, runs, strict=True)]))
-        seconds = [np.array([took]), took * np.exp(rate * drawn)]
+        seconds = np.append(took, took * np.exp(rate * drawn))
         # where no constant batch size takes so few examples, it never gets there
-        theirs = [np.where(np.isnan(size), np.inf, fewest * step_times(size)) for fewest, size in rivals]
-        sooner = [other - own for other, own in zip(theirs, seconds, strict=True)]
+        sooner = np.where(np.isnan(at_examples), np.inf, fewest * step_times(at_examples)) - seconds
+    gamma = product(fit.hyperbola.then(fit.resampled_hyperbola), steps, examples)
     return Comparison(
-        steps=Quantity(math.exp(s), _ends(many[0], confidence)),
-        examples=Quantity(math.exp(e), _ends(many[1], confidence)),
-        gamma=_quantity(found, confidence) if hyperbola else UNKNOWN,
-        steps_saved=_quantity(saved, confidence, known=bool(np.isfinite(at_examples))),
-        examples_saved=_quantity(cheaper, confidence, known=bool(np.isfinite(at_steps))),
+        steps=_quantity(steps, confidence),
+        examples=_quantity(examples, confidence),
+        gamma=_quantity(gamma, confidence) if hyperbola else UNKNOWN,
+        steps_saved=_quantity(saved, confidence, at_examples[0]),
+        examples_saved=_quantity(1.0 - examples / cheapest, confidence, at_steps[0]),
         seconds=_quantity(seconds, confidence),
-        seconds_saved=_quantity(sooner, confidence, known=bool(np.isfinite(at_examples))),
-        equal_examples=float(at_examples) if np.isfinite(at_examples) else None,
-        equal_steps=float(at_steps) if np.isfinite(at_steps) else None,
-        beats=float((saved[1] > 0).mean()) if count else None,
+        seconds_saved=_quantity(sooner, confidence, at_examples[0]),
+        equal_examples=finite_or_none(at_examples[0]),
+        equal_steps=finite_or_none(at_steps[0]),
+        beats=float((saved[1:] > 0).mean()) if count else None,
     )
 
 
@@ -193,17 +187,13 @@ def _cheapest(exponent: Array) -> Array:
     return np.maximum(exponent - 1.0, 0.0) ** (1.0 / exponent)
 
 
-def _quantity(found: Sequence[Array], confidence: float, *, known: bool = True) -> Quantity:
-    """What was measured, shape ``[1]``, and its resamples."""
-    (measured,), values = found
-    return Quantity(float(measured) if known and np.isfinite(measured) else None, _ends(values, confidence))
-
-
-def _ends(values: Array, confidence: float) -> tuple[float | None, float | None]:
-    """What is not known may be anything."""
-    if not len(values):
-        return None, None
-    tail = 0.5 - confidence / 2
-    low = np.quantile(np.nan_to_num(values, nan=-np.inf, posinf=np.inf, neginf=-np.inf), tail, method="nearest")
-    high = np.quantile(np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf), 1 - tail, method="nearest")
-    return (float(low) if np.isfinite(low) else None, float(high) if np.isfinite(high) else None)
+def _quantity(found: Array, confidence: float, against: float = 0.0) -> Quantity:
+    """What was measured, ``against`` a batch size if there is one, with the interval of the resamples that follow; what
+    is not known may be anything."""
+    value = finite_or_none(found[0]) if np.isfinite(against) else None
+    if len(found) == 1:
+        return Quantity(value)
+    tail, values = 0.5 - confidence / 2, found[1:]
+    low = np.quantile(np.where(np.isnan(values), -np.inf, values), tail, method="nearest")
+    high = np.quantile(np.where(np.isnan(values), np.inf, values), 1 - tail, method="nearest")
+    return Quantity(value, (finite_or_none(low), finite_or_none(high)))

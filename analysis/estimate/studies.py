@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import shown
-from analysis.read.results import Group, Results
+from analysis.read.results import Group
 from cbs.choices import parse_choice
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
@@ -176,21 +176,15 @@ def easier_or_equal(target: Target, own: Target) -> bool:
     return target.value == own.value or target.reached(own.value)
 
 
-def studies(results: Results, group: int, target: Target, steps: np.ndarray, apart: np.ndarray) -> list[Study]:
-    """The studies of one group, by increasing batch size.
+def studies(group: Group, rows: pd.DataFrame, target: Target, steps: np.ndarray, apart: np.ndarray) -> list[Study]:
+    """The studies of one group, whose trials are ``rows``, by increasing batch size.
 
-    Args:
-        results: from :func:`analysis.read.results.load`.
-        group: index into ``results.groups``.
-        target: the target.
-        steps: of all trials to ``target``, see :meth:`cbs.target.Target.crossings`.
-        apart: ratios of the steps around it, likewise, see :meth:`cbs.target.Target.apart`.
+    ``steps`` are those of all trials to ``target`` (:meth:`cbs.target.Target.crossings`), ``apart`` the ratios of the
+    steps around them (:meth:`cbs.target.Target.apart`).
     """
-    about = results.groups[group]
-    rows = results.of_group(group)
     parts = rows.groupby("batch_size", sort=True)
     unseen = np.where(apart > FARTHEST, steps * (1 - 1 / apart), 0.0)
-    return [one_study(about, int(size), part, target, steps[part.index], unseen[part.index]) for size, part in parts]
+    return [one_study(group, int(size), part, target, steps[part.index], unseen[part.index]) for size, part in parts]
 
 
 def one_study(
@@ -203,13 +197,8 @@ def one_study(
 ) -> Study:
     """The study of one batch size.
 
-    Args:
-        about: the group.
-        batch_size: examples per step.
-        part: its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``; ``tuned`` where the group has any.
-        target: the target.
-        steps: of these trials to ``target``, NaN where it was not reached.
-        resolution: steps by which these may be too large.
+    ``part`` are its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``; ``tuned`` where the group has any.
+    ``steps`` are theirs to ``target``, NaN where it was not reached; they may be too large by ``resolution``.
     """
     lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
     tuned = np.empty(0, dtype=object)
@@ -277,13 +266,8 @@ def point(study: Study) -> Point:
 
 
 def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.ndarray:
-    """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none.
-
-    Args:
-        evaluations: columns ``trial`` (0 to ``trials - 1``), ``step`` and ``value``, ordered by trial.
-        trials: number of trials.
-        direction: of the target.
-    """
+    """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none. Of
+    :attr:`analysis.read.results.Results.evaluations`; ``direction`` is that of the target."""
     value = evaluations["value"].where((evaluations["step"] > 0) & np.isfinite(evaluations["value"]))
     best = value.groupby(evaluations["trial"]).agg("min" if direction == "below" else "max")
     return best.reindex(range(trials)).to_numpy()
@@ -292,12 +276,8 @@ def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.nd
 def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float | None:
     """The hardest value of the metric that some trial reached at every batch size; ``None`` without evaluations.
 
-    Step 0 does not count. Rounded to three digits towards the easier side.
-
-    Args:
-        rows: the trials of one group.
-        best: :func:`best_values` of all trials.
-        direction: of the target.
+    Step 0 does not count. Rounded to three digits towards the easier side. ``rows`` are the trials of one group,
+    ``best`` the :func:`best_values` of all trials.
     """
     below = direction == "below"
     per_size = pd.Series(best[rows.index]).groupby(rows["batch_size"].to_numpy()).agg("min" if below else "max")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import chdtri, stdtr
@@ -29,29 +30,27 @@ _LEVEL = 0.01
 """Probability that any seed of a curve is named where none is far."""
 
 
-@dataclass(frozen=True)
-class FarSeed:
-    """One of them.
+class FarSeed(NamedTuple):
+    """One of them: it took ``factor`` times the geometric mean of its siblings' steps to target."""
 
-    Attributes:
-        place: index of its batch size.
-        column: of the table at that batch size.
-        factor: its steps to target over the geometric mean of its siblings'.
-    """
-
-    place: int
-    column: int
+    batch_size: int
+    seed: int
     factor: float
 
 
-def far_seeds(tables: Sequence[Trials]) -> list[FarSeed]:
-    """Seeds at the best learning rate whose log steps lie far from the mean of at least two siblings.
+def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
+    """By the index of the batch size the column of its table and the factor of a far seed, the farthest of several.
+
+    Far are seeds at the best learning rate whose log steps lie far from the mean of at least two siblings.
 
     The distance is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far
     seeds cannot raise: the median over batch sizes of each one's own variance over the median of its chi-squared
     distribution, at half the degrees of freedom of all.
     """
-    logs = [_winning(table, row) for table, row in zip(tables, winners(tables), strict=True)]
+    logs = [
+        np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
+        for table, row in zip(tables, winners(tables), strict=True)
+    ]
     several = [np.isfinite(row).sum() for row in logs]
     medians = [
         float(np.nanvar(row, ddof=1)) / (chdtri(count - 1, 0.5) / (count - 1))
@@ -59,10 +58,11 @@ def far_seeds(tables: Sequence[Trials]) -> list[FarSeed]:
         if count > 1
     ]
     if not medians:
-        return []
+        return {}
     deviation = math.sqrt(float(np.median(medians)))
     freedom = max(1.0, sum(count - 1 for count in several if count > 1) / 2)
-    found = []
+    # next to a far seed its siblings look far as well
+    farthest: dict[int, tuple[int, float]] = {}
     for place, row in enumerate(logs):
         for column in np.flatnonzero(np.isfinite(row)) if several[place] > FEWEST_SIBLINGS else ():
             siblings = np.delete(row, column)
@@ -71,17 +71,9 @@ def far_seeds(tables: Sequence[Trials]) -> list[FarSeed]:
             unit = deviation * math.sqrt(1.0 + 1.0 / len(siblings))
             tail = float(stdtr(freedom, -abs(distance) / unit)) if unit > 0 else 0.0
             if abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
-                found.append(FarSeed(place, int(column), math.exp(distance)))
-    # next to a far seed its siblings look far as well: one per batch size, the farthest
-    farthest: dict[int, FarSeed] = {}
-    for seed in sorted(found, key=lambda seed: abs(math.log(seed.factor))):
-        farthest[seed.place] = seed
-    return [farthest[place] for place in sorted(farthest)]
-
-
-def _winning(table: Trials, row: int | None) -> Array:
-    """Log steps of every seed at the best learning rate, shape ``[seeds]``; NaN where it was not reached."""
-    return np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
+                found = int(column), math.exp(distance)
+                farthest[place] = max(found, farthest.get(place, found), key=lambda seed: abs(math.log(seed[1])))
+    return farthest
 
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
@@ -105,13 +97,12 @@ def fit_studies(
     far = far_seeds(whole)
     if not far:
         return fit_curve(sizes, whole, belief, config), (), whole
-    rest = list(whole)
-    for seed in far:
-        rest[seed.place] = rest[seed.place].without(seed.column)
+    rest = [table.without(far[place][0]) if place in far else table for place, table in enumerate(whole)]
     fit, other = (fit_curve(sizes, tried, belief, config) for tried in (rest, whole))
-    if None in interval(other.resampled.critical, config.confidence):
-        return fit, tuple(far), rest
-    return _alternating(fit, other), tuple(far), rest
+    if None not in interval(other.resampled.critical, config.confidence):
+        fit = _alternating(fit, other)
+    named = [FarSeed(sizes[at], int(studies[at].seeds[column]), factor) for at, (column, factor) in far.items()]
+    return fit, tuple(named), rest
 
 
 def _alternating(fit: Fit, other: Fit) -> Fit:

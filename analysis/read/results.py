@@ -72,20 +72,16 @@ class Group:
     rate was.
 
     Attributes:
-        sweep: name of the sweep.
-        folder: the sweep's folder.
+        sweep, folder: name and place of the sweep.
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
         optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
             setting that tells this group from others of that name in the sweep.
         choice: name of the optimizer alone, and all options it was given, those that were tuned left out.
-        workload_options: all options the workload was given.
         parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
         target: where the trials stopped, or what imported ones are read at.
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
-        example_unit: what one example is.
-        tokens_per_example: tokens in an example, or ``None``.
-        metric_unit: unit of the validation metric.
+        example_unit, tokens_per_example, metric_unit: what is counted, see :class:`cbs.record.WorkloadInfo`.
         tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
     """
 
@@ -135,7 +131,6 @@ class Results:
             final_step, max_steps, message, folder, tuned`` (as of
             :attr:`analysis.estimate.studies.Study.tuned`).
         evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
-        groups: see :class:`Group`.
         notes: what was left out, one line each.
         scheduled: the trials with a batch schedule, which are in none of the other fields.
     """

@@ -53,21 +53,14 @@ class Sheet:
     places: Sequence[str] = field(repr=False)
 
     def need(self, title: str, remedy: str) -> Sequence[Any]:
-        """A column.
-
-        Raises:
-            DataError: if it is not there, with the columns that are; ends with ``remedy``.
-        """
+        """A column; where it is not there, the error names those that are, and ends with ``remedy``."""
         if title not in self.columns:
             raise DataError(f"{self.name} has no column {shown(title)}; it has {self.titles}; {remedy}")
         return self.columns[title]
 
     def titled(self, names: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-        """What each of our ``names`` of a column is called here: as it was ``renamed``, else the same.
-
-        Raises:
-            ConfigError: if a name that was renamed is none of ours, or its column is not there.
-        """
+        """What each of our ``names`` of a column is called here: as it was ``renamed``, else the same. Renaming what is
+        none of ours, or to what is not there, is refused."""
         ours = list(names)
         for name, title in renamed.items():
             if name not in ours:
@@ -87,11 +80,7 @@ class Sheet:
         return DataError(f"{self.name}, {self.places[row]}, column {shown(title)}: {words}")
 
     def cell(self, row: int, title: str, parse: Callable[[Any], T]) -> T:
-        """A cell, parsed by a function that raises ``ValueError``.
-
-        Raises:
-            DataError: with what the function says, and where the cell stands.
-        """
+        """A cell, parsed by a function; the error has what its ``ValueError`` says, and where the cell stands."""
         try:
             return parse(self.columns[title][row])
         except ValueError as error:
@@ -109,17 +98,8 @@ class Sheet:
     def numbers(
         self, title: str, rows: Iterable[int], *, minimum: float | None = None, where_empty: str = _EMPTY
     ) -> Array:
-        """Cells of a column as numbers, not finite in general.
-
-        Args:
-            title: of the column.
-            rows: which.
-            minimum: the least they may be; then they may be :data:`~analysis.read.cells.LARGEST` at most, too.
-            where_empty: what to say of an empty cell.
-
-        Raises:
-            DataError: naming table, row and column.
-        """
+        """Cells of a column as numbers, not finite in general; with a ``minimum``, from there to
+        :data:`~analysis.read.cells.LARGEST`. ``where_empty`` is what to say of an empty cell."""
 
         def parse(cell: Any) -> float:
             if empty(cell):

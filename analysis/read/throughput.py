@@ -71,8 +71,7 @@ class Measured:
     long as one on the nearest number that was, at the same examples per device: communication costs nothing.
 
     Attributes:
-        rows: the measurements.
-        source: where they are from, in words.
+        source: where ``rows`` are from, in words.
     """
 
     rows: tuple[StepTime, ...]
@@ -195,11 +194,7 @@ class Assumed(Throughput):
 
 
 def read_throughput(path: str | os.PathLike[str]) -> Measured:
-    """Read a table of step times, see the head of this module.
-
-    Raises:
-        DataError: naming the file, the row and the remedy.
-    """
+    """Read a table of step times, see the head of this module; errors name the file, the row and the remedy."""
     table = read_table(path)
     unknown = [name for name in table.columns if name not in _COLUMNS]
     if unknown:

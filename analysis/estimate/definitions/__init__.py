@@ -80,8 +80,7 @@ def build(name: str, **options: Any) -> Definition:
     """The definition called ``name`` with its options.
 
     Raises:
-        UnknownNameError: if there is none of this name.
-        ConfigError: if it has no such option, or refuses the value.
+        ConfigError: if there is none of this name, it has no such option, or refuses the value.
     """
     kind = DEFINITIONS[name]
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
@@ -93,12 +92,7 @@ def build(name: str, **options: Any) -> Definition:
 
 
 def chosen(config: AnalysisConfig) -> dict[str, Definition]:
-    """Every definition with the options that the configuration gives it.
-
-    Raises:
-        UnknownNameError: if the configuration names a definition that there is not.
-        ConfigError: if a definition has no such option, or refuses the value.
-    """
+    """Every definition with the options that the configuration gives it; refuses what :func:`build` refuses."""
     for name in (config.definition, *config.options):
         build(name, **config.options.get(name, {}))
     return {name: build(name, **config.options.get(name, {})) for name in DEFINITIONS}
@@ -115,6 +109,15 @@ def math_symbol(name: str) -> str:
     return rf"$B_{{\mathrm{{{words}}}}}$"
 
 
+def crossing(sizes: Array, excess: Array, start: np.ndarray, end: np.ndarray, tolerance: float) -> Array:
+    """Batch size between those of the indices ``start`` and ``end`` ``[R]`` where ``excess`` ``[R, M]``, linear in the
+    log, is ``ln(1 + tolerance)``; that of ``start`` where both are one."""
+    row, logs = np.arange(len(excess)), np.log(sizes)
+    rise = np.where(start == end, np.inf, excess[row, end] - excess[row, start])
+    share = (math.log1p(tolerance) - excess[row, start]) / rise
+    return np.asarray(np.exp(logs[start] + share * (logs[end] - logs[start])))
+
+
 def in_words(name: str, options: dict[str, Any]) -> str:
     """A definition with the options that have a value or are on: ``overhead (overhead 0.2, reference_batch 256)``."""
     given = [
@@ -126,11 +129,7 @@ def in_words(name: str, options: dict[str, Any]) -> str:
 
 
 def checked(definition: str, option: str, value: Any, *, zero: bool = False) -> None:
-    """Refuse an option that is not a finite number above zero (or zero itself, where it may be).
-
-    Raises:
-        ConfigError: naming definition and option.
-    """
+    """Refuse an option that is not a finite number above zero (or zero itself, where it may be)."""
     number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and not zero):
         wanted = "0 or more" if zero else "above 0"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked, crossing
 
 
 @DEFINITIONS.register("perfect_scaling_end")
@@ -38,23 +38,18 @@ class PerfectScalingEnd(Definition):
         checked("perfect_scaling_end", "tolerance", self.tolerance, zero=True)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
-        sizes, excess, last = np.log(samples[at].batch_sizes), self._excess(samples[at]), self._last(samples[at])
-        row, after = np.arange(len(excess)), np.minimum(last + 1, len(sizes) - 1)
-        inside, outside = excess[row, last], excess[row, after]
-        rise = np.where(after > last, outside - inside, np.inf)
-        end = sizes[last] + (math.log1p(self.tolerance) - inside) / rise * (sizes[after] - sizes[last])
-        return np.where(after > last, np.exp(end), np.inf)
+        sizes, (excess, last) = samples[at].batch_sizes, self._last(samples[at])
+        after = np.minimum(last + 1, len(sizes) - 1)
+        return np.where(after > last, crossing(sizes, excess, last, after, self.tolerance), np.inf)
 
-    def _excess(self, sample: Sample) -> Array:
-        return sample.log_examples - sample.log_examples[:, :1]
-
-    def _last(self, sample: Sample) -> np.ndarray:
-        """Index of the largest batch size on the line, shape ``[R]``; the smallest always is."""
-        on = self._excess(sample) <= math.log1p(self.tolerance) + ROUNDING
-        return np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
+    def _last(self, sample: Sample) -> tuple[Array, np.ndarray]:
+        """Log excess over the line, and the index ``[R]`` of the largest batch size on it; the smallest always is."""
+        excess = sample.log_examples - sample.log_examples[:, :1]
+        on = excess <= math.log1p(self.tolerance) + ROUNDING
+        return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
 
     def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
-        sizes, last = samples[at].batch_sizes, int(self._last(samples[at])[0])
+        sizes, last = samples[at].batch_sizes, self._last(samples[at])[1][0]
         if last == len(sizes) - 1:
             return f"no measured batch size leaves the line: beyond {sizes[-1]:g}; add larger ones"
         if last == 0:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked, crossing
 
 
 @DEFINITIONS.register("saturation")
@@ -37,22 +37,17 @@ class Saturation(Definition):
         checked("saturation", "tolerance", self.tolerance, zero=True)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
-        sizes, excess, first = np.log(samples[at].batch_sizes), self._excess(samples[at]), self._first(samples[at])
-        row, before = np.arange(len(excess)), np.maximum(first - 1, 0)
-        outside, inside = excess[row, before], excess[row, first]
-        fall = np.where(first > before, outside - inside, np.inf)
-        start = sizes[first] - (math.log1p(self.tolerance) - inside) / fall * (sizes[first] - sizes[before])
-        return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, np.exp(start)))
+        sizes, (excess, first) = samples[at].batch_sizes, self._first(samples[at])
+        start = crossing(sizes, excess, first, np.maximum(first - 1, 0), self.tolerance)
+        return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, start))
 
-    def _excess(self, sample: Sample) -> Array:
-        return np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
-
-    def _first(self, sample: Sample) -> np.ndarray:
-        """Index of the smallest saturated batch size, shape ``[R]``."""
-        return np.asarray((self._excess(sample) <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
+    def _first(self, sample: Sample) -> tuple[Array, np.ndarray]:
+        """Log excess over the fewest steps, and the index ``[R]`` of the smallest saturated batch size."""
+        excess = np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
+        return excess, np.asarray((excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
 
     def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
-        sizes, first = samples[at].batch_sizes, int(self._first(samples[at])[0])
+        sizes, first = samples[at].batch_sizes, self._first(samples[at])[1][0]
         if first == len(sizes) - 1:
             return f"the steps still fall at the largest measured batch size, {sizes[-1]:g}: add larger ones"
         if first == 0:

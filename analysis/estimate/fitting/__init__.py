@@ -17,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting.bootstrap import leftover, rescaled, seed_deviations
+from analysis.estimate.fitting.bootstrap import Seeds, leftover, resampled_seeds, rescaled
 from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
@@ -27,14 +27,6 @@ _TINY = 1e-300
 _ROUNDS = 3
 FEWEST_FREE = 4
 """Batch sizes below which a free exponent leaves no residual."""
-
-
-@dataclass(frozen=True)
-class _Seeds:
-    """Variance of the log steps of one seed, and its degrees of freedom."""
-
-    variance: float
-    freedom: float
 
 
 @dataclass(frozen=True)
@@ -51,16 +43,12 @@ class Fit:
         resampled: the fit to each row of ``resampled_log_steps``, shape ``[R]``.
         interval_method: how the resamples were made, in words.
         weights: number of seeds behind ``log_steps``, shape ``[M]``.
-        seed_variance: variance of the log steps of one seed, pooled over batch sizes, the choice of the learning rate
-            included; 0 where ``seed_freedom`` is.
-        seed_freedom: its degrees of freedom.
-        deviation: standard deviation of the log steps of one seed that the resamples were drawn with; holds the
-            residuals, too.
-        freedom: degrees of freedom of ``deviation``.
-        exponent: what was believed of the exponent.
-        data: what was fitted.
-        hyperbola: the fit with the exponent held at 1, scalars.
-        resampled_hyperbola: likewise to resamples scattered around it.
+        seed_variance, seed_freedom: variance of the log steps of one seed, pooled over batch sizes, the choice of the
+            learning rate included, and its degrees of freedom; 0 both with one seed.
+        deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
+            holds the residuals, too, and its degrees of freedom.
+        exponent: what was believed of it.
+        hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
     """
 
     batch_sizes: Array
@@ -96,8 +84,8 @@ def free_exponent(
     data, measured = gather(batch_sizes, tables)
     if int(data.reached.sum()) < FEWEST_FREE:
         return None
-    _, _, *found = seed_deviations(measured, data.weights[data.reached], 200, np.random.default_rng(0))
-    return _free(data.unbounded(), _Seeds(*found), config.confidence)
+    seeds = resampled_seeds(measured, data.weights[data.reached], 200, np.random.default_rng(0))
+    return _free(data.unbounded(), seeds, config.confidence)
 
 
 def fit_curve(
@@ -111,7 +99,7 @@ def fit_curve(
     1. centred, then rescaled to one standard deviation: the seed variance (pooled over batch sizes, inflated by
        n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
        it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
-       share of each batch size, see :func:`analysis.estimate.fitting.bootstrap.seed_deviations`;
+       share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, in every second resample less what a finer learning rate could save
        (:func:`analysis.estimate.fitting.bootstrap.leftover`), and with what is luck in the choice of the learning rate
@@ -124,18 +112,13 @@ def fit_curve(
     that at the best learning rate of the grid, which is a little slower than the best of all where learning rates are
     few, and looks a little faster than it is where they are many and noisy; the intervals hold all of it.
 
-    Args:
-        batch_sizes: shape ``[M]``, increasing; at least two whose table has a trial that reached the target.
-        tables: the trials at every batch size.
-        belief: about the exponent.
-        config: level the t-quantile is taken at, number of resamples, and their seed.
+    Batch sizes increase, and at least two of them have a table with a trial that reached the target.
     """
     data, measured = gather(batch_sizes, tables)
     here = data.reached
     count = int(here.sum())
     rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
-    deviations, shares, *found = seed_deviations(measured, data.weights[here], resamples, rng)
-    seeds = _Seeds(*found)
+    seeds = resampled_seeds(measured, data.weights[here], resamples, rng)
     alone = data.unbounded()
     if count >= FEWEST_FREE:
         belief = belief.giving_way(_free(alone, seeds, confidence))
@@ -166,20 +149,28 @@ def fit_curve(
     if count < 3:
         return fit
     draws = np.zeros((resamples, len(fitted)))
-    draws[:, here] = rescaled(deviations, deviation * np.sqrt(shares / data.weights[here]), rng) / max(deviation, _TINY)
+    wanted = deviation * np.sqrt(seeds.shares / data.weights[here])
+    draws[:, here] = rescaled(seeds.deviations, wanted, rng) / max(deviation, _TINY)
     believed = belief.draws(resamples, rng)
     saved = np.zeros_like(draws)
     saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
     saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= luck(measured, seeds.variance, rng)
     latent = rng.standard_normal((resamples, len(data.bounds)))
-    scale = widening(freedom, confidence) * deviation
-    resampled, complete = _refits(data, estimate, believed, deviation, scale, draws, latent, saved)
+
+    def refits(curve: Curve, exponent: Exponent, deviation: float, scale: float) -> tuple[Curve, Array]:
+        """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
+        fitted = curve.log_steps(data.batch_sizes)
+        rows, hidden = np.where(here, fitted, 0.0) + scale * draws - saved, fitted[data.place] + scale * latent
+        found = data.fit(exponent, max(deviation, _TINY), rows, hidden, scatter=scale, start=curve)
+        return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, hidden)
+
+    resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * deviation)
     around *= widening(left, confidence)
     return replace(
         fit,
         resampled_log_steps=complete[:, here],
         resampled=resampled,
-        resampled_hyperbola=_refits(data, hyperbola, HYPERBOLA, around, around, draws, latent, saved)[0],
+        resampled_hyperbola=refits(hyperbola, HYPERBOLA, around, around)[0],
         interval_method="bootstrap over seeds, learning rate chosen again"
         if seeds.freedom
         else "bootstrap over residuals (one seed)",
@@ -192,7 +183,7 @@ def widening(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
-def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
+def _free(alone: Data, seeds: Seeds, confidence: float) -> Exponent:
     found = alone.fit(FREE, 1.0).row(0)
     deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
@@ -200,7 +191,7 @@ def _free(alone: Data, seeds: _Seeds, confidence: float) -> Exponent:
     return Exponent(math.log(float(found.exponent)), deviation**2 / spare if spare > _TINY else math.inf)
 
 
-def _fitted(data: Data, exponent: Exponent, seeds: _Seeds, curve: Curve) -> tuple[Curve, float, float]:
+def _fitted(data: Data, exponent: Exponent, seeds: Seeds, curve: Curve) -> tuple[Curve, float, float]:
     """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
     The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
@@ -237,37 +228,23 @@ def _known_of_exponent(batch_sizes: Array, curve: Curve, weights: Array) -> floa
     return float(known[1, 1] - known[0, 1] ** 2 / known[0, 0]) if known[0, 0] > 0 else 0.0
 
 
-def _deviation(data: Data, curve: Curve, deviation: float, seeds: _Seeds, freedom: float) -> tuple[float, float]:
-    """Standard deviation of one seed's log steps, and its degrees of freedom.
-
-    Seeds and the residuals of a fit are pooled, unless the residuals are larger than the seeds show: they also hold
-    what seeds cannot show, and then they count alone.
-    """
-    if freedom <= 0:
-        return math.sqrt(seeds.variance), seeds.freedom
+def _deviation(data: Data, curve: Curve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
+    """See :func:`pooled_deviation`."""
     fitted = curve.log_steps(data.batch_sizes)
     squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)
-    together = freedom + seeds.freedom
-    pooled = (squares + seeds.freedom * seeds.variance) / together
-    return math.sqrt(max(pooled, squares / freedom)), together
+    return pooled_deviation(squares, freedom, seeds.variance, seeds.freedom)
 
 
-def _refits(
-    data: Data,
-    curve: Curve,
-    exponent: Exponent,
-    deviation: float,
-    scale: float,
-    draws: Array,
-    latent: Array,
-    saved: Array,
-) -> tuple[Curve, Array]:
-    """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
-    fitted = curve.log_steps(data.batch_sizes)
-    rows = np.where(data.reached, fitted, 0.0) + scale * draws - saved
-    latent = fitted[data.place] + scale * latent
-    found = data.fit(exponent, max(deviation, _TINY), rows, latent, scatter=scale, start=curve)
-    return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, latent)
+def pooled_deviation(squares: float, freedom: float, variance: float, known: float) -> tuple[float, float]:
+    """Standard deviation of one seed's log steps, and its degrees of freedom.
+
+    The squared residuals of a fit are pooled with the ``variance`` of seeds, ``known`` with so many degrees of freedom,
+    unless they are larger than the seeds show: they also hold what seeds cannot show, and then they count alone.
+    """
+    if freedom <= 0:
+        return math.sqrt(variance), known
+    together = freedom + known
+    return math.sqrt(max((squares + known * variance) / together, squares / freedom)), together
 
 
 def _none() -> Curve:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,22 +19,26 @@ _ALIKE = 4.0
 """Degrees of freedom that the pooled variance counts for at every batch size: noise may grow or fall with it."""
 
 
-def seed_deviations(
-    tables: Sequence[Trials], reached: Array, resamples: int, rng: np.random.Generator
-) -> tuple[Array, Array, float, int]:
+class Seeds(NamedTuple):
     """How the winner's mean log steps scatter when seeds are drawn with replacement.
 
-    Args:
-        tables: one per batch size that reached the target.
-        reached: seeds that reached the target at the winning learning rate, shape ``[M]``.
-        resamples: number of resamples.
-        rng: random numbers.
-
-    Returns:
-        Centred deviations ``[R, M]``; the variance of one seed's log steps at every batch size over the pooled one,
-        drawn towards 1 as by :data:`_ALIKE` further degrees of freedom, shape ``[M]``; the pooled one, with what the
-        choice of the learning rate adds to it; its degrees of freedom.
+    Attributes:
+        deviations: centred, shape ``[R, M]``.
+        shares: the variance of one seed's log steps at every batch size over the pooled one, drawn towards 1 as by
+            :data:`_ALIKE` further degrees of freedom, shape ``[M]``.
+        variance: the pooled one, with what the choice of the learning rate adds to it.
+        freedom: its degrees of freedom.
     """
+
+    deviations: Array
+    shares: Array
+    variance: float
+    freedom: int
+
+
+def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rng: np.random.Generator) -> Seeds:
+    """Of one table per batch size that reached the target; ``reached`` is the number of seeds that did so at the
+    winning learning rate, shape ``[M]``."""
     deviations = np.zeros((resamples, len(tables)))
     own, known = np.zeros(len(tables)), np.zeros(len(tables))
     best = winners(tables)
@@ -55,7 +60,7 @@ def seed_deviations(
     freedom = int(known.sum())
     pooled = float(own @ known) / freedom if freedom else 0.0
     shares = (_ALIKE * pooled + known * own) / (_ALIKE + known)
-    return deviations, shares / pooled if pooled > 0 else np.ones(len(tables)), pooled, freedom
+    return Seeds(deviations, shares / pooled if pooled > 0 else np.ones(len(tables)), pooled, freedom)
 
 
 def _winners_means(table: Trials, draws: np.ndarray) -> Array:
@@ -83,14 +88,11 @@ def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Arra
 
 
 def leftover(gains: Sequence[float], resamples: int, rng: np.random.Generator) -> Array:
-    """What a finer learning rate saves in log steps, shape ``[R, M]``; nothing in every second resample, so that the
-    interval holds the steps at the best of the learning rates that were tried as well.
+    """What a finer learning rate saves in log steps, shape ``[R, M]``, ``gains`` at most; nothing in every second
+    resample, so that the interval holds the steps at the best of the learning rates that were tried as well.
 
     The optimum is equally likely anywhere around the winner, so what is saved goes with the square of a uniform number.
     Batch sizes share half of what it is drawn from: one grid lies alike around the optima of many.
-
-    Args:
-        gains: the most that is saved, shape ``[M]``.
     """
     most = np.asarray(gains, dtype=float)
     if not most.any():

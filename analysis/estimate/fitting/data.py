@@ -51,14 +51,10 @@ class Trials:
     gain: float = 0.0
 
     @classmethod
-    def of(cls, steps: Array, bound: Array | None = None, ran: np.ndarray | None = None) -> Trials:
-        """A table in which every trial was run and none is bounded, unless said otherwise."""
+    def of(cls, steps: Array, bound: Array | float = math.nan) -> Trials:
+        """A table in which every trial was run."""
         steps = np.asarray(steps, dtype=float)
-        return cls(
-            steps,
-            np.full(steps.shape, np.nan) if bound is None else np.asarray(bound, dtype=float),
-            np.ones(steps.shape, dtype=bool) if ran is None else np.asarray(ran, dtype=bool),
-        )
+        return cls(steps, np.broadcast_to(bound, steps.shape), np.ones(steps.shape, dtype=bool))
 
     def without(self, seed: int) -> Trials:
         """The table as if a seed (a column) had never been run."""
@@ -80,20 +76,13 @@ def winners(tables: Sequence[Trials]) -> list[int | None]:
 
 def observed(trials: Trials, winner: int | None) -> tuple[Array, Array]:
     """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
-    bounds of those that did not.
+    bounds of those that did not, shape ``[at most seeds]`` each.
 
     Where some trial reached the target, both are those of the winning learning rate. Where none did, the winner is
     unknown, and what is known of it is that it took longer than the learning rate that was given up first: the bounds
     are those of the learning rate whose longest run is shortest. Every other one ran longer than that on some seed, so
     whichever is the best one, its steps exceed them. A diverged trial has no bound: it does not say how long another
-    learning rate takes.
-
-    Args:
-        trials: at the batch size.
-        winner: row of the winning learning rate, see :func:`cbs.lr_choice.best_lr`; ``None`` where there is none.
-
-    Returns:
-        Both of shape ``[at most seeds]``.
+    learning rate takes. ``winner`` is one of :func:`winners`.
     """
     table, bound = trials.steps, trials.bound
     if winner is None:
@@ -155,7 +144,7 @@ class Data:
 
         Args:
             mean: log steps of the fitted curve, shape ``[R, M]``.
-            deviation: standard deviation of the log steps of one seed.
+            deviation: of the log steps of one seed.
             rows: log steps of resamples in place of the measured ones, shape ``[R, M]``; any number where no seed
                 reached the target.
             latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
@@ -204,10 +193,9 @@ class Data:
         """The most likely curve, shape ``[R]``.
 
         Args:
-            exponent: what is known of it beforehand.
+            exponent, start: as of :func:`analysis.estimate.fitting.least_squares.fit_curves`.
             deviation, rows, latent: as of :meth:`completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
-            start: a curve near all of them, which spares the grid.
         """
         rows = self.log_steps[None] if rows is None else rows
 

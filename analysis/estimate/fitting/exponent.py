@@ -70,14 +70,8 @@ ALONE = Belief(np.zeros(1), np.full(1, SPREAD**2), np.ones(1))
 
 
 def pooled(curves: Sequence[Exponent | None]) -> list[Belief]:
-    """What the other curves say of each: those of one sweep at one target.
-
-    Args:
-        curves: the exponent that each gives alone, with the variance of its error; ``None`` where there is none.
-
-    Returns:
-        One belief per curve, :data:`ALONE` where no other has a free exponent.
-    """
+    """What the other curves of one sweep at one target say of each, from the exponent that each gives alone, with the
+    variance of its error; :data:`ALONE` where no other has one."""
     known = [index for index, free in enumerate(curves) if free is not None and math.isfinite(free.variance)]
     values = np.array([curves[index].log_mean for index in known])  # type: ignore[union-attr]
     errors = np.array([curves[index].variance for index in known])  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ HYPERBOLA = Exponent(variance=0.0)
 def fit_curves(
     batch_sizes: Array,
     log_steps: Array,
-    weights: Array | None = None,
+    weights: Array | float = 1.0,
     *,
     exponent: Exponent = FREE,
     deviation: float = 1.0,
@@ -68,8 +68,8 @@ def fit_curves(
     Args:
         batch_sizes: shape ``[M]``, at least two distinct values.
         log_steps: shape ``[R, M]``.
-        weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``; one when absent.
-        exponent: what is known of it beforehand.
+        weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``.
+        exponent: what is known of it.
         deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
         reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
         start: where to look for the minimum, in place of a grid.
@@ -83,19 +83,26 @@ def fit_curves(
     ends = (0.0, 0.0) if exponent.held else (math.log(EXPONENTS[0]), math.log(EXPONENTS[1]))
     box = np.array([[low, ends[0]], [high, ends[1]]])
     precision = 0.0 if exponent.held else deviation**2 / np.asarray(exponent.variance)
-    problem = Problem.of(functools.partial(_shape, x), log_steps, weights, exponent.log_mean, precision)
     near = None
     if start is not None:
         near = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=-1)
-    theta, level = profiled(problem, box, cells=(math.ceil((high - low) / _GRID_STEP) + 1, _GRID_EXPONENTS), start=near)
+    theta, level = profiled(
+        functools.partial(_shape, x),
+        log_steps,
+        weights,
+        box,
+        cells=(math.ceil((high - low) / _GRID_STEP) + 1, _GRID_EXPONENTS),
+        start=near,
+        mean=exponent.log_mean,
+        precision=precision,
+    )
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
     return Curve(level, c, np.exp(theta[:, 1]), bounded)
 
 
 def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
-    """``ln(S/S_min)`` at log batch sizes ``[M, 1]``, see :class:`Problem`; parameters are ``ln B_crit`` and the log
-    exponent."""
+    """``ln(S/S_min)`` at log batch sizes ``[M, 1]``; parameters are ``ln B_crit`` and the log exponent."""
     distance, exponent = theta[:, 0] - x, np.exp(theta[:, 1])
     log_rise = exponent * distance
     tail = np.exp(-np.abs(log_rise))
@@ -103,87 +110,66 @@ def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
     return np.maximum(log_rise, 0.0) + np.log1p(tail), rise, rise * distance
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Curves to fit, ``R`` of them, each a shape of two parameters and a level of its own.
+def profiled(
+    shape: Callable[[Array], tuple[Array, Array, Array]],
+    rows: Array,
+    weights: Array | float,
+    box: Array,
+    *,
+    cells: tuple[int, int],
+    start: Array | None = None,
+    mean: Array | float = 0.0,
+    precision: Array | float = 0.0,
+) -> tuple[Array, Array]:
+    """Least squares of curves that are each a shape of two parameters and a level of its own, which is profiled out.
 
-    Attributes:
+    Args:
         shape: parameters ``[R, 2]`` -> the shape and its derivatives in both, ``[M, R]`` each.
-        y, w: what is fitted, and its weights, which add up to 1 over ``M``; shape ``[M, R]``.
-        mean, pull: what the second parameter is drawn to, and how much, shape ``[R]``.
+        rows: what is fitted, shape ``[R, M]``.
+        weights: shape ``[M]`` or ``[R, M]``.
+        box: lowest and highest value of both parameters, shape ``[2, 2]``.
+        cells: points of the grid over the box whose best one is where the search starts.
+        start: in place of that point.
+        mean, precision: where the second parameter was observed beside ``rows``, and how well, over a row of weight 1.
+
+    Returns:
+        The parameters, shape ``[R, 2]``, and the levels, shape ``[R]``.
     """
+    y = np.ascontiguousarray(np.asarray(rows, dtype=float).T)
+    w = np.broadcast_to(np.asarray(weights, dtype=float), y.T.shape)
+    total = w.sum(axis=1)
+    w = np.ascontiguousarray((w / total[:, None]).T)
+    wanted, pull = (np.broadcast_to(np.asarray(each, dtype=float), len(total)) for each in (mean, precision / total))
 
-    shape: Callable[[Array], tuple[Array, Array, Array]]
-    y: Array
-    w: Array
-    mean: Array
-    pull: Array
-
-    @classmethod
-    def of(
-        cls,
-        shape: Callable[[Array], tuple[Array, Array, Array]],
-        rows: Array,
-        weights: Array | None = None,
-        mean: Array | float = 0.0,
-        precision: Array | float = 0.0,
-    ) -> Problem:
-        """Curves through ``rows`` ``[R, M]`` with ``weights`` ``[M]`` or ``[R, M]``, one when absent.
-
-        The second parameter was observed at ``mean`` with ``precision``, over that of a row of weight 1.
-        """
-        y = np.asarray(rows, dtype=float)
-        w = np.broadcast_to(1.0 if weights is None else np.asarray(weights, dtype=float), y.shape)
-        total = w.sum(axis=1)
-        pull = np.broadcast_to(precision / total, len(y))
-        w = np.ascontiguousarray((w / total[:, None]).T)
-        return cls(shape, np.ascontiguousarray(y.T), w, np.broadcast_to(np.asarray(mean, dtype=float), len(y)), pull)
-
-    def normal(self, theta: Array, rows: np.ndarray) -> tuple[Array, Array, Array]:
-        """What :func:`minimized` asks for, with the levels profiled out."""
-        w, pull = self.w[:, rows], self.pull[rows]
-        shape, *derivatives = self.shape(theta)
-        parts = np.stack([shape - self.y[:, rows], *derivatives])
-        parts -= np.einsum("mr,pmr->pr", w, parts)[:, None]
-        products = np.einsum("pmr,qmr->rpq", w * parts, parts)
-        beyond = theta[:, 1] - self.mean[rows]
-        products[:, 0, 0] += pull * beyond**2
-        products[:, 0, 2] += pull * beyond
-        products[:, 2, 2] += pull
+    def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
+        found, *derivatives = shape(theta)
+        parts = np.stack([found - y[:, live], *derivatives])
+        parts -= np.einsum("mr,pmr->pr", w[:, live], parts)[:, None]
+        products = np.einsum("pmr,qmr->rpq", w[:, live] * parts, parts)
+        beyond = theta[:, 1] - wanted[live]
+        products[:, 0, 0] += pull[live] * beyond**2
+        products[:, 0, 2] += pull[live] * beyond
+        products[:, 2, 2] += pull[live]
         return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
 
-
-def profiled(
-    problem: Problem, box: Array, *, cells: tuple[int, int], start: Array | None = None
-) -> tuple[Array, Array]:
-    """The parameters of least sum of squares inside a box ``[2, 2]``, shape ``[R, 2]``, and the levels ``[R]``.
-
-    They are looked for from ``start``, or from the best of ``cells`` points of a grid over the box.
-    """
-    y, w = problem.y, problem.w
     if start is None:
         ends = zip(*box.tolist(), cells, strict=True)
         axes = (np.linspace(low, high, count if high > low else 1) for low, high, count in ends)
         grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
-        shape = problem.shape(grid)[0]
-        cost = w.T @ shape**2 - (w.T @ shape) ** 2 - 2.0 * (w * (y - (w * y).sum(axis=0))).T @ shape
-        cost += problem.pull[:, None] * (grid[:, 1] - problem.mean[:, None]) ** 2
+        there = shape(grid)[0]
+        cost = w.T @ there**2 - (w.T @ there) ** 2 - 2.0 * (w * (y - (w * y).sum(axis=0))).T @ there
+        cost += pull[:, None] * (grid[:, 1] - wanted[:, None]) ** 2
         start = grid[cost.argmin(axis=1)]
-    begun = np.clip(np.broadcast_to(start, (y.shape[1], 2)), *box)
-    theta, _ = minimized(problem.normal, begun, box, steps=_STEPS)
-    return theta, np.einsum("mr,mr->r", w, y - problem.shape(theta)[0])
+    begun = np.clip(np.broadcast_to(start, (len(total), 2)), *box)
+    theta, _ = minimized(normal, begun, box, steps=_STEPS)
+    return theta, np.einsum("mr,mr->r", w, y - shape(theta)[0])
 
 
 def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
     """What data with unit standard deviation per seed tell of ``ln B_crit`` and the log exponent.
 
-    Args:
-        batch_sizes: shape ``[M]``.
-        curve: scalars.
-        weights: number of seeds, shape ``[M]``.
-
-    Returns:
-        Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``.
+    Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``; ``curve`` is one, ``weights`` are numbers of
+    seeds, shape ``[M]``.
     """
     theta = np.array([[float(curve.log_critical), math.log(float(curve.exponent))]])
     derivatives = np.hstack(_shape(np.log(np.asarray(batch_sizes, dtype=float))[:, None], theta)[1:]).T

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import fdtrc
@@ -16,13 +15,6 @@ from analysis.estimate.fitting.data import LEAST_DEVIATION, Data, Trials, winner
 
 FEWEST = 4
 """Batch sizes below which a curve through all but one of them is exactly determined or not at all."""
-
-
-class Fitted(Protocol):
-    """A curve of any form."""
-
-    def log_steps(self, batch_sizes: Array) -> Array:
-        """``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]``."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +44,23 @@ def misfit(fit: Fit, tables: Sequence[Trials]) -> Misfit | None:
     rate between two points of the grid makes a batch size slower by an amount that no seed shows and that is no lack of
     fit.
 
-    Undefined with one seed (no pure error) and below three batch sizes (no residuals).
-
-    Args:
-        fit: the curve.
-        tables: as they were fitted.
+    Undefined with one seed (no pure error) and below three batch sizes (no residuals). ``tables`` are those that were
+    fitted.
     """
-    return misfit_of(fit.estimate, fit, fit.data, fit.freedom - fit.seed_freedom, grid_variance(tables))
+    fitted, freedom = fit.estimate.log_steps(fit.data.batch_sizes), fit.freedom - fit.seed_freedom
+    return misfit_of(fitted, fit, fit.data, freedom, grid_variance(tables))
 
 
-def misfit_of(curve: Fitted, fit: Fit, data: Data, freedom: float, grid: float) -> Misfit | None:
-    """The test of another curve, or on some of the batch sizes, with the noise that ``fit`` found.
+def misfit_of(fitted: Array, fit: Fit, data: Data, freedom: float, grid: float) -> Misfit | None:
+    """The test of another curve, or on some of the batch sizes, with the noise of seeds that ``fit`` found.
 
     Args:
-        curve: fitted to ``data``.
-        fit: knows the variance of a seed.
-        data: steps to target.
-        freedom: degrees of freedom that ``curve`` leaves.
+        fitted: log steps of the curve at the batch sizes of ``data``, shape ``[M]``.
+        freedom: degrees of freedom that the curve leaves.
         grid: :func:`grid_variance` of the trials.
     """
     if not fit.seed_freedom or freedom < 0.5:
         return None
-    fitted = curve.log_steps(data.batch_sizes)
     here = data.reached
     squares = ((data.completed(fitted[None], fit.deviation)[0] - fitted) ** 2)[here]
     error = (max(fit.seed_variance, LEAST_DEVIATION**2) / data.all_weights + grid)[here]
@@ -123,12 +110,7 @@ class LeaveOneOut:
 
 
 def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
-    """Refits without one batch size that reached the target; ``None`` below :data:`FEWEST`.
-
-    Args:
-        fit: the curve.
-        tables: as they were fitted.
-    """
+    """Refits without one batch size that reached the target; ``None`` below :data:`FEWEST`."""
     if len(fit.batch_sizes) < FEWEST:
         return None
     grid = grid_variance(tables)
@@ -137,6 +119,6 @@ def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
         rest = fit.data.without(int(place))
         refit = rest.fit(fit.exponent, max(fit.deviation, LEAST_DEVIATION), start=fit.estimate).row(0)
         critical.append(float(refit.critical))
-        found = misfit_of(refit, fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
+        found = misfit_of(refit.log_steps(rest.batch_sizes), fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
         probability.append(np.nan if found is None else found.probability)
     return LeaveOneOut(fit.batch_sizes, np.array(critical), np.array(probability))

@@ -79,8 +79,6 @@ class Form:
     """A form of the loss.
 
     Attributes:
-        title: its name in words.
-        formula: as people read it.
         symbols: names of its parameters as its paper has them.
         distinct: attribute of :class:`Runs` -> distinct values it takes to tell the parameters in words apart.
         shapes: lowest and highest value of every shape, shape ``[2, s]``; an estimate at an end is not determined.
@@ -99,16 +97,8 @@ class Form:
     implicit: bool = False
 
     def loss(self, at: Array, runs: Runs, reference: Reference) -> tuple[Array, Array]:
-        """The loss and its derivatives in the coordinates.
-
-        Args:
-            at: ``E, a, c`` and the shapes, shape ``[R, 3 + s]``.
-            runs: where; their loss is where the solution begins, if the form is implicit.
-            reference: of the fit.
-
-        Returns:
-            Shapes ``[R, n]`` and ``[R, n, 3 + s]``.
-        """
+        """The loss ``[R, n]`` and its derivatives ``[R, n, 3 + s]`` in the coordinates ``E, a, c`` and the shapes,
+        shape ``[R, 3 + s]``. The loss of ``runs`` is where the solution begins, if the form is implicit."""
         floor, log_f, log_g, shape = at[:, :1], at[:, 1:2], at[:, 2:3], at[:, 3:]
         f_size, g_size = np.exp(log_f), np.exp(log_g)
         loss = np.broadcast_to(runs.loss, (len(at), len(runs.loss)))

@@ -71,7 +71,6 @@ class Law:
     Attributes:
         optima: one per batch size that reached the target, increasing; those at an edge are not in the law.
         half_widths: of the intervals of ``optima`` in ln lr; NaN where one seed and no law leave the scatter unknown.
-        confidence: of every interval.
         trend: saturation counts as seen where ``B_n`` lies below the largest batch size with this confidence.
         scatter: of the optima around the law, over what seeds and grid explain; ``None`` without a law.
         slope: of the straight line through ln lr over ln B; its value is ``None``, as that of ``first_slope``, without
@@ -80,7 +79,6 @@ class Law:
         max_lr: ``eta_max``; its value is ``None``, as those of ``noise_batch_size`` and ``alpha``, where no saturation
             was seen.
         noise_batch_size: ``B_n``, examples.
-        alpha: of the law.
         curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. Where
             ``ln B_n`` is infinite, ``ln eta_max`` is the ln lr at B = 1.
     """
@@ -142,11 +140,8 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
 
     The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
     larger. All are then scaled alike, by how much the optima scatter around the law and by the seeds, each with its
-    degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and refitted.
-
-    Args:
-        studies: of one optimizer at one target, by increasing batch size.
-        config: how the intervals are made.
+    degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and refitted. Studies are
+    those of one optimizer at one target, by increasing batch size.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = tuple(entry for entry in (optimum(study.along_lr, rng) for study in studies) if entry is not None)

@@ -57,18 +57,15 @@ class LossFit:
     """A fitted form.
 
     Attributes:
-        form: its name.
         values: parameters by symbol; ``None`` where the runs do not determine it.
         intervals: of the values; an open end is ``None``.
         loose: symbols of the parameters that the runs do not tell apart.
         residual_rms: of ``ln L``.
-        runs: number of rows.
-        groups: number of groups whose losses err independently.
+        runs, groups: number of rows, and of groups of them whose losses err independently.
         deviation: standard deviation of ``ln L`` of a row around the form.
         freedom: degrees of freedom of ``deviation``.
         reference: what sizes of terms refer to.
-        at: coordinates of the estimate, shape ``[p]``.
-        refits: of the resamples, shape ``[R, p]``.
+        at, refits: coordinates of the estimate ``[p]``, and of the resamples ``[R, p]``.
     """
 
     form: str
@@ -124,12 +121,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
     bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
     1985), all widened by Student's t. Refits begin at any of the minima that fit as well as the best, and away from it
-    along what the runs hardly determine, so that intervals hold these.
-
-    Args:
-        name: of a form.
-        runs: what it is fitted to.
-        config: how the intervals are made; at most 400 resamples.
+    along what the runs hardly determine, so that intervals hold these. There are at most 400 resamples.
 
     Raises:
         ValueError: in words, naming the parameters that these runs cannot determine.
@@ -162,18 +154,18 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         at, alike = tried[np.nanargmin(cost)], tried[cost <= np.nanmin(cost) * (1.0 + _ALIKE) + _EXACT * len(observed)]
         (logs,), (slopes,) = value(at[None])
     left = observed - logs
-    told = _Told.by(slopes, (at > box[0]) & (at < box[1]))
+    count, leverage, root, idle, tied = _told(slopes, (at > box[0]) & (at < box[1]))
     groups, group = np.unique(runs.group, return_inverse=True)
-    freedom = max(1, len(groups) - told.count)
+    freedom = max(1, len(groups) - count)
     deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
     draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
-    moved = logs + draws[:, group] * left / (1.0 - told.leverage)
-    away = deviation * rng.standard_normal((len(draws), told.root.shape[1])) @ told.root.T
-    away += _MOST * rng.standard_normal((len(draws), told.idle.shape[1])) @ told.idle.T
+    moved = logs + draws[:, group] * left / (1.0 - leverage)
+    away = deviation * rng.standard_normal((len(draws), root.shape[1])) @ root.T
+    away += _MOST * rng.standard_normal((len(draws), idle.shape[1])) @ idle.T
     with np.errstate(all="ignore"):
         begun = alike[rng.integers(len(alike), size=len(draws))]
         refits, _ = fitted(moved, np.clip(begun + np.clip(away, -_MOST, _MOST), *box), _REFIT_STEPS)
-    tied = told.tied | (np.ptp(alike, axis=0) > _SHARE)
+    tied |= np.ptp(alike, axis=0) > _SHARE
     loose = tuple(symbol for symbol, one in zip(form.symbols, tied, strict=True) if one)
     values, intervals = _named(form, np.vstack([at, refits]), box, reference, confidence)
     return LossFit(
@@ -212,44 +204,27 @@ def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.ra
     return np.clip([row for _, row in best], *box)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What runs tell of the coordinates, to first order.
+def _told(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Array, np.ndarray]:
+    """What runs tell of the coordinates, to first order, by the derivatives of ``ln L`` ``[n, p]`` in these, some of
+    which are at an end of their box.
 
-    Attributes:
-        count: how many directions.
-        leverage: of every run, shape ``[n]``.
-        root: of the covariance for a unit deviation, along what is told, shape ``[p, count]``.
-        idle: directions that leave every loss as it is, the largest entry of each 1, shape ``[p, k]``.
-        tied: which coordinates change along a direction that leaves every loss as it is, shape ``[p]``.
+    Returns:
+        Number of directions that are told; leverage of every run ``[n]``; root of the covariance for a unit deviation,
+        along what is told ``[p, count]``; directions that leave every loss as it is, the largest entry of each 1
+        ``[p, k]``; which coordinates change along such a direction ``[p]``.
     """
-
-    count: int
-    leverage: Array
-    root: Array
-    idle: Array
-    tied: np.ndarray
-
-    @classmethod
-    def by(cls, slopes: Array, free: np.ndarray) -> _Told:
-        """Of the derivatives of ``ln L`` ``[n, p]`` in the coordinates, some of which are at an end of their box."""
-        lengths = np.where(free, np.sqrt((slopes**2).sum(axis=0)), 0.0)
-        moves = lengths > 0
-        left, singular, right = np.linalg.svd(slopes[:, moves] / lengths[moves], full_matrices=False)
-        known = singular > _ALIKE * singular[0]
-        scaled = np.zeros((len(free), len(singular)))
-        scaled[moves] = right.T / lengths[moves, None]
-        idle = scaled[:, ~known]
-        tied = free & ~moves
-        tied[moves] = (np.abs(right[~known]) > _SHARE).any(axis=0)
-        leverage = np.minimum((left[:, known] ** 2).sum(axis=1), _MOST_LEVERAGE)
-        return cls(
-            count=int(known.sum()),
-            leverage=leverage,
-            root=scaled[:, known] / singular[known],
-            idle=idle / np.abs(idle).max(axis=0, initial=1e-300),
-            tied=tied,
-        )
+    lengths = np.where(free, np.sqrt((slopes**2).sum(axis=0)), 0.0)
+    moves = lengths > 0
+    left, singular, right = np.linalg.svd(slopes[:, moves] / lengths[moves], full_matrices=False)
+    known = singular > _ALIKE * singular[0]
+    scaled = np.zeros((len(free), len(singular)))
+    scaled[moves] = right.T / lengths[moves, None]
+    idle = scaled[:, ~known]
+    tied = free & ~moves
+    tied[moves] = (np.abs(right[~known]) > _SHARE).any(axis=0)
+    leverage = np.minimum((left[:, known] ** 2).sum(axis=1), _MOST_LEVERAGE)
+    idle = idle / np.abs(idle).max(axis=0, initial=1e-300)
+    return int(known.sum()), leverage, scaled[:, known] / singular[known], idle, tied
 
 
 def _named(

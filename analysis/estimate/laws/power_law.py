@@ -89,7 +89,6 @@ class PowerLaw:
             intervals then hold the points' own errors alone.
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
-        confidence: of the intervals.
         resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
@@ -135,10 +134,6 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     are the percentiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
     and Knapp (2001), never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter of none
     to five times the errors) the 95 % interval of the exponent held the truth in 93 to 99 %; most with three points.
-
-    Args:
-        observations: the points.
-        config: confidence of every interval, and seed of the draws.
 
     Raises:
         ValueError: if no two points of a set differ in ``x``, or there are fewer points than parameters.

@@ -56,14 +56,8 @@ def same(runs: np.ndarray) -> Array:
 
 
 def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatter:
-    """Restricted maximum likelihood.
-
-    Args:
-        y: shape ``[n]``.
-        design: full column rank, shape ``[n, p]``, p < n.
-        errors: covariance of the points' own errors, shape ``[n, n]``.
-        runs: which runs every point is of, shape ``[n]``.
-    """
+    """Restricted maximum likelihood for ``y`` ``[n]``, a ``design`` ``[n, p]`` of full rank p < n, the covariance of
+    the points' own errors ``[n, n]`` and the runs that every point is of ``[n]``."""
     from scipy.optimize import minimize
 
     unit = max(_variance(y, design), FLOOR)

@@ -17,15 +17,15 @@ Residuals are in log steps. The pole is looked for between the smallest batch si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit
 
 from analysis.arrays import Array, Quantity
-from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.fitting import Fit, interval, pooled_deviation, widening
 from analysis.estimate.fitting.data import Data
-from analysis.estimate.fitting.least_squares import Problem, profiled
+from analysis.estimate.fitting.least_squares import profiled
 from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
 
 POWERS = {"root": 0.5, "linear": 1.0}
@@ -86,17 +86,8 @@ def best_over_smallest(name: str) -> float:
 
 
 def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) -> Form:
-    """The form of least squares.
-
-    Args:
-        name: one of :data:`FORMS`.
-        batch_sizes: shape ``[M]``, increasing.
-        log_steps: shape ``[R, M]``.
-        weights: of every batch size, shape ``[M]``.
-
-    Returns:
-        Shape ``[R]``.
-    """
+    """The form of least squares, shape ``[R]``, through ``log_steps`` ``[R, M]`` at increasing ``batch_sizes`` with
+    ``weights``, shape ``[M]`` each."""
     power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))[:, None]
     levels = np.log(_LEVELS) if name == "decay" else np.zeros(2)
     box = np.array([[math.log(NEGLIGIBLE) / power, levels[0]], [_NEAREST, levels[1]]])
@@ -111,7 +102,7 @@ def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) ->
         level = np.exp(theta[:, 1])
         return np.log(level + rise), slope / (level + rise), level / (level + rise)
 
-    theta, log_scale = profiled(Problem.of(shape, log_steps, weights), box, cells=(60, 12))
+    theta, log_scale = profiled(shape, log_steps, weights, box, cells=(60, 12))
     level = np.exp(theta[:, 1]) if name == "decay" else np.full(len(theta), np.inf)
     log_pole = math.log(batch_sizes[0]) - np.logaddexp(0.0, -theta[:, 0])
     return Form(name, log_scale, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
@@ -122,11 +113,9 @@ class BoundFit:
     """A form fitted to the steps of one optimizer at one target, with resamples.
 
     Attributes:
-        form: scalars.
-        resampled: shape ``[R]``; no rows where the interval is undefined.
+        form, resampled: scalars, and of shape ``[R]``; no rows where the interval is undefined.
         residual_rms: root of the weighted mean squared residual of the log steps.
         freedom: degrees of freedom of the residuals.
-        confidence: of intervals.
     """
 
     form: Form
@@ -152,26 +141,23 @@ class BoundFit:
 def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
     """The form through the same log steps as ``fit``; ``None`` below so many batch sizes as it has constants.
 
-    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation that seeds and
-    the residuals of the form show together, or the latter alone where it is larger, as in
-    :func:`analysis.estimate.fitting.fit_curve`. There are none without a residual.
+    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation of
+    :func:`analysis.estimate.fitting.pooled_deviation`. There are none without a residual.
     """
     constants = 3 if name == "decay" else 2
     sizes, steps, weights = fit.batch_sizes, fit.log_steps, fit.weights
     freedom = len(sizes) - constants
     if freedom < 0:
         return None
-    found = fit_form(name, sizes, steps[None], weights)
-    form = _row(found)
+    one = fit_form(name, sizes, steps[None], weights)
+    form = replace(one, **{part: getattr(one, part)[0] for part in ("log_scale", "log_pole", "level", "plateau")})
     squares = float(weights @ (steps - form.log_steps(sizes)) ** 2)
     drawn = fit.resampled_log_steps - fit.estimate.log_steps(sizes)
     if not freedom:
         drawn = drawn[:0]
     elif fit.deviation > 0:
-        together = freedom + fit.seed_freedom
-        pooled = (squares + fit.seed_freedom * fit.seed_variance) / together
-        own = math.sqrt(max(pooled, squares / freedom)) * widening(together, confidence)
-        drawn = drawn * own / (fit.deviation * widening(fit.freedom, confidence))
+        own, together = pooled_deviation(squares, freedom, fit.seed_variance, fit.seed_freedom)
+        drawn = drawn * (own * widening(together, confidence)) / (fit.deviation * widening(fit.freedom, confidence))
     return BoundFit(
         form=form,
         resampled=fit_form(name, sizes, form.log_steps(sizes) + drawn, weights),
@@ -183,9 +169,4 @@ def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
 
 def fitted_data(fit: Fit) -> Data:
     """What a form is held against: the log steps of ``fit``, seeds that missed the target at their expectation."""
-    nowhere = np.empty(0, dtype=int)
-    return Data(fit.batch_sizes, fit.log_steps, fit.weights, nowhere, np.empty(0))
-
-
-def _row(form: Form) -> Form:
-    return Form(form.name, *(np.asarray(part[0]) for part in (form.log_scale, form.log_pole, form.level, form.plateau)))
+    return Data(fit.batch_sizes, fit.log_steps, fit.weights, np.empty(0, dtype=int), np.empty(0))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Interval
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval, widening
 from analysis.estimate.fitting.least_squares import minimized, regression
@@ -43,8 +43,6 @@ _REFITS = 500
 
 _NOTHING = -1e3
 """Logarithm of a term that is dropped."""
-
-Ends = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +68,11 @@ class ThreeTermLaw:
         remarks: what was dropped, and why.
         residual_rms: of ``ln S``.
         bias: by model size, mean residual of ``ln S``: what this size needs more than the law says.
-        points: number of entries.
-        independent_points: number of trials among them.
+        points, independent_points: number of entries, and of trials among them.
     """
 
     values: dict[str, float | None]
-    intervals: dict[str, Ends]
+    intervals: dict[str, Interval]
     remarks: tuple[str, ...]
     residual_rms: float
     bias: dict[float, float]
@@ -89,11 +86,7 @@ class ThreeTermLaw:
 
 def _box(runs: Points) -> tuple[Array, tuple[str, ...]]:
     """Where the coordinates of :func:`log_steps` are looked for, shape ``[2, 7]``, those of terms that the data cannot
-    tell apart held; what was dropped.
-
-    Raises:
-        ValueError: in words, if there is no law to fit.
-    """
+    tell apart held; what was dropped. Refuses, in words, where there is no law to fit."""
     sizes, losses = len(np.unique(runs.parameters)), len(np.unique(runs.loss))
     if losses < 2:
         raise ValueError("all points have one loss; give two or more targets")
@@ -120,14 +113,8 @@ def _box(runs: Points) -> tuple[Array, tuple[str, ...]]:
 
 
 def log_steps(coordinates: Array, runs: Runs, reference: float) -> tuple[Array, Array]:
-    """``ln S`` of the law, shape ``[..., n]``, and its derivatives, shape ``[..., n, 7]``.
-
-    Args:
-        coordinates: ``ln S_c, ln(1/alpha_S), ln B*, 1/alpha_B, ln (N_c/reference)^alpha_N, alpha_N, E``; shape
-            ``[..., 7]``.
-        runs: where.
-        reference: a model size.
-    """
+    """``ln S`` of the law, shape ``[..., n]``, and its derivatives, shape ``[..., n, 7]``, at coordinates ``ln S_c,
+    ln(1/alpha_S), ln B*, 1/alpha_B, ln (N_c/reference)^alpha_N, alpha_N, E``; ``reference`` is a model size."""
     part = np.moveaxis(np.asarray(coordinates, dtype=float), -1, 0)[..., None]
     loss, log_size = runs.loss, np.log(runs.parameters / reference)
     slope = np.exp(part[1])
@@ -177,10 +164,6 @@ def fit(runs: Points, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     since losses read from one curve err together; residuals are inflated by :math:`\sqrt{m/(m-p)}` for ``m`` trials and
     ``p`` parameters, and by the ratio of Student's t to the normal quantile. The interval is made of percentiles of the
     refits, at most 500.
-
-    Args:
-        runs: at least two losses and three batch sizes.
-        config: how the intervals are made.
 
     Raises:
         ValueError: in words, if the data do not determine a law.

@@ -100,7 +100,8 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
     fit = answer.fit
     if fit is None or found is None:
         return Check(prediction=FORM, verdict=Told.UNKNOWN, why="too few batch sizes reached the target"), None
-    test = misfit_of(found.form, fit, fitted_data(fit), found.freedom, grid_variance(tables(answer.studies)))
+    grid = grid_variance(tables(answer.studies))
+    test = misfit_of(found.form.log_steps(fit.batch_sizes), fit, fitted_data(fit), found.freedom, grid)
     why = f"{100 * found.residual_rms:.2g} % rms off the form, {100 * fit.residual_rms:.2g} % off the curve"
     if missed := _missed(answer, found, fit):
         why = f"{missed}; {why}"

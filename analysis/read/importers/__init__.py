@@ -1,6 +1,6 @@
 """Training curves of other tools -> a sweep folder that the analysis reads like one of our own.
 
-One file per format, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
+One file per format or kin, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
 :class:`~analysis.read.importers.base.Run` objects and knows nothing of sweeps. Data flows one way::
 
     format (Run) -> facts (batch size, learning rate, ...) -> trial (with steps and values in order) -> folder

@@ -105,12 +105,8 @@ class Importer(Protocol):
         return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-        """All runs of a source, and what was left out, one line each, in ``notes``.
-
-        Raises:
-            DataError: if something is missing, damaged or not of the format: the file, the run, the remedy.
-            MissingDependencyError: if the format needs a package that is not installed.
-        """
+        """All runs of a source, and what was left out, one line each, in ``notes``. What is missing, damaged or not of
+        the format is a ``DataError``: the file, the run, the remedy."""
 
 
 IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers")
@@ -138,10 +134,6 @@ def run_of(
             one, the name of the run is found already, and every row has the metric.
         facts: that the format itself states.
         about: further attributes of :class:`Run`.
-
-    Raises:
-        DataError: naming table, row and column, if a column that is asked for is missing, or a cell is not what it must
-            be.
     """
     unit, title = axis or settings.axis("step")
     see = f"see --column {unit}=THEIRS"
@@ -180,11 +172,7 @@ def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:
 
 
 def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
-    """A setting by ``config.KEY``, where the key may lead through several levels, joined with dots.
-
-    Raises:
-        DataError: if it is not there, or is no single value.
-    """
+    """A setting by ``config.KEY``, where the key may lead through several levels, joined with dots."""
     value = _setting(config, title.removeprefix(CONFIG).split("."))
     if isinstance(value, Mapping | list):
         raise DataError(f"{run}: {title} is not a single value; name one below it")

@@ -89,10 +89,8 @@ def _study(path: Path, relative: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         workload = "/".join([*above, *(fact("workload", data.get(key)) for key in ("dataset", "model"))])
         facts = {name: fact(name, data.get(name)) for name in ("optimizer", "batch_size")}
-        return data | {"train_steps": cells.whole(data.get("train_steps"), 0)}, {
-            "workload": workload,
-            "seed": 0,
-        } | facts
+        data["train_steps"] = cells.whole(data.get("train_steps"), 0)
+        return data, {"workload": workload, "seed": 0} | facts
     except ValueError as error:
         raise DataError(
             f"{path}: {error}; it must name dataset, model, optimizer, batch_size, train_steps; {_REMEDY}"

@@ -27,18 +27,17 @@ _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set
 
 
 def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
-    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``.
-
-    Raises:
-        ConfigError: if something is still missing, named for all runs at once, or the pattern is unusable.
-        DataError: if a value is out of its domain or two places contradict one another.
-    """
+    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``, and
+    refuses what is missing, of all runs at once, out of its domain, or told in two ways."""
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}
+    asked = {name: title for name, title in settings.columns.items() if name in FACTS and title.startswith(CONFIG)}
     found = []
     for run, row in zip(runs, listed, strict=True):
-        told = [(f"in {run.place}", _stated(run, settings)), (f"in {settings.runs}", row), ("by --set", constants)]
+        where = f"run {run.name} ({run.place})"
+        stated = {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
+        told = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
         if pattern is not None:
             told.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
         found.append(_agreed(run, told))
@@ -46,13 +45,6 @@ def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     if settings.batch_unit == "tokens":
         found = [_in_examples(run, facts, settings) for run, facts in zip(runs, found, strict=True)]
     return [DEFAULTS | facts for facts in found]
-
-
-def _stated(run: Run, settings: Settings) -> dict[str, Any]:
-    """What the source says, with what ``--column ours=config.KEY`` points at."""
-    asked = {name: title for name, title in settings.columns.items() if name in FACTS and title.startswith(CONFIG)}
-    where = f"run {run.name} ({run.place})"
-    return {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
 
 
 def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -32,11 +32,8 @@ _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
 
 
 def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permissions") -> T:
-    """What is in a file, as ``parse`` makes it of the bytes.
-
-    Raises:
-        DataError: if it is missing, unreadable or cannot be parsed; ends with ``remedy``.
-    """
+    """What is in a file, as ``parse`` makes it of the bytes; where it cannot, a ``DataError`` that ends with
+    ``remedy``."""
     try:
         return parse(path.read_bytes())
     except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
@@ -44,7 +41,7 @@ def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permi
 
 
 def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a JSON or YAML file; errors are those of :func:`read`, also where it holds no mapping."""
+    """The mapping in a JSON or YAML file."""
     data = read(path, (lambda content: yaml.load(content, _Plain)) if path.suffix == ".yaml" else json.loads, remedy)
     if not isinstance(data, dict):
         raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
@@ -52,18 +49,13 @@ def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """The text in a file of UTF-8, without white space around it; errors are those of :func:`read`."""
+    """The text in a file of UTF-8, without white space around it."""
     return read(path, lambda content: content.decode("utf-8").strip(), remedy)
 
 
 def digest(paths: Sequence[Path]) -> str | None:
-    """SHA-256 of one file, as ``sha256sum`` prints it; of several, that of what ``sha256sum`` prints for all of them.
-
-    ``None`` for no file.
-
-    Raises:
-        DataError: if one cannot be read.
-    """
+    """SHA-256 of one file, as ``sha256sum`` prints it; of several, that of what it prints for all of them; ``None`` for
+    no file."""
     sums = [read(path, lambda content: hashlib.sha256(content).hexdigest()) for path in paths]
     if len(sums) < 2:
         return sums[0] if sums else None

@@ -32,11 +32,8 @@ _WRITERS = 8
 
 
 def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
-    """What an import may be added to; nothing for a new folder.
-
-    Raises:
-        ResultsError: if the folder is taken, or holds something else than an import of the same protocol.
-    """
+    """What an import may be added to; nothing for a new folder. Refuses one that is taken, or that holds something else
+    than an import of the same protocol."""
     try:
         if output.is_file():
             raise ResultsError(f"{output} is a file{_REMEDY}")
@@ -67,11 +64,7 @@ def write(
     *,
     add: bool,
 ) -> None:
-    """Write beside the place, then move there.
-
-    Raises:
-        ResultsError: if it cannot be written; what was there before stays.
-    """
+    """Write beside the place, then move there; what was there before stays where that fails."""
     output = Path(os.path.abspath(output))
     before: dict[str, Any] = {"name": output.resolve().name, "imported": [], "axes": {}}
     configs = [result.config for result in results]

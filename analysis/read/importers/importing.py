@@ -30,7 +30,6 @@ class Imported:
     """What was imported.
 
     Attributes:
-        folder: the sweep.
         format: that the sources were read as.
         detected: what told the format, one line per source; nothing where it was named.
         trials: in the order of the source.
@@ -93,7 +92,6 @@ def import_runs(
         settings: metric, target, units, and where the facts about each run are.
         format: name in :data:`~analysis.read.importers.base.IMPORTERS`, or ``"auto"``.
         add: whether to add to an import of the same protocol.
-        command: for the manifest.
 
     Raises:
         ConfigError: if a setting is missing or unusable, or facts about the runs are missing.
@@ -131,12 +129,7 @@ def import_runs(
 
 
 def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
-    """The format of the sources, by what is there, and what that was, one line per source.
-
-    Raises:
-        ConfigError: if no format or more than one suits, or not the same one for all.
-        DataError: if a source is missing.
-    """
+    """The format of the sources, by what is there, and what that was, one line per source."""
     names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):

@@ -31,7 +31,6 @@ class MLflow(Importer):
     expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"
 
     def claims(self, source: str) -> Claim | None:
-        """A folder with runs of a file store somewhere below."""
         return Claim.of(_runs(Path(source)), f"runs with {META} and {METRICS}")
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:

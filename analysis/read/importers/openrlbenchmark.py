@@ -41,7 +41,6 @@ class OpenRLBenchmark(Importer):
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-        """One run per history."""
         top = Path(source)
         for path in self.files(source):
             table, about = read_table(path), path.parent / ABOUT

@@ -49,11 +49,7 @@ def ask_for(flags: Sequence[str]) -> ConfigError:
 
 
 def fact(name: str, cell: Any) -> Any:
-    """The value of one of :data:`FACTS`, or the name of a run, checked.
-
-    Raises:
-        ValueError: saying what is wrong with it.
-    """
+    """The value of one of :data:`FACTS`, or the name of a run, checked; a ``ValueError`` says what is wrong with it."""
     if name == "run":
         return str(cell).strip()
     if name in ("batch_size", "parameters", "seed"):

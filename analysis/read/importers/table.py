@@ -1,18 +1,26 @@
-"""Format ``table``: CSV, TSV or Parquet in long form, one row per measurement."""
+"""Formats of tables that no tool wrote: ``table`` in long form, ``jsonl`` and ``csv`` with one file per run.
+
+A ``table`` is CSV, TSV or Parquet with one row per measurement and a column ``run``. The log of a training script needs
+none, and a column ``lr`` or ``seed`` in it is a measurement like any other: it is the learning rate of that step. What
+is known about its run stands elsewhere: in its name, in a table of runs.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from analysis.phrases import plural
 from analysis.read import cells
-from analysis.read.cells import shown
 from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Importer, Run, run_of
+from analysis.read.importers.files import read_text
 from analysis.read.importers.settings import AXES, Settings
-from analysis.read.table import Sheet, header_of, read_table, table_paths
+from analysis.read.table import Sheet, header_of, of_rows, read_table, table_paths
+from cbs.errors import DataError
 
 
 @IMPORTERS.register("table")
@@ -26,7 +34,7 @@ class LongTable(Importer):
         paths = table_paths(Path(source)) if Path(source).exists() else []
         if not paths:
             return None
-        titles = ", ".join(sorted(shown(title, quote=False) for title in header_of(paths[0]) if title))
+        titles = ", ".join(sorted(cells.shown(title, quote=False) for title in header_of(paths[0]) if title))
         which = "" if paths == [Path(source)] else f"{plural(len(paths), 'table')}, {paths[0].name} with "
         return Claim(why=f"{which}columns {titles}", files=frozenset(paths), certainty=ANY_TABLE)
 
@@ -34,11 +42,10 @@ class LongTable(Importer):
         """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
         for path in table_paths(Path(source)):
             table = read_table(path)
-            unit = next((name for name in AXES if name in table.columns), "step")
             names = pd.Series(_names(table, settings))
             for name, chosen in names.groupby(names, sort=False):
                 part = table.rows(chosen.index)
-                yield run_of(part, settings, settings.axis(unit, unit), name=str(name), named=True, files=(path,))
+                yield _run(part, settings, name=str(name), named=True, files=(path,))
 
 
 def _names(table: Sheet, settings: Settings) -> list[str]:
@@ -50,3 +57,56 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
         if cells.empty(cell):
             raise table.error(row, title, "it is empty; name the run or remove the row")
     return [str(cell).strip() for cell in told]
+
+
+def _run(table: Sheet, settings: Settings, **about: Any) -> Run:
+    """The run of a table whose axis may have any of our names."""
+    unit = next((name for name in AXES if name in table.columns), "step")
+    return run_of(table, settings, settings.axis(unit, unit), **about)
+
+
+class _Logs(Importer):
+    """A file, or the files of a folder and everything below, a run each."""
+
+    def table(self, path: Path) -> Sheet:
+        """The measurements of one file."""
+        return read_table(path)
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+        for path in self.files(source):
+            table = self.table(path)
+            name = path.name if path == Path(source) else str(path.relative_to(source))
+            aliases = (str(path), path.stem)
+            yield _run(table, settings, name=name, aliases=aliases, files=(path,))
+
+
+@IMPORTERS.register("jsonl")
+class JsonLines(_Logs):
+    """A JSON object per line."""
+
+    expected = "a file that ends in .jsonl, or a folder of them"
+    marks = ("*.jsonl", "files of JSON lines")
+
+    def table(self, path: Path) -> Sheet:
+        rows = []
+        for number, line in enumerate(read_text(path, "write it in UTF-8").splitlines(), start=1):
+            try:
+                row = json.loads(line) if line.strip() else None
+            except (ValueError, RecursionError):
+                row = line
+            if isinstance(row, dict):
+                rows.append(row)
+            elif row is not None:
+                raise DataError(f"{path}, line {number}: it is no JSON object; write one per line, or remove the line")
+        return of_rows(str(path), rows)
+
+
+@IMPORTERS.register("csv")
+class CsvLog(_Logs):
+    """A CSV file with a header. Never found by itself: a CSV file may hold many runs, see format ``table``."""
+
+    expected = "a file that ends in .csv, or a folder of them"
+    marks = ("*.csv", "CSV files")
+
+    def claims(self, source: str) -> Claim | None:
+        return None

@@ -43,10 +43,7 @@ def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, flo
     """Tag, step and value of every point in an event file; NaN for the value of a tag that is not wanted.
 
     A record is its length (8 bytes), a checksum (4), the event, a checksum (4). TensorBoard drops what follows damage
-    without a word; here a file has to be whole.
-
-    Raises:
-        DataError: naming the byte at which the damage begins, or the tag that is no scalar.
+    without a word; here a file has to be whole, and the byte at which damage begins is named.
     """
     with needed("tensorboard", "event files"):
         from google.protobuf.message import DecodeError

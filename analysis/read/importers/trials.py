@@ -32,11 +32,7 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
 
     What it was trained with beyond the facts is not known: schedule, evaluation plan and precision of the
     configuration stand at their defaults and mean nothing. There are no per-step columns, and the training loss of an
-    evaluation is NaN.
-
-    Raises:
-        DataError: if the curve has no point after step 0 and the run is not said to have ended early, or see
-            :func:`clean`.
+    evaluation is NaN. A curve without a point after step 0 is refused, unless the run is said to have ended early.
     """
     exact, values, cleaning = clean(run, facts["batch_size"], settings)
     steps = [int(step) for step in exact]
@@ -95,15 +91,7 @@ def no_steps() -> dict[str, Array]:
 def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
     """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many
     points were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
-
-    Args:
-        run: as read.
-        batch_size: examples per update.
-        settings: for the tokens of an example.
-
-    Raises:
-        DataError: naming run and step, if a step is negative, not whole, or there twice with two values.
-    """
+    A step that is negative, not whole, or there twice with two values is refused."""
     steps, rounded = _steps(run, batch_size, settings)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
     once = points.sort_values("step", kind="stable").drop_duplicates()

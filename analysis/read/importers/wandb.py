@@ -64,7 +64,6 @@ class Wandb(Importer):
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
-        """Runs of a server, of files of offline runs, or of tables."""
         path = Path(source)
         found = list((_from_files if path.exists() else _from_server)(source, settings, notes))
         if found and settings.axis(STEP)[1] == STEP:
@@ -150,12 +149,7 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
 
 def _offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
-    what the run is called (``name``, ``aliases``) and was set to (``config``).
-
-    Raises:
-        DataError: if it is unreadable, of another format, cut off or damaged.
-        MissingDependencyError: if wandb, which knows the records, is not installed.
-    """
+    what the run is called (``name``, ``aliases``) and was set to (``config``)."""
     with needed("wandb", "files of offline runs"):
         from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from analysis.arrays import UNKNOWN, Quantity
+from analysis.arrays import Quantity
 from cbs.batch_schedules.text import parse_table
 from cbs.errors import ConfigError
 from cbs.registry import Registry
@@ -24,7 +24,7 @@ class Told:
         examples: where the run ends.
         tokens_per_example: ``None`` where that means nothing.
         optimizer: its name, without options; empty where nobody said it.
-        lr_factors: on the learning rate of the first stage.
+        lr_factors: on the learning rate of the first stage, of each.
     """
 
     table: tuple[tuple[int, int], ...]
@@ -32,15 +32,7 @@ class Told:
     examples: int
     tokens_per_example: int | None = None
     optimizer: str = ""
-    lr_factors: tuple[Quantity, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        """Of an example; 1 where that means nothing."""
-        return self.tokens_per_example or 1
-
-    def factor(self, stage: int) -> Quantity:
-        return self.lr_factors[stage] if self.lr_factors else UNKNOWN
+    lr_factors: tuple[Quantity, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,25 +49,22 @@ class Read:
 
 
 class Trainer:
-    """One trainer's way to write a schedule."""
+    """One trainer's way to write a schedule. What it cannot write or read it refuses with a ``ConfigError``.
+
+    Attributes:
+        carries_lr: whether the learning rate follows in it.
+        refusal: why it has no schedules at all, and what to do instead.
+    """
 
     carries_lr: bool = False
-    """Whether the learning rate follows in it."""
+    refusal: str
 
     def write(self, told: Told) -> str:
-        """The text that the trainer takes.
-
-        Raises:
-            ConfigError: if the trainer cannot do it.
-        """
-        raise NotImplementedError
+        """The text that the trainer takes."""
+        raise ConfigError(self.refusal)
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:
-        """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind.
-
-        Raises:
-            ConfigError: if it is of this kind and cannot be read.
-        """
+        """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
         return None
 
 
@@ -83,24 +72,12 @@ TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers"
 
 
 def write_schedule(trainer: str, told: Told) -> str:
-    """The schedule as a trainer takes it.
-
-    Raises:
-        ConfigError: if there is no such trainer, or it cannot do it.
-    """
+    """The schedule as a trainer takes it, see :meth:`Trainer.write`."""
     return TRAINERS[trainer.replace("-", "_")]().write(told)
 
 
 def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
-    """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``.
-
-    Args:
-        text: what was written.
-        tokens_per_example: where there are tokens.
-
-    Raises:
-        ConfigError: if it is none.
-    """
+    """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``."""
     for name in TRAINERS:
         found = TRAINERS[name]().read(text, tokens_per_example)
         if found is not None:
@@ -109,11 +86,7 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
 
 
 def checked(found: Read) -> Read:
-    """``found``, if its stages follow one another from 0.
-
-    Raises:
-        ConfigError: if they do not.
-    """
+    """``found``, if its stages follow one another from 0."""
     starts = [start for start, _ in found.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")

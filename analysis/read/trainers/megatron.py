@@ -21,7 +21,7 @@ class Megatron(Trainer):
     """Arguments of the command line."""
 
     def write(self, told: Told) -> str:
-        table = " ".join(f"{start * told.tokens}:{size}" for start, size in told.table)
+        table = " ".join(f"{start * (told.tokens_per_example or 1)}:{size}" for start, size in told.table)
         length = [] if told.tokens_per_example is None else [f"--seq-length {told.tokens_per_example}"]
         return " ".join([f'{_FLAG} "{table}"', *length, f"--train-samples {told.examples}"]) + "\n"
 

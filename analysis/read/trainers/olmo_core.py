@@ -39,11 +39,12 @@ class OlmoCore(Trainer):
                     f"OLMo-core changes the batch size by whole factors, and {before} to {after} is none: use "
                     "--rule doubling"
                 )
-            root, (low, high) = math.sqrt(after / sizes[0]), told.factor(stage).interval
+            root, factor = math.sqrt(after / sizes[0]), told.lr_factors[stage]
+            low, high = factor.interval
             if low is not None and high is not None and not low <= root <= high:
                 raise ConfigError(
                     f"OLMo-core multiplies the learning rate by the root, {number(root)} at {after}, where "
-                    f"{number(told.factor(stage).value)} [{number(low)}, {number(high)}] was measured; to take it "
+                    f"{number(factor.value)} [{number(low)}, {number(high)}] was measured; to take it "
                     "all the same: --lr-exponent 0.5"
                 )
         tokens = told.tokens_per_example

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from analysis.read.trainers import TRAINERS, Told, Trainer
-from cbs.errors import ConfigError
+from analysis.read.trainers import TRAINERS, Trainer
 
 
 @TRAINERS.register("torchtitan")
 class Torchtitan(Trainer):
     """Refuses."""
 
-    def write(self, told: Told) -> NoReturn:
-        raise ConfigError(
-            "torchtitan has no batch-size schedule: training.num_tokens_per_train_step is read once, at the start; run "
-            "each stage of the table as a run of its own from the checkpoint of the one before"
-        )
+    refusal = (
+        "torchtitan has no batch-size schedule: training.num_tokens_per_train_step is read once, at the start; run "
+        "each stage of the table as a run of its own from the checkpoint of the one before"
+    )

@@ -3,18 +3,14 @@ batches of an epoch before it begins, so that changing it on the way moves the s
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from analysis.read.trainers import TRAINERS, Told, Trainer
-from cbs.errors import ConfigError
+from analysis.read.trainers import TRAINERS, Trainer
 
 
 @TRAINERS.register("transformers")
 class Transformers(Trainer):
     """Refuses."""
 
-    def write(self, told: Told) -> NoReturn:
-        raise ConfigError(
-            "the Trainer of transformers has no batch-size schedule (its issue 31222): run each stage of the table as "
-            "a run of its own from the checkpoint of the one before, or use a loop of your own"
-        )
+    refusal = (
+        "the Trainer of transformers has no batch-size schedule (its issue 31222): run each stage of the table as "
+        "a run of its own from the checkpoint of the one before, or use a loop of your own"
+    )

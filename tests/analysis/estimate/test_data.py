@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +191,7 @@ def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:
 def test_a_trial_that_was_never_run_is_no_bound() -> None:
     """A seed that is missing at the best learning rate neither reached the target nor fell short of it."""
     steps, ran = np.array([[100.0, NAN], [300.0, 310.0]]), np.array([[True, False], [True, True]])
-    table = Trials.of(steps, ran=ran)
+    table = replace(Trials.of(steps), ran=ran)
     data, reached = gather([8], [table])
     assert (data.weights.tolist(), len(data.bounds), reached) == ([1.0], 0, [table])
     assert np.exp(data.log_steps).tolist() == pytest.approx([100.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from scipy.stats import norm, t
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, widening
+from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, pooled_deviation, widening
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief
 from analysis.estimate.fitting.least_squares import information
@@ -176,3 +177,24 @@ def test_an_interval_of_nothing_but_infinity_is_open() -> None:
 
 def test_alone_is_centred_at_the_hyperbola() -> None:
     assert (ALONE.whole.log_mean, ALONE.whole.variance) == (0.0, pytest.approx(SPREAD**2))
+
+
+@pytest.mark.parametrize(
+    ("squares", "freedom", "deviation", "together"),
+    [(0.09, 1.0, 0.3, 5.0), (0.01, 1.0, math.sqrt((0.01 + 4 * 0.04) / 5), 5.0), (0.5, 0.0, 0.2, 4.0)],
+)
+def test_residuals_count_alone_where_they_are_larger_than_seeds_show(
+    squares: float, freedom: float, deviation: float, together: float
+) -> None:
+    assert pooled_deviation(squares, freedom, 0.04, 4) == (pytest.approx(deviation), together)
+
+
+def test_the_benchmark_compares_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import __path__ as here
+
+    monkeypatch.syspath_prepend(next(iter(here)))
+    bench = importlib.import_module("benchmarks.bench_fitting")
+    monkeypatch.setattr(bench, "FEW", 3)
+    config = AnalysisConfig(resamples=100)
+    resamples = bench.Resamples.of(fit_curve(bench.SIZES.tolist(), bench.sweep(censored=True), config=config))
+    bench.check(resamples.together(), resamples.likelihood())

@@ -34,7 +34,7 @@ BOX = (
 )
 
 
-def hyperbola(log_steps: np.ndarray, sizes: np.ndarray = SIZES, weights: np.ndarray | None = None) -> Curve:
+def hyperbola(log_steps: np.ndarray, sizes: np.ndarray = SIZES, weights: np.ndarray | float = 1.0) -> Curve:
     return fit_curves(sizes, np.atleast_2d(log_steps), weights, exponent=HYPERBOLA)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.arrays import Quantity
 from analysis.estimate import noise
-from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, over, pooled_ratio
+from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, pooled_ratio
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.record import TrialStatus
@@ -235,11 +235,11 @@ def test_without_a_critical_batch_size_the_geometric_mean_stands_in() -> None:
 
 def test_a_ratio_holds_both_uncertainties() -> None:
     """Factors of 2 and 1.5 either way: on the log axis the distances add up as squares."""
-    found = over(NoiseScale(30.0, (15.0, 60.0)), Quantity(40.0, (40 / 1.5, 60.0)))
+    found = NoiseScale(30.0, (15.0, 60.0)).over(Quantity(40.0, (40 / 1.5, 60.0)))
     factor = math.exp(math.hypot(math.log(2), math.log(1.5)))
     assert found.value == pytest.approx(0.75)
     assert found.interval == (pytest.approx(0.75 / factor), pytest.approx(0.75 * factor))
-    exact = over(NoiseScale(30.0, (20.0, 50.0)), Quantity(40.0, (40.0, 40.0)))
+    exact = NoiseScale(30.0, (20.0, 50.0)).over(Quantity(40.0, (40.0, 40.0)))
     assert exact.interval == (pytest.approx(0.5), pytest.approx(1.25))
 
 
@@ -255,14 +255,14 @@ def test_a_ratio_holds_both_uncertainties() -> None:
 def test_an_end_that_is_open_in_one_is_open_in_the_ratio(
     given: NoiseScale, critical: float, interval: tuple[float | None, float | None], ends: tuple[bool, bool]
 ) -> None:
-    found = over(given, Quantity(critical, interval))
+    found = given.over(Quantity(critical, interval))
     assert found.value == pytest.approx(0.75)
     assert tuple(end is not None for end in found.interval) == ends
 
 
 @pytest.mark.parametrize(("given", "critical"), [(NoiseScale(None, (15.0, None)), 40.0), (NoiseScale(30.0), None)])
 def test_a_ratio_of_what_is_undefined_is_undefined(given: NoiseScale, critical: float | None) -> None:
-    found = over(given, Quantity(critical, (30.0, 50.0)))
+    found = given.over(Quantity(critical, (30.0, 50.0)))
     assert (found.value, found.interval) == (None, (None, None))
 
 
@@ -273,6 +273,6 @@ def test_the_ratio_covers() -> None:
     for own, other in np.exp(rng.standard_normal((1000, 2)) * [0.3, 0.15]):
         half, quarter = math.exp(1.96 * 0.3), math.exp(1.96 * 0.15)
         critical = Quantity(other, (other / quarter, other * quarter))
-        low, high = over(NoiseScale(own, (own / half, own * half)), critical).interval
+        low, high = NoiseScale(own, (own / half, own * half)).over(critical).interval
         hits += low <= 1.0 <= high
     assert 929 <= hits <= 968

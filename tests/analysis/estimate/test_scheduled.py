@@ -85,6 +85,13 @@ def test_gamma_and_savings_of_a_known_run(gamma: float, steps: float) -> None:
     assert (found.beats > 0.9) if gamma < 1 else (found.beats < 0.1 or gamma == 1)
 
 
+def test_below_every_constant_batch_size_there_is_nothing_to_save_against() -> None:
+    examples, steps = 0.5 * TRUTH.min_examples, 0.5 * TRUTH.min_steps
+    found = compare(fitted(), [Run(steps=steps, examples=examples, batch_size=40.0)] * 3, 0.95, hyperbola=True)
+    assert (found.equal_examples, found.equal_steps) == (None, None)
+    assert (found.steps_saved.value, found.examples_saved.value, found.seconds_saved.value) == (None, None, None)
+
+
 def test_noise_of_either_side_widens_the_interval() -> None:
     def width(fit: Fit, runs: list[Run]) -> float:
         low, high = compare(fit, runs, 0.95, hyperbola=True).gamma.interval

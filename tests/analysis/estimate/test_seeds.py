@@ -16,7 +16,7 @@ from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.study_fits import LEAST_FACTOR, FarSeed, far_seeds
+from analysis.estimate.study_fits import LEAST_FACTOR, far_seeds
 from analysis.read.results import Group
 from cbs.config import Choice
 from cbs.target import Target
@@ -66,21 +66,21 @@ def estimate(data: list[Trials]) -> Answer:
     return estimates(GROUP, [reading], AnalysisConfig(resamples=400), [ALONE])[0]
 
 
-def named(found: list[FarSeed]) -> list[tuple[int, int]]:
-    return [(seed.place, seed.column) for seed in found]
+def named(found: dict[int, tuple[int, float]]) -> list[tuple[int, int]]:
+    return [(place, column) for place, (column, _) in found.items()]
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_a_seed_far_from_its_siblings_is_named_with_its_factor(factor: float) -> None:
-    (found,) = far_seeds(slowed(trials(), (3, 1, factor)))
-    assert (found.place, found.column) == (3, 1)
-    assert found.factor == pytest.approx(factor, rel=0.2)  # three seeds of 6 %
+    found = far_seeds(slowed(trials(), (3, 1, factor)))
+    assert named(found) == [(3, 1)]
+    assert found[3][1] == pytest.approx(factor, rel=0.2)  # three seeds of 6 %
 
 
 def test_the_factor_is_that_over_the_geometric_mean_of_the_siblings() -> None:
     steps = [np.array([[100.0, 110.0, 105.0]]) for _ in SIZES]
     steps[2] = np.array([[100.0, 121.0, 330.0]])
-    assert far_seeds([Trials.of(table) for table in steps]) == [FarSeed(2, 2, pytest.approx(3.0))]
+    assert far_seeds([Trials.of(table) for table in steps]) == {2: (2, pytest.approx(3.0))}
 
 
 def test_none_is_named_on_clean_curves() -> None:
@@ -97,12 +97,12 @@ def test_two_far_seeds_are_both_named() -> None:
 
 
 def test_with_two_seeds_nobody_knows_which() -> None:
-    assert far_seeds(slowed(trials(seeds=2), (3, 1, 3.0))) == []
+    assert far_seeds(slowed(trials(seeds=2), (3, 1, 3.0))) == {}
 
 
 def test_a_seed_that_is_a_little_apart_is_not_named_however_alike_the_rest() -> None:
     data = slowed(trials(noise=1e-4), (3, 1, 0.97 * LEAST_FACTOR))
-    assert far_seeds(data) == []
+    assert far_seeds(data) == {}
     assert named(far_seeds(slowed(trials(noise=1e-4), (3, 1, 1.03 * LEAST_FACTOR)))) == [(3, 1)]
 
 

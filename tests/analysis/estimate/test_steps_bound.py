@@ -109,7 +109,7 @@ def covered(found: Iterable[tuple[Bound, Fit, BoundFit]]) -> tuple[int, int, flo
     for bound, fit, entry in found:
         low, high = entry.best.interval
         held += (low or 0.0) <= bound.best_batch_size <= (high or math.inf)
-        test = misfit_of(entry.form, fit, fitted_data(fit), entry.freedom, 0.0)
+        test = misfit_of(entry.form.log_steps(fit.batch_sizes), fit, fitted_data(fit), entry.freedom, 0.0)
         assert test is not None
         rejected += test.probability < 0.01
         if low and high and entry.best.value:

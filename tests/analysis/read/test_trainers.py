@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.arrays import Quantity
+from analysis.arrays import UNKNOWN, Quantity
 from analysis.questions.stages import stages
 from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
 from cbs.batch_schedules.base import Run, of_table
@@ -18,7 +18,7 @@ from cbs.errors import ConfigError
 
 TOLD = Told(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,
-    optimizer="adamw",
+    optimizer="adamw", lr_factors=(UNKNOWN,) * 3,
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
     told = dataclasses.replace(
         TOLD, table=tuple((at, stage.batch_size) for at, stage in zip(schedule.starts, schedule.stages, strict=True)),
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
+        lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
     for trainer in ("levanter", "megatron", *(["olmo_core"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
