@@ -68,16 +68,10 @@ class GroupNorm(Layer):
 
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         module, input = self.module, input.contiguous()
-        examples, channels, positions = *input.shape[:2], input[0, 0].numel()
+        weight, bias = self.value("weight"), self.value("bias")
+        channels, positions = input.shape[1], input[0, 0].numel()
         output, mean, rstd = torch.native_group_norm(
-            input,
-            self.value("weight"),
-            self.value("bias"),
-            examples,
-            channels,
-            positions,
-            module.num_groups,
-            module.eps,
+            input, weight, bias, len(input), channels, positions, module.num_groups, module.eps
         )
         return output, (input, mean, rstd)
 
