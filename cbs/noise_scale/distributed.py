@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.small_batch import Small
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
 
     A collective: every rank calls it, and every rank gets the same. Two reductions at most for norms, whatever the
     number of parameter tensors. A rank's contributions add up to its own mean gradient, before ranks are averaged;
-    those of the result add up to the average. ``examples`` is :math:`W^2 / \sum_r 1/B_r`, see the module.
+    those of the result add up to the average. ``sizes.big`` is :math:`W^2 / \sum_r 1/B_r`, see the module.
 
     Args:
         small: of this rank; its tensors may be overwritten.
@@ -90,7 +91,8 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
         return small
     entries, structure = tree_flatten(small.statistics)
     device = entries[0].device if entries else torch.device("cpu")
-    counts = [1.0, small.examples, 1.0 / small.examples, small.groups, 1.0 / small.size]
+    sizes = small.sizes
+    counts = [1.0, sizes.big, 1.0 / sizes.big, sizes.groups, 1.0 / sizes.small]
     total, *entries = sum_over_ranks([torch.tensor(counts, dtype=torch.float64, device=device), *entries], groups)
     ranks, examples, inverse, number, inverse_size = total.tolist()
     effective = ranks**2 / inverse
@@ -98,9 +100,7 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
         effective = int(examples)
     return Small(
         statistics=tree_unflatten([entry.div_(ranks) for entry in entries], structure),
-        groups=int(number),
-        size=ranks / inverse_size,
-        examples=effective,
+        sizes=Sizes(small=ranks / inverse_size, big=effective, groups=int(number)),
     )
 
 

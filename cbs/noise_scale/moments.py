@@ -22,7 +22,7 @@ class Sizes:
 
     Attributes:
         small: effective size of the groups, their mean size.
-        big: examples of the whole step.
+        big: examples of the whole step, or their effective number over ranks of unequal batches.
         groups: number of groups.
     """
 

@@ -18,7 +18,7 @@ from cbs.noise_scale.distributed import (
 )
 from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
 from cbs.noise_scale.matching import matched
-from cbs.noise_scale.moments import Moments, Sizes
+from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
@@ -164,7 +164,7 @@ class Probe(AbstractContextManager["Probe"]):
         self._may_fall_back = False
         sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
         small = combine(small, self._ranks)
-        sizes = Sizes(small=small.size, big=small.examples, groups=small.groups)
+        sizes = small.sizes
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.moments import Sizes
 
 
 @dataclass(kw_only=True)
@@ -28,15 +29,11 @@ class Small:
         statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group reached the parameter tensor.
-        groups: number of groups.
-        size: effective size of the groups in examples, :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
-        examples: of the step, or their effective number over ranks of unequal batches.
+        sizes: batch sizes; the effective one of the groups is :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
     """
 
     statistics: list[list[Tensor]]
-    groups: int
-    size: float
-    examples: float
+    sizes: Sizes
 
 
 class GroupSums:
@@ -100,7 +97,7 @@ class GroupSums:
                 if index not in sums:
                     sums[index] = geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
             statistics.append([sums[index].mul_(examples) for index in covered])
-        return Small(statistics=statistics, groups=groups, size=examples / groups, examples=examples)
+        return Small(statistics=statistics, sizes=Sizes(small=examples / groups, big=examples, groups=groups))
 
     def _add(self, place: int, index: int, value: Tensor) -> None:
         sums = self._sums[place]

@@ -139,7 +139,7 @@ def watch(model: nn.Module, source: str, run: Callable[[], None], geometries: Se
     small = combine(watcher.collect(), watcher.ranks or data_parallel_groups(model))
     gradients = {i: torch.zeros_like(p) if p.grad is None else p.grad for i, p in enumerate(parameters)}
     result = {
-        "small": vars(small),
+        "small": {"statistics": small.statistics, **vars(small.sizes)},
         "big": [whole_statistics(geometry, gradients) for geometry in geometries],
         "gradients": [_whole(gradient) for gradient in gradients.values()],
         "again": watcher.collect(),
@@ -287,9 +287,9 @@ def unequal_ranks() -> dict:
     own = 0.5 + torch.randn(steps, SIZES[rank], 20, dtype=torch.float64, generator=generator).mean(1)
     squared = own.square().sum(1)
     groups = [dist.group.WORLD]
-    small = combine(Small(statistics=[[squared]], groups=1, size=SIZES[rank], examples=SIZES[rank]), groups)
+    small = combine(Small(statistics=[[squared]], sizes=Sizes(small=SIZES[rank], big=SIZES[rank], groups=1)), groups)
     big = (sum_over_ranks([own], groups)[0] / world).square().sum(1)
-    return {"moments": solve_moments(small.statistics[0][0], small.size, big, small.examples)}
+    return {"moments": solve_moments(small.statistics[0][0], small.sizes.small, big, small.sizes.big)}
 
 
 def sums() -> dict:

@@ -42,8 +42,8 @@ def check(
     small = found["small"]
     effective = len(sizes) ** 2 / sum(1 / (micros * size) for size in sizes)
     assert small["groups"] == micros * len(sizes)
-    assert small["size"] == pytest.approx(effective / (micros * len(sizes)), rel=1e-12)
-    assert small["examples"] == pytest.approx(effective, rel=1e-12)
+    assert small["small"] == pytest.approx(effective / (micros * len(sizes)), rel=1e-12)
+    assert small["big"] == pytest.approx(effective, rel=1e-12)
     squares = [torch.stack([gradient[i] for gradient in gradients]).square() for i in range(len(gradients[0]))]
     mean = means(gradients)
     # Ranks weigh the same whatever their size, and so do equal micro-batches of a rank.

@@ -11,6 +11,7 @@ from torch import nn
 
 from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
 from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
 from tests.noise_scale.distributed_worker import Squares
 
@@ -48,7 +49,7 @@ def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: dict[int, l
 
 def test_without_ranks_nothing_changes() -> None:
     model = nn.Linear(3, 2)
-    small = Small(statistics=[[torch.tensor(2.0)]], groups=2, size=4.0, examples=8)
+    small = Small(statistics=[[torch.tensor(2.0)]], sizes=Sizes(small=4.0, big=8, groups=2))
     assert data_parallel_groups(model) == []
     assert combine(small, []) is small
     assert not is_sharded(model.weight)

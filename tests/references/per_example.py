@@ -117,9 +117,7 @@ def assert_exact(
     members = neighbours(examples, examples if source != "split" else min(groups, examples))
     slow = group_gradients(copy, lambda: losses(copy), members)
     for small, gradients in seen:
-        assert small.groups == len(members)
-        assert small.examples == examples
-        assert small.size == examples / len(members)
+        assert small.sizes == Sizes(small=examples / len(members), big=examples, groups=len(members))
         for geometry, found in zip(geometries, small.statistics, strict=True):
             wanted = small_statistics(slow, members, lambda gradient, of=geometry: of.statistic(0, gradient[None]))
             wanted = [value for index, value in enumerate(wanted) if geometry.covers(index) and watcher.watched(index)]

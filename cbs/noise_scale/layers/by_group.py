@@ -56,7 +56,8 @@ class ByGroup(Layer):
         return self.original(*args, **kwargs)
 
     def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return args if self.module.batch_first else transposed(args)
+        sequences = bool(args) and isinstance(args[0], Tensor) and args[0].ndim == 3
+        return (args[0].transpose(0, 1), *args[1:]) if sequences and not self.module.batch_first else args
 
     def unwatched(self, *args: Any, **kwargs: Any) -> Any:
         draws = self.module.training and self.module.dropout
@@ -109,12 +110,6 @@ class ByGroup(Layer):
             if isinstance(leaf, Tensor) and (states or not (weights or self.module.batch_first)):
                 leaves[place] = leaf.transpose(0, 1)
         return tree_unflatten(leaves, structure)
-
-
-def transposed(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments whose first is a batch of sequences, time first, with its examples first."""
-    sequences = bool(args) and isinstance(args[0], Tensor) and args[0].ndim == 3
-    return (args[0].transpose(0, 1), *args[1:]) if sequences else args
 
 
 class _Inside(nn.Module):

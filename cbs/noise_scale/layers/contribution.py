@@ -55,12 +55,10 @@ class Dense(Contribution):
 
     Args:
         values: shape ``[groups, *parameter.shape]``.
-        sum: over groups, if known.
     """
 
-    def __init__(self, values: Tensor, sum: Tensor | None = None) -> None:
+    def __init__(self, values: Tensor) -> None:
         self.values = values
-        self.sum = sum
         self.groups = values.shape[0]
         self.nbytes = values[0].numel() * values.element_size()
 
@@ -68,7 +66,7 @@ class Dense(Contribution):
         return self.values[start:stop]
 
     def total(self) -> Tensor:
-        return sum_of_groups(self.values) if self.sum is None else self.sum
+        return sum_of_groups(self.values)
 
 
 def sum_of_groups(values: Tensor) -> Tensor:
@@ -83,11 +81,6 @@ def sum_of_groups(values: Tensor) -> Tensor:
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The type that sums of many values of type ``dtype`` are kept in."""
     return torch.float32 if dtype.itemsize < 4 else dtype
-
-
-def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``tensor.to(dtype)``, without a call into torch where the type is right."""
-    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def sum_of_products(products: Callable[[slice], Products], groups: int, entries: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d, conv2d, conv3d, pad, unfold
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator
 from cbs.noise_scale.layers.layer import Layer
 
 UNFOLDED_POSITIONS = 32
@@ -122,7 +122,7 @@ class Convolution(Layer):
         output = _CONVOLUTIONS[input.ndim](
             padded, self.value("weight"), self.value("bias"), module.stride, padding, module.dilation, module.groups
         )
-        return output, (cast(input, output.dtype),)
+        return output, (input.to(output.dtype),)
 
     def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         found: dict[str, Contribution] = {}

@@ -9,13 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Found, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Found, Products, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.linear import LinearWeight
+from cbs.noise_scale.layers.linear import GRAM_ADVANTAGE, LinearWeight
 from cbs.noise_scale.layers.shared import are_places
-
-DENSE_ADVANTAGE = 4
-"""Rows of tables that may be written per row looked up, before sorting the lookups is the cheaper way."""
 
 
 class EmbeddingWeight(Contribution):
@@ -45,15 +42,8 @@ class EmbeddingWeight(Contribution):
         return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
     def squared_norm(self) -> Tensor | None:
-        """From the rows that were looked up, those of equal id within a group added up."""
-        if self.groups * self._entries <= DENSE_ADVANTAGE * self.ids.numel():
-            return None
-        ids, order = self._distinct(0, self.groups).flatten().sort()
-        segments = torch.zeros_like(ids)
-        torch.cumsum(ids[1:] != ids[:-1], 0, out=segments[1:])
-        rows = self.gradients.flatten(0, 1)[order]
-        rows = rows.to(accumulator(rows.dtype))
-        return torch.linalg.vector_norm(torch.zeros_like(rows).index_add_(0, segments, rows)).square()
+        rows = self.ids.shape[1]
+        return None if rows * rows > GRAM_ADVANTAGE * self._entries else self.inner(self)
 
     def inner(self, other: Contribution) -> Tensor | None:
         r"""With a second lookup, :math:`\sum_j \sum_{tu} [i_{jt} = i'_{ju}] (\delta_{jt} \cdot \delta'_{ju})`; with a

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, cast, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 32
@@ -67,7 +67,7 @@ class Linear(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight: Any = self.value("weight")
         output = linear(input, weight.t() if self.transposed else weight, self.value("bias"))
-        return output, (cast(input, output.dtype),)
+        return output, (input.to(output.dtype),)
 
     def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])

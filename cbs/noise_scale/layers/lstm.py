@@ -12,7 +12,7 @@ from torch.nn.functional import dropout, linear
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import ByGroup
 from cbs.noise_scale.layers.by_run import FEW_GROUPS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator, cast
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.recorder import Recorder
@@ -54,7 +54,7 @@ class Direction(Layer):
             now = torch.mul(o.sigmoid_(), torch.tanh(c, out=tanh_c[t]), out=states[t])
         states[steps] = c
         previous = torch.cat([h[None].to(gates.dtype), states[: steps - 1]])
-        saved = (cast(x, gates.dtype), *(part.transpose(0, 1) for part in (previous, gates, cells, tanh_c)))
+        saved = (x.to(gates.dtype), *(part.transpose(0, 1) for part in (previous, gates, cells, tanh_c)))
         return states.transpose(0, 1), saved
 
     def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:

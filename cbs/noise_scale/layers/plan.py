@@ -48,17 +48,14 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
     return layers
 
 
-_WITH_DESCENDANTS = (
-    nn.MultiheadAttention,
-    ParametrizationList,
-    "transformers.models.mamba.modeling_mamba.MambaMixer",
-    "transformers.models.falcon_mamba.modeling_falcon_mamba.FalconMambaMixer",
-)
-"""Modules that use the parameters of their descendants instead of calling them, or as well."""
+STATE_SPACE = "A_log"
+"""Parameter by which a state-space mixer is known, whoever wrote it: Mamba, Mamba-2, and the hybrids with them."""
 
 
 def _uses_descendants(module: nn.Module) -> bool:
-    return any(_is(module, type_) for type_ in _WITH_DESCENDANTS)
+    """Whether a module uses the parameters of its descendants instead of calling them, or as well."""
+    known = _is(module, nn.MultiheadAttention) or _is(module, ParametrizationList)
+    return known or STATE_SPACE in dict(module.named_parameters(recurse=False))
 
 
 def _is_called(module: nn.Module) -> bool:

@@ -126,7 +126,7 @@ class Recorder:
             if seen == uses:
                 self._finish(current, index)
         else:
-            totals = [self._measure(index, run, part) for run, part in zip(current.runs, parts, strict=True)]
+            totals = [self._single(index, run, part) for run, part in zip(current.runs, parts, strict=True)]
         total = totals[0]
         for other in totals[1:]:
             total = total + other
@@ -170,36 +170,31 @@ class Recorder:
             return part
         return Dense(part.dense(0, part.groups))
 
+    def _single(self, index: int, run: Run, part: Contribution) -> Tensor:
+        """Measure a parameter used once; returns the sum of the contributions."""
+        total = self._measure(index, run, [part]) if self._sums.wanted[index] else None
+        return part.total() if total is None else total
+
     def _finish(self, current: Pass, index: int) -> None:
         """Measure a parameter used several times."""
         for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
-            if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
-                self._sums.add_square(index, run.size, square.clamp_min(0))
-                continue
-            for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
-                values = calls[0].dense(start, stop)
-                for part in calls[1:]:
-                    values = values + part.dense(start, stop)
-                self._sums.add(index, run.size, values)
+            self._measure(index, run, calls)
 
-    def _measure(self, index: int, run: Run, part: Contribution) -> Tensor:
-        """Measure a parameter used once; returns the sum of the contributions."""
-        if not self._sums.wanted[index]:
-            return part.total()
-        if self._sums.norms_suffice(index) and (square := part.squared_norm()) is not None:
+    def _measure(self, index: int, run: Run, calls: Sequence[Contribution]) -> Tensor | None:
+        """Measure all uses of a parameter; returns the sum over groups of a single use where that is written out."""
+        if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
             self._sums.add_square(index, run.size, square.clamp_min(0))
-            return part.total()
-        blocks = _blocks(run.groups, part.nbytes)
-        if isinstance(part, Dense) and len(blocks) == 1:
-            self._sums.add(index, run.size, part.values)
-            return part.total()
+            return None
         total = None
-        for start, stop in blocks:
-            values = part.dense(start, stop)
+        for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
+            values = calls[0].dense(start, stop)
+            for part in calls[1:]:
+                values = values + part.dense(start, stop)
             self._sums.add(index, run.size, values)
-            own = sum_of_groups(values)
-            total = own if total is None else total.add_(own)
-        return total  # type: ignore[return-value]
+            if len(calls) == 1:
+                own = sum_of_groups(values)
+                total = own if total is None else total.add_(own)
+        return total
 
 
 def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
@@ -210,6 +205,8 @@ def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
     """Sum over groups of the squared norm of a sum of contributions, from inner products of each two of them."""
+    if len(calls) == 1:
+        return calls[0].squared_norm()
     total = None
     for place, call in enumerate(calls):
         for other in calls[place:]:

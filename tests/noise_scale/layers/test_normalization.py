@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.noise_scale.layers import normalization
 from tests.references.per_example import assert_exact
 
 # Double precision leaves rounding of sums of some thousand products.
@@ -22,11 +21,9 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("fused", [0, 10**9])
 @pytest.mark.parametrize("source", ["split", "per_example", "norm_layers"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_gains_and_biases(name: str, source: str, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalization, "FUSED_NUMEL", fused)
+def test_gains_and_biases(name: str, source: str) -> None:
     torch.manual_seed(0)
     layer, shape = LAYERS[name]
     layer = layer.double()

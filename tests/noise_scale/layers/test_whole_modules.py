@@ -90,3 +90,42 @@ def test_rows_that_a_model_repeats_by_itself() -> None:
         torch.testing.assert_close(model.table.weight.grad, plain.table.weight.grad)
         with pytest.raises(ConfigError, match=r"'table'.*cannot be used group by group.*'accumulation'"):
             probe.step()
+
+
+class Mixer(nn.Module):
+    """State-space mixer that calls a projection in one place and reads its weight in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.randn(5))
+        self.projection = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        decay = torch.exp(-self.A_log.exp())
+        return (self.projection(x) - self.projection.bias).cumsum(1) * decay + x @ self.projection.weight
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_a_state_space_mixer_reads_parameters_of_what_it_calls(source: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, 5).double()
+    model = nn.Sequential(nn.Linear(5, 5), Mixer(), nn.Linear(5, 2)).double()
+    assert_exact(model, lambda model: model(x).sin().sum((1, 2)), source=source, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "jamba"])
+def test_mixers_of_transformers(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    common = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 23, "pad_token_id": 0}
+    if name == "mamba2":
+        config = transformers.Mamba2Config(**common, state_size=8, num_heads=4, head_dim=8, n_groups=1, chunk_size=4)
+        model = transformers.Mamba2ForCausalLM(config).double()
+    else:
+        shape = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 16, "num_experts": 1}
+        mixer = {"use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4, "num_experts_per_tok": 1}
+        layers = {"attn_layer_period": 2, "attn_layer_offset": 1}
+        model = transformers.JambaForCausalLM(transformers.JambaConfig(**common, **shape, **mixer, **layers)).double()
+    ids = torch.randint(23, (4, 6))
+    # The scan is in float32 inside.
+    assert_exact(model, lambda model: model(ids, use_cache=False).logits.sin().mean((1, 2)), source="split", rtol=1e-5)

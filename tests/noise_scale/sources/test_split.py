@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import vector
+from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.small_batch import Small
 from cbs.text.gpt import GPT, GPTShape
 from tests.references.per_example import (
@@ -83,14 +84,14 @@ def test_no_more_groups_than_examples() -> None:
     watcher = watch(model, groups=5)
     losses(model, batch(3)).sum().backward()
     small = watcher.collect()
-    assert (small.groups, small.examples, small.size) == (3, 3, 1.0)
+    assert small.sizes == Sizes(small=1.0, big=3, groups=3)
 
 
 def test_one_example_is_one_group() -> None:
     model = gpt()
     watcher = watch(model)
     losses(model, batch(1)).sum().backward()
-    assert watcher.collect().groups == 1
+    assert watcher.collect().sizes.groups == 1
 
 
 def test_groups_of_several_passes_add_up() -> None:
@@ -108,8 +109,7 @@ def test_groups_of_several_passes_add_up() -> None:
         examples=11,
     )
     assert_close(norms(small), wanted, 1e-6)
-    assert (small.groups, small.examples) == (4, 11)
-    assert small.size == 11 / 4
+    assert small.sizes == Sizes(small=11 / 4, big=11, groups=4)
     assert watcher.collect() is None
 
 
@@ -130,7 +130,7 @@ def test_two_forward_passes_of_the_same_examples() -> None:
     of(model).sum().backward()
     small = watcher.collect()
     assert_close(norms(small), slow_norms(plain, batch(4), neighbours(4, 2), of), 1e-6)
-    assert (small.groups, small.examples) == (2, 4)
+    assert (small.sizes.groups, small.sizes.big) == (2, 4)
 
 
 def test_many_steps_after_the_first_are_right_too() -> None:
@@ -155,7 +155,7 @@ def test_passes_without_gradients_leave_no_trace() -> None:
     losses(model, batch(5))
     assert watcher.collect() is None
     losses(model, batch(4)).sum().backward()
-    assert watcher.collect().examples == 4
+    assert watcher.collect().sizes.big == 4
     watcher.detach()
     assert torch.equal(quiet, losses(model, batch()))
 
