@@ -6,6 +6,7 @@ A trainer that has no such thing says so instead of a key that nobody reads.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arrays import UNKNOWN, Quantity
@@ -88,7 +89,16 @@ def write_schedule(trainer: str, told: Told) -> str:
     Raises:
         ConfigError: if there is no such trainer, or it cannot do it.
     """
-    return TRAINERS[trainer.replace("-", "_")]().write(told)
+    return trainer_named(trainer)().write(told)
+
+
+def trainer_named(name: str) -> type[Trainer]:
+    """The trainer of that name; ``olmo_core`` is ``olmo-core``, too.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return TRAINERS[name.replace("_", "-")]
 
 
 def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
@@ -108,8 +118,24 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
     return Read(table=tuple(parse_table(text)))
 
 
+def of_steps(places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None) -> Read:
+    """Of trainers whose places are steps.
+
+    Args:
+        places: steps at which the stages begin.
+        sizes: examples per step.
+        end: steps of the run; ``None`` where the text does not say it.
+        tokens_per_example: where there are tokens.
+    """
+    each, seen, table = tokens_per_example or 1, 0, []
+    for size, start, later in zip(sizes, places, [*places[1:], end], strict=True):
+        table.append((seen * each, size))
+        seen += 0 if later is None else (later - start) * size
+    return Read(table=tuple(table), end=None if end is None else seen * each)
+
+
 def checked(found: Read) -> Read:
-    """``found``, if its stages follow one another from 0.
+    """``found``, if its stages follow one another from 0 to its end.
 
     Raises:
         ConfigError: if they do not.
@@ -117,6 +143,8 @@ def checked(found: Read) -> Read:
     starts = [start for start, _ in found.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")
+    if found.end is not None and found.end <= starts[-1]:
+        raise ConfigError(f"the last stage begins at {starts[-1]:,} and the run ends at {found.end:,}, before it")
     if any(size < 1 for _, size in found.table):
         raise ConfigError("a batch holds 1 example or more")
     return found
