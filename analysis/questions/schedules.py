@@ -25,6 +25,7 @@ from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.read.results import Results, Scheduled, load
 from analysis.read.throughput import Throughput
+from analysis.read.trial_times import trial_times
 from cbs.choices import labels
 from cbs.errors import ResultsError
 from cbs.lr_choice import best_lr
@@ -120,7 +121,7 @@ def schedules(
 
     Args:
         path, config, targets: as of :func:`analysis.analyze`.
-        throughput: seconds of a step, for the hours that a schedule saves.
+        throughput: seconds of a step, for the hours that a schedule saves; ``None`` for those of the trials themselves.
         devices: that share a step.
 
     Raises:
@@ -132,6 +133,9 @@ def schedules(
         raise ResultsError(
             f"no trial at {path} has a batch schedule; run the sweep again with --schedule (see cbs sweep --help)"
         )
+    missing = ""
+    if throughput is None:
+        throughput, missing = trial_times(results)
     found = answers(results, config, targets=targets, noise=False)
     told = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
     notes = [note for note in results.notes if "with a batch schedule" not in note]
@@ -151,6 +155,8 @@ def schedules(
     if throughput is not None:
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
         notes += _taken(throughput, devices, entries)
+    else:
+        notes.append(f"hours are not known: {missing}; give --throughput")
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 

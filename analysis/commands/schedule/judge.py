@@ -18,7 +18,7 @@ def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
     throughput: Annotated[
-        Path | None, typer.Option(help="Table of step times (CSV or Parquet), for the hours saved.")
+        Path | None, typer.Option(help="Table of step times (CSV or Parquet). Default: those of the trials.")
     ] = None,
     devices: Annotated[int, typer.Option(help="Devices that share a step, for the hours.", min=1)] = 1,
     *,
