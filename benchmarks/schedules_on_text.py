@@ -37,7 +37,7 @@ EXAMPLES = {"constant_lr": 16_384, "cosine": 8192}
 """That are compared; all of a cosine's."""
 
 COMMON = [
-    "--optim", "adamw", "--seeds", "3", "--target", "1", "--set", "workload.layers=1", "--set",
+    "--optim", "adamw", "--target", "1", "--set", "workload.layers=1", "--set",
     "workload.validation_sequences=256", "--set", "evaluation.growth=1.08", "--set", "evaluation.far_growth=1.08",
 ]  # fmt: skip
 
@@ -105,11 +105,11 @@ class Kind:
         return self.best in (0, len(self.lrs) - 1)
 
 
-def run(folder: Path, workers: int, share: float) -> None:
+def run(folder: Path, workers: int, share: float, seeds: int) -> None:
     """The sweeps; trials that are there already stay."""
     for name, parts in sweeps(share).items():
         for part in parts:
-            output = ["--output", str(folder / name), "--workers", str(workers)]
+            output = ["--output", str(folder / name), "--workers", str(workers), "--seeds", str(seeds)]
             subprocess.run([sys.executable, "cli.py", "sweep", *COMMON, *part, *output], check=True)
 
 
@@ -236,11 +236,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/schedules_on_text"))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--share", type=float, default=1.0, help="of the examples; a small one shows that it runs")
+    parser.add_argument("--share", type=float, default=1.0, help="of the examples; 1/4 is the least, as warmup stays")
+    parser.add_argument("--seeds", type=int, default=3, help="2 or more")
     parser.add_argument("--target", type=float, nargs="+", default=[2.7])
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
-    run(args.output, args.workers, args.share)
+    run(args.output, args.workers, args.share, args.seeds)
     results = {name: kinds(args.output / name, args.share * EXAMPLES[name]) for name in EXAMPLES}
     for name, found in results.items():
         print(

@@ -381,6 +381,10 @@ def test_a_curve_of_branched_training_gives_the_published_rule(tmp_path: Path) -
     assert [size for _, size in plan.table] == [64, 128, 512]
     factors = [stage.lr_factor.value for stage in plan.stages]
     assert factors == [1.0, pytest.approx(math.sqrt(2)), pytest.approx(math.sqrt(8))]
+    assert not any("stays at the end" in note for note in plan.notes)
+    (held,) = plan_schedule([source], dataclasses.replace(ask, max_batch_size=256), CONFIG).plans
+    assert [size for _, size in held.table] == [64, 128, 256]
+    assert "batch size 256 stays at the end, where the rule asks for more than is allowed" in held.notes
     path.write_text(CURVE.replace("700,1200", ","))
     bare = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
     (plan,) = plan_schedule([bare], Ask(budget=9000), CONFIG).plans
