@@ -2,10 +2,11 @@
 
     python benchmarks/schedules_on_text.py --figure docs/figures/schedules_on_text.png
 
-runs ``cbs sweep`` where trials are missing (141 short ones, ten minutes of one core), ``cbs schedule judge`` at
-``--target``, and prints the loss that every batch size and schedule has after the same examples. The trials never reach
-the target they are run with, so that each takes its whole budget; other targets are read from their curves. Without a
-decay a larger constant batch goes on beyond the examples that are compared, and its loss is read where they are seen.
+runs ``cbs sweep`` where trials are missing (141 short ones, under a constant learning rate and under a cosine; ten
+minutes of two quiet cores), ``cbs schedule judge`` at ``--target``, and prints the loss that every batch size and
+schedule has after the same examples. The trials never reach the target they are run with, so that each takes its whole
+budget; other targets are read from their curves. Without a decay a larger constant batch goes on beyond the examples
+that are compared, and its loss is read where they are seen.
 
 Constant batch sizes trace a curve of final loss over steps. A schedule of S steps gains where its loss lies below that
 curve, read linearly in log S between two constant batch sizes, each at its best learning rate. Seeds share their data,
@@ -32,34 +33,40 @@ from cbs.config import Choice
 from cbs.record import TrialStatus
 from cbs.store import Store
 
-FIRST = 16
 EXAMPLES = {"constant_lr": 16_384, "cosine": 8192}
+"""That are compared; all of a cosine's."""
+
 COMMON = [
-    "--optim", "adamw", "--seeds", "3", "--target", "1", "--set", "workload.layers=1", "--set",
+    "--optim", "adamw", "--target", "1", "--set", "workload.layers=1", "--set",
     "workload.validation_sequences=256", "--set", "evaluation.growth=1.08", "--set", "evaluation.far_growth=1.08",
 ]  # fmt: skip
-BUDGETS = {
-    "constant_lr": ["--set", "max_examples=8192", "--set", "max_steps=512"],
-    "cosine": [
-        "--set", "max_examples=8191", "--set", "max_steps=1", "--set", "schedule.name=cosine",
-        "--set", "schedule.decay_examples=8192",
-    ],
-}  # fmt: skip
-GROWING = ["noise_rule(price=40,cap=128,measurements=40)", "growth(first_examples=1024,cap=64)", "late_switch(to=64)"]
 
-SWEEPS: dict[str, list[list[str]]] = {
-    "constant_lr": [
-        ["--lrs", "2e-3,4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,64,128"],
-        [
-            "--lrs", "2e-3,4e-3,8e-3", "--batch-sizes", "16",
-            *(part for name in GROWING for part in ("--schedule", name)),
+
+def sweeps(share: float) -> dict[str, list[list[str]]]:
+    """Arguments of ``cbs sweep`` by folder, with so large a share of the examples."""
+    whole, cosine = (int(share * EXAMPLES[name]) for name in ("constant_lr", "cosine"))
+    growing = [
+        "noise_rule(price=40,cap=128,measurements=40)", f"growth(first_examples={whole // 16},cap=64)",
+        "late_switch(to=64)",
+    ]  # fmt: skip
+    steady = ["--set", f"max_examples={whole // 2}", "--set", f"max_steps={whole // 32}"]
+    falling = [
+        "--set", f"max_examples={cosine - 1}", "--set", "max_steps=1", "--set", "schedule.name=cosine", "--set",
+        f"schedule.decay_examples={cosine}",
+    ]  # fmt: skip
+    chosen = [part for name in growing for part in ("--schedule", name)]
+    return {
+        "constant_lr": [
+            [*steady, "--lrs", "2e-3,4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,64,128"],
+            [*steady, "--lrs", "2e-3,4e-3,8e-3", "--batch-sizes", "16", *chosen],
         ],
-    ],
-    "cosine": [
-        ["--lrs", "4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,128"],
-        ["--lrs", "4e-3,8e-3,1.6e-2", "--batch-sizes", "16,32", "--schedule", "seesaw(cap=256)"],
-    ],
-}  # fmt: skip
+        "cosine": [
+            [*falling, "--lrs", "4e-3,8e-3,1.6e-2,3.2e-2", "--batch-sizes", "16,32,128"],
+            [*falling, "--lrs", "4e-3,8e-3,1.6e-2", "--batch-sizes", "16,32", "--schedule", "seesaw(cap=256)"],
+        ],
+    }
+
+
 TITLES = {"constant_lr": "constant learning rate", "cosine": "cosine to 0"}
 
 
@@ -98,12 +105,12 @@ class Kind:
         return self.best in (0, len(self.lrs) - 1)
 
 
-def run(folder: Path, workers: int) -> None:
+def run(folder: Path, workers: int, share: float, seeds: int) -> None:
     """The sweeps; trials that are there already stay."""
-    for name, parts in SWEEPS.items():
+    for name, parts in sweeps(share).items():
         for part in parts:
-            output = ["--output", str(folder / name), "--workers", str(workers)]
-            subprocess.run([sys.executable, "cli.py", "sweep", *COMMON, *BUDGETS[name], *part, *output], check=True)
+            output = ["--output", str(folder / name), "--workers", str(workers), "--seeds", str(seeds)]
+            subprocess.run([sys.executable, "cli.py", "sweep", *COMMON, *part, *output], check=True)
 
 
 def kinds(folder: Path, examples: float) -> list[Kind]:
@@ -189,7 +196,7 @@ def signed(differences: np.ndarray) -> str:
     return f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def draw(results: dict[str, list[Kind]], path: Path) -> None:
+def draw(results: dict[str, list[Kind]], path: Path, share: float = 1.0) -> None:
     """Final loss over steps at equal examples, a panel for each learning-rate schedule."""
     with style():
         figure, axes = grid(len(results))
@@ -208,7 +215,7 @@ def draw(results: dict[str, list[Kind]], path: Path) -> None:
                 )  # fmt: skip
                 key.append(handle(label, look[label], line=False))
             everything = np.array([[_steps(each), _loss(each)] for each in found])
-            panel.set(title=f"{EXAMPLES[name]:,} sequences, {TITLES[name]}", xscale="log")
+            panel.set(title=f"{share * EXAMPLES[name]:,.0f} sequences, {TITLES[name]}", xscale="log")
             panel.set(xlabel="steps", ylabel="final loss (nats/byte)")
             log_axis(panel.xaxis, everything[:, 0])
             names = [(_steps(each), _loss(each), f"{each.batch_size}", "grey") for each in constant]
@@ -228,19 +235,23 @@ def _loss(kind: Kind) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/schedules_on_text"))
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--share", type=float, default=1.0, help="of the examples; 1/4 is the least, as warmup stays")
+    parser.add_argument("--seeds", type=int, default=3, help="2 or more")
     parser.add_argument("--target", type=float, nargs="+", default=[2.7])
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
-    run(args.output, args.workers)
-    results = {name: kinds(args.output / name, EXAMPLES[name]) for name in SWEEPS}
+    run(args.output, args.workers, args.share, args.seeds)
+    results = {name: kinds(args.output / name, args.share * EXAMPLES[name]) for name in EXAMPLES}
     for name, found in results.items():
-        print(f"\n{TITLES[name]}: loss after {EXAMPLES[name]:,} examples\n\n{table(found)}\n", flush=True)
+        print(
+            f"\n{TITLES[name]}: loss after {args.share * EXAMPLES[name]:,.0f} examples\n\n{table(found)}\n", flush=True
+        )
         targets = [part for value in args.target for part in ("--target", str(value))]
         folder = str(args.output / name)
         subprocess.run([sys.executable, "cli.py", "schedule", "judge", folder, *targets], check=True)
     if args.figure:
-        draw(results, args.figure)
+        draw(results, args.figure, args.share)
 
 
 if __name__ == "__main__":

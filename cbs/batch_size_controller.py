@@ -97,7 +97,7 @@ class BatchSizeController:
         self._write("w")
         self._hooks: list[Any] = []
         if drives and optimizer is not None:
-            self._hooks = _multiplied(optimizer, lambda: self.stage.lr_factor)
+            self._hooks = multiplied(optimizer, lambda: self.stage.lr_factor)
 
     @property
     def batch_size(self) -> int:
@@ -267,7 +267,7 @@ def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.o
     return name
 
 
-def _multiplied(optimizer: torch.optim.Optimizer, factor: Callable[[], float]) -> list[Any]:
+def multiplied(optimizer: torch.optim.Optimizer, factor: Callable[[], float]) -> list[Any]:
     """Hooks that multiply every learning rate for as long as a step takes; schedulers see their own."""
     own: list[Any] = []
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
 
-_REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"(\w+)"', re.MULTILINE)
+_REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"([\w-]+)"', re.MULTILINE)
 """A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
 
 _allowed: frozenset[str] | None = None

@@ -64,16 +64,39 @@ class Course:
         return np.asarray(self.stages @ of_a_step)
 
 
-def apart(phases: Sequence[Phase], seed: int) -> list[Phase]:
-    """The phases with the resamples of each in an order of its own.
+def jointly(phases: Sequence[Phase], alike: Array, seed: int) -> list[Phase]:
+    """The phases with resamples whose errors go together as much as they do.
 
-    As they come, the errors of all phases go together, which is wide for what adds up over them, and too narrow for
-    what lives from their difference: a batch size that grows pays where one phase differs from another.
+    As they come, the errors of all phases go together wholly. That is too narrow for what lives from their difference:
+    a batch size that grows pays where one phase differs from another. Each phase takes a mixture of its resamples in
+    as many orders as there are phases, the orders shared, so that its own spread stays what it is. Where a resample has
+    no critical batch size nothing can be mixed, and errors are taken to be independent, which is wider.
+
+    Args:
+        phases: in order, with equally many resamples.
+        alike: correlation of their errors, shape ``[phases, phases]``.
+        seed: of the orders.
     """
+    curves = [phase.resampled for phase in phases]
+    count = len(curves[0].critical)
+    orders = [np.random.default_rng([seed, place]).permutation(count) for place in range(len(phases))]
+    if not all((np.isfinite(curve.critical) & (curve.critical > 0)).all() for curve in curves):
+        alone = zip(phases, curves, orders, strict=True)
+        return [replace(phase, resampled=curve.mapped(lambda rows, at=at: rows[at])) for phase, curve, at in alone]
+    values, vectors = np.linalg.eigh(alike)
+    roots = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+
+    def mixed(rows: Array, root: Array) -> Array:
+        middle = rows.mean() if count else 0.0
+        return np.asarray(
+            middle + sum(share * (rows[order] - middle) for share, order in zip(root, orders, strict=True))
+        )
+
     found = []
-    for place, phase in enumerate(phases):
-        order = np.random.default_rng([seed, place]).permutation(len(phase.resampled.critical))
-        found.append(replace(phase, resampled=phase.resampled.mapped(lambda values, order=order: values[order])))
+    for phase, curve, root in zip(phases, curves, roots, strict=True):
+        critical, exponent = (np.exp(mixed(np.log(rows), root)) for rows in (curve.critical, curve.exponent))
+        made = Curve(mixed(curve.log_min_steps, root), np.log(critical), exponent, critical)
+        found.append(replace(phase, resampled=made))
     return found
 
 

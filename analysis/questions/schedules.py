@@ -25,6 +25,7 @@ from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.read.results import Results, Scheduled, load
 from analysis.read.throughput import Throughput
+from analysis.read.trial_times import trial_times
 from cbs.choices import labels
 from cbs.errors import ResultsError
 from cbs.lr_choice import best_lr
@@ -109,13 +110,17 @@ def schedules(
     """Every batch schedule of the results against the constant batch sizes that were run beside it.
 
     ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too, and a ``ResultsError`` where
-    no trial has a batch schedule; ``throughput`` is for the hours that a schedule saves on so many ``devices``.
+    no trial has a batch schedule; the hours that a schedule saves are those of ``throughput`` on so many ``devices``,
+    of the trials themselves where it is ``None``.
     """
     results = load(path)
     if not results.scheduled:
         raise ResultsError(
             f"no trial at {path} has a batch schedule; run the sweep again with --schedule (see cbs sweep --help)"
         )
+    missing = ""
+    if throughput is None:
+        throughput, missing = trial_times(results)
     found = answers(results, config, targets=targets, noise=False)
     told = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
     notes = [note for note in results.notes if "with a batch schedule" not in note]
@@ -138,6 +143,8 @@ def schedules(
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
         notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
+    else:
+        notes.append(f"hours are not known: {missing}; give --throughput")
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 

@@ -70,7 +70,14 @@ class BatchSizeCallback(NoiseScaleCallback):
             return
         assert self.controller is not None
         try:
-            self._batches = self._suits(args, state, kwargs["train_dataloader"])
+            grown = self.controller.micro_batches != self._at_first
+            self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown)
+            if args.max_steps > 0:
+                warnings.warn(
+                    "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; "
+                    "take num_train_epochs",
+                    stacklevel=2,
+                )
         except ConfigError:
             self.detach()
             raise
@@ -97,36 +104,6 @@ class BatchSizeCallback(NoiseScaleCallback):
         if self.controller is not None:
             self.controller.detach()
 
-    def _suits(self, args: TrainingArguments, state: TrainerState, data: Any) -> int:
-        """Micro-batches of an epoch, if the Trainer can change their number in a step.
-
-        Raises:
-            ConfigError: if it cannot.
-        """
-        assert self.controller is not None
-        if not has_length(data):
-            raise ConfigError("the batch size cannot grow on data without a length: the Trainer ends its steps by it")
-        if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
-            raise ConfigError("the sampler 'batch_rebalance' cuts batches of one size: take another, or drives=False")
-        if state.global_step and self.controller.micro_batches != self._at_first and not args.ignore_data_skip:
-            raise ConfigError(
-                "the Trainer finds its place in the data from steps of one size, and the batch size has grown: resume "
-                "with ignore_data_skip=True, which goes on with data from the beginning of an epoch"
-            )
-        if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
-            warnings.warn(
-                f"the Trainer's learning-rate schedule {args.lr_scheduler_type!s} counts steps, and steps will hold "
-                "more examples: it falls too late; take a constant one",
-                stacklevel=2,
-            )
-        if args.max_steps > 0:
-            warnings.warn(
-                "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; take "
-                "num_train_epochs",
-                stacklevel=2,
-            )
-        return len(data)
-
     def _recorder(self, args: TrainingArguments, meter: NoiseScaleMeter) -> BatchSizeController:
         self.controller = BatchSizeController(
             meter,
@@ -145,3 +122,32 @@ class BatchSizeCallback(NoiseScaleCallback):
 
     def _arguments(self) -> dict[str, Any]:
         return super()._arguments() | self.settings
+
+
+def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool) -> int:
+    """Micro-batches of an epoch on each rank, if the Trainer can change their number in a step.
+
+    Args:
+        args, state: of the Trainer.
+        data: its data loader.
+        grown: whether steps hold more than at first already.
+
+    Raises:
+        ConfigError: if it cannot.
+    """
+    if not has_length(data):
+        raise ConfigError("the batch size cannot grow on data without a length: the Trainer ends its steps by it")
+    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
+        raise ConfigError("the sampler 'batch_rebalance' cuts batches of one size: take another, or drives=False")
+    if state.global_step and grown and not args.ignore_data_skip:
+        raise ConfigError(
+            "the Trainer finds its place in the data from steps of one size, and the batch size has grown: resume "
+            "with ignore_data_skip=True, which goes on with data from the beginning of an epoch"
+        )
+    if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
+        warnings.warn(
+            f"the Trainer's learning-rate schedule {args.lr_scheduler_type!s} counts steps, and steps will hold "
+            "more examples: it falls too late; take a constant one",
+            stacklevel=3,
+        )
+    return len(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.phrases import number
 from analysis.questions.schedule_plan.plans import SchedulePlans
-from analysis.read.trainers import TRAINERS, Told, write_schedule
+from analysis.read.trainers import Told, trainer_named, write_schedule
 from cbs.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
     text = write_schedule(trainer, told)
     notes = [plan.verdict, *plan.notes]
     factors = [stage.lr_factor.value for stage in plan.stages]
-    if not TRAINERS[trainer.replace("-", "_")].carries_lr and None not in factors and len(factors) > 1:
+    if not trainer_named(trainer).carries_lr and None not in factors and len(factors) > 1:
         pairs = zip(factors, plan.stages, strict=True)
         listed = ", ".join(f"{number(factor)} at {stage.batch_size}" for factor, stage in pairs)
         notes.append(f"{trainer} takes no factor of the learning rate with it; the plan's are {listed}")

@@ -100,6 +100,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
         optimizer=group.optimizer,
         phases=tuple(phases),
         hyperbolas=_hyperbolas(answer, phases, fits),
+        alike=_alike(fits, tables),
         measured=(sizes[0], sizes[-1]),
         critical=answer.critical_batch_size,
         law=None if law.trend is Trend.UNKNOWN else law,
@@ -136,6 +137,25 @@ def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.n
     reached = [point for point in answer.points if point.reached]
     tables = [np.diff(steps[:, list(point.trials)], axis=0, prepend=0.0) for point in reached]
     return [point.batch_size for point in reached], tables
+
+
+def _alike(fits: Sequence[Fit], tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Correlation of the errors of the phases, ``[phases, phases]``: of how the log steps of all seeds at all batch
+    sizes lie about the curves. A seed that is slow in one phase is slow in the next, and a target that is crossed late
+    makes one phase longer and the next shorter.
+
+    Args:
+        fits: of every phase.
+        tables: steps at every batch size, see :func:`_increments`.
+    """
+    curves = np.array([fit.estimate.log_steps(fit.batch_sizes) for fit in fits])
+    rows = np.concatenate(
+        [np.log(table) - curve[:, None] for table, curve in zip(tables, curves.T, strict=True)], axis=1
+    )
+    rows = rows[:, np.isfinite(rows).all(axis=0)]
+    squares = rows @ rows.T
+    scale = np.sqrt(np.diag(squares))
+    return np.asarray(squares / np.outer(scale, scale))
 
 
 def _phase(where: str, fit: Fit, confidence: float) -> Phase:

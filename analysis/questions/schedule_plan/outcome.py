@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
 from analysis.config import AnalysisConfig
-from analysis.estimate.phases import along, apart, asymptotes, equal_examples, steps_of
+from analysis.estimate.phases import along, asymptotes, equal_examples, jointly, steps_of
 from analysis.phrases import number, percent
 from analysis.questions.schedule_plan.plans import Ask, Outcome
 from analysis.questions.schedule_plan.sizes import seconds
@@ -42,7 +42,7 @@ def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array,
     hours = UNKNOWN
     if ask.throughput is not None:
         hours = _quantity(course.total(seconds(source, ask, course.sizes)) / 3600, config)
-    unlike = apart(source.phases, config.seed)
+    unlike = jointly(source.phases, source.correlation, config.seed)
     other = along(unlike, table.starts, batch_sizes)
     saved = 1.0 - other.steps / equal_examples(steps_of(unlike, sizes), sizes, other.examples)
     saved = np.where(abs(saved) < _ROUNDING, 0.0, saved)
@@ -72,7 +72,7 @@ def _seesaw(batch_size: int, examples: int, cap: int) -> OpenLoop | None:
 def _gamma(source: Source, starts: Sequence[float], sizes: Sequence[int], config: AnalysisConfig) -> Quantity:
     if not source.hyperbolas:
         return UNKNOWN
-    unlike = apart(source.hyperbolas, config.seed)
+    unlike = jointly(source.hyperbolas, source.correlation, config.seed)
     course = along(unlike, starts, sizes)
     fewest, cheapest = asymptotes(unlike)
     with np.errstate(all="ignore"):

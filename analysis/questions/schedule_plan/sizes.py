@@ -80,7 +80,13 @@ def chosen(
     :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
     decides."""
     if ask.rule == "doubling":
-        return doubled(source.phases, float(ask.first_batch_size or 1), float(sizes[-1])), []
+        first = float(ask.first_batch_size or 1)
+        steps_up = doubled(source.phases, first, float(sizes[-1]))
+        more = 2 * steps_up[-1]
+        if doubled(source.phases, first, more)[-1] < more:
+            return steps_up, []
+        why = "allowed" if more > (ask.max_batch_size or math.inf) else "known"
+        return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
     found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []
     if len(sizes) > 1 and found[-1] == sizes[-1]:
         why = "allowed" if sizes[-1] + ask.divisible_by > (ask.max_batch_size or math.inf) else "known"

@@ -22,6 +22,8 @@ class Source:
         what: they were measured by, in words.
         optimizer: name, with what tells it from others; empty where nothing says it.
         hyperbolas: the same with the exponent held at 1; empty where that is not what was measured.
+        alike: correlation of the errors of the phases, shape ``[phases, phases]``; ``None`` where each was measured
+            apart from the others.
         measured: smallest and largest batch size that steps are known for.
         critical: critical batch size of all phases together, examples; ``None`` where it is not known.
         law: of the learning rate; ``None`` where none was measured.
@@ -31,12 +33,18 @@ class Source:
     optimizer: str = ""
     phases: tuple[Phase, ...] = field(repr=False)
     hyperbolas: tuple[Phase, ...] = field(default=(), repr=False)
+    alike: Array | None = field(default=None, repr=False)
     measured: tuple[float, float]
     critical: float | None
     law: Law | None = field(default=None, repr=False)
     example_unit: str = "example"
     tokens_per_example: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def correlation(self) -> Array:
+        """Of the errors of the phases, shape ``[phases, phases]``."""
+        return np.eye(len(self.phases)) if self.alike is None else self.alike
 
 
 def of_noise_scale(

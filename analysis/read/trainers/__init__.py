@@ -1,11 +1,9 @@
-"""How trainers write a batch-size schedule: one file each, found by name, which writes one and reads it back.
-
-A trainer that has no such thing says so instead of a key that nobody reads.
-"""
+"""How trainers write a batch-size schedule: one file each, found by name, which writes one and reads it back."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arrays import Quantity
@@ -53,15 +51,13 @@ class Trainer:
 
     Attributes:
         carries_lr: whether the learning rate follows in it.
-        refusal: why it has no schedules at all, and what to do instead.
     """
 
     carries_lr: bool = False
-    refusal: str
 
     def write(self, told: Told) -> str:
         """The text that the trainer takes."""
-        raise ConfigError(self.refusal)
+        raise NotImplementedError
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:
         """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
@@ -73,7 +69,12 @@ TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers"
 
 def write_schedule(trainer: str, told: Told) -> str:
     """The schedule as a trainer takes it, see :meth:`Trainer.write`."""
-    return TRAINERS[trainer.replace("-", "_")]().write(told)
+    return trainer_named(trainer)().write(told)
+
+
+def trainer_named(name: str) -> type[Trainer]:
+    """The trainer of that name; ``olmo_core`` is ``olmo-core``, too."""
+    return TRAINERS[name.replace("_", "-")]
 
 
 def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
@@ -85,11 +86,29 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
     return Read(table=tuple(parse_table(text)))
 
 
+def of_steps(places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None) -> Read:
+    """Of trainers whose places are steps.
+
+    Args:
+        places: steps at which the stages begin.
+        sizes: examples per step.
+        end: steps of the run; ``None`` where the text does not say it.
+        tokens_per_example: where there are tokens.
+    """
+    each, seen, table = tokens_per_example or 1, 0, []
+    for size, start, later in zip(sizes, places, [*places[1:], end], strict=True):
+        table.append((seen * each, size))
+        seen += 0 if later is None else (later - start) * size
+    return Read(table=tuple(table), end=None if end is None else seen * each)
+
+
 def checked(found: Read) -> Read:
-    """``found``, if its stages follow one another from 0."""
+    """``found``, if its stages follow one another from 0 to its end."""
     starts = [start for start, _ in found.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")
+    if found.end is not None and found.end <= starts[-1]:
+        raise ConfigError(f"the last stage begins at {starts[-1]:,} and the run ends at {found.end:,}, before it")
     if any(size < 1 for _, size in found.table):
         raise ConfigError("a batch holds 1 example or more")
     return found

@@ -10,7 +10,7 @@ import itertools
 
 import yaml
 
-from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from analysis.read.trainers import TRAINERS, Read, Told, Trainer, of_steps
 from cbs.errors import ConfigError
 
 
@@ -38,8 +38,5 @@ class Levanter(Trainer):
             end = None if steps is None else int(steps)
         except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ConfigError(f"train_batch_size of Levanter cannot be read: {str(error).splitlines()[0]}") from None
-        each, seen, table = tokens_per_example or 1, 0, []
-        for (start, size), (later, _) in zip(places, [*places[1:], (end, 0)], strict=True):
-            table.append((seen * each, size))
-            seen += 0 if later is None else (later - start) * size
-        return Read(table=tuple(table), end=None if end is None else seen * each)
+        starts, sizes = [start for start, _ in places], [size for _, size in places]
+        return of_steps(starts, sizes, end, tokens_per_example)

@@ -18,7 +18,7 @@ OPTIMIZERS = ("adam", "adamw")
 _NAME = "BatchSizeSchedulerCallback"
 
 
-@TRAINERS.register("olmo_core")
+@TRAINERS.register("olmo-core")
 class OlmoCore(Trainer):
     """The call that makes the callback, and the duration of the run."""
 

@@ -1,16 +1,37 @@
-"""Hugging Face Trainer: none (huggingface/transformers, issue 31222, open). ``gradient_accumulation_steps`` counts the
-batches of an epoch before it begins, so that changing it on the way moves the steps at which gradients are applied."""
+"""Hugging Face Trainer: it has no batch-size schedule of its own (huggingface/transformers, issue 31222, open), so this
+writes a plan that :class:`cbs.integrations.huggingface_stages.StagesCallback` makes it follow, in examples.
+
+The factors of the learning rate go with it where all of them are known.
+"""
 
 from __future__ import annotations
 
-from analysis.read.trainers import TRAINERS, Trainer
+from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from cbs.batch_plan import BatchPlan, plan_from_text, plan_to_text
+from cbs.batch_schedules import Stage
 
 
 @TRAINERS.register("transformers")
 class Transformers(Trainer):
-    """Refuses."""
+    """The file that the callback reads, JSON."""
 
-    refusal = (
-        "the Trainer of transformers has no batch-size schedule (its issue 31222): run each stage of the table as "
-        "a run of its own from the checkpoint of the one before, or use a loop of your own"
-    )
+    carries_lr = True
+
+    def write(self, told: Told) -> str:
+        known = [factor.value for factor in told.lr_factors if factor.value is not None]
+        factors = known if len(known) == len(told.table) else [1.0] * len(told.table)
+        return plan_to_text(
+            BatchPlan(
+                starts=tuple(start for start, _ in told.table),
+                stages=tuple(Stage(size, factor) for (_, size), factor in zip(told.table, factors, strict=True)),
+                examples=told.examples,
+            )
+        )
+
+    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+        if '"stages"' not in text:
+            return None
+        plan, each = plan_from_text(text), tokens_per_example or 1
+        sizes = [stage.batch_size for stage in plan.stages]
+        starts = [start * each for start in plan.starts]
+        return Read(table=tuple(zip(starts, sizes, strict=True)), end=plan.examples * each)

@@ -16,7 +16,17 @@ import pytest
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import Curve
-from analysis.estimate.phases import Phase, along, asymptotes, best_sizes, doubled, equal_examples, lower_ends, steps_of
+from analysis.estimate.phases import (
+    Phase,
+    along,
+    asymptotes,
+    best_sizes,
+    doubled,
+    equal_examples,
+    jointly,
+    lower_ends,
+    steps_of,
+)
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.questions.schedule_plan import plan_schedule
@@ -156,6 +166,46 @@ def test_a_table_is_walked_as_step_by_step() -> None:
     constant = along(phases, [0], [30])
     assert equal_examples(steps_of(phases, grid), grid, constant.examples) == pytest.approx(constant.steps, rel=1e-3)
     assert np.isnan(equal_examples(steps_of(phases, grid), grid, np.array([1.0]))[0])
+
+
+def test_errors_of_phases_go_together_as_much_as_they_do() -> None:
+    rng, alike = np.random.default_rng(0), np.array([[1.0, 0.8, 0.3], [0.8, 1.0, 0.6], [0.3, 0.6, 1.0]])
+    drawn = rng.standard_normal(20_000)
+    middles, spreads = (20.0, 60.0, 200.0), (0.05, 0.1, 0.2)
+    phases = []
+    for middle, spread in zip(middles, spreads, strict=True):
+        critical = middle * np.exp(spread * drawn)
+        curve = Curve(3.0 - 0.5 * spread * drawn, np.log(critical), np.ones_like(drawn), critical)
+        phases.append(dataclasses.replace(phase(1.0, middle), resampled=curve))
+    logs = [found.resampled.log_critical for found in jointly(phases, alike, 0)]
+    # 20,000 draws tell a correlation to 0.007
+    assert np.corrcoef(logs) == pytest.approx(alike, abs=0.03)
+    assert np.std(logs, axis=1) == pytest.approx(spreads, rel=0.03)
+    assert np.mean(logs, axis=1) == pytest.approx(np.log(middles), abs=0.006)
+    # within a phase what goes together stays together
+    for found in jointly(phases, alike, 0):
+        assert np.corrcoef(found.resampled.log_min_steps, found.resampled.log_critical)[0, 1] < -0.999
+        assert found.resampled.critical == pytest.approx(np.exp(found.resampled.log_critical))
+    open_end = phases[2].resampled.mapped(np.copy)
+    open_end.critical[5] = np.inf
+    apart = jointly([*phases[:2], dataclasses.replace(phases[2], resampled=open_end)], alike, 0)
+    assert abs(np.corrcoef([found.resampled.log_critical for found in apart[:2]])[0, 1]) < 0.03
+    assert np.isinf(apart[2].resampled.critical).sum() == 1
+
+
+def test_a_slow_seed_is_slow_in_every_phase_and_the_band_of_gamma_knows(folder: Path) -> None:
+    source = source_of(folder)
+    correlation = source.correlation
+    assert np.diag(correlation) == pytest.approx(1.0)
+    assert (correlation > 0.5).all()
+    # the nearer two phases, the more alike
+    assert (correlation[0, 1:-1] > correlation[0, 2:]).all()
+    widths = []
+    for alike in (source.alike, None, np.ones_like(correlation)):
+        (plan,) = plan_schedule([dataclasses.replace(source, alike=alike)], Ask(), CONFIG).plans
+        low, high = plan.outcomes[0].gamma.interval
+        widths.append(high - low)  # type: ignore[operator]
+    assert widths[2] < widths[0] < 0.8 * widths[1]
 
 
 def test_the_learning_rate_follows_the_measured_law_or_what_is_given(folder: Path) -> None:
@@ -333,6 +383,10 @@ def test_a_curve_of_branched_training_gives_the_published_rule(tmp_path: Path) -
     assert [size for _, size in plan.table] == [64, 128, 512]
     factors = [stage.lr_factor.value for stage in plan.stages]
     assert factors == [1.0, pytest.approx(math.sqrt(2)), pytest.approx(math.sqrt(8))]
+    assert not any("stays at the end" in note for note in plan.notes)
+    (held,) = plan_schedule([source], dataclasses.replace(ask, max_batch_size=256), CONFIG).plans
+    assert [size for _, size in held.table] == [64, 128, 256]
+    assert "batch size 256 stays at the end, where the rule asks for more than is allowed" in held.notes
     path.write_text(CURVE.replace("700,1200", ","))
     bare = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
     (plan,) = plan_schedule([bare], Ask(budget=9000), CONFIG).plans
@@ -361,11 +415,11 @@ def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_pa
 def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
     plans = plan_schedule([source_of(folder)], Ask(divisible_by=4), CONFIG)
     (plan,) = plans.plans
-    for trainer in ("megatron", "levanter"):
+    for trainer in ("megatron", "levanter", "torchtitan", "transformers"):
         text, notes = exported(plans, trainer)
         shown = stages(text, tokens_per_example=32)
         assert [(s.batch_size, s.steps) for s in shown.stages] == [(s.batch_size, s.steps) for s in plan.stages]
-        assert any("takes no factor of the learning rate" in note for note in notes)
+        assert any("takes no factor of the learning rate" in note for note in notes) == (trainer != "transformers")
     with pytest.raises(ConfigError, match="choose with --optimizer"):
         exported(dataclasses.replace(plans, plans=(plan, plan)), "megatron")
 
@@ -402,7 +456,6 @@ def test_table_json_and_figure_agree(
         (("--trace", "x.json", "--ratio", -1), "above 0"),
         (("--curve", "x.csv", "--target", 2), "goes with a results folder"),
         (("FOLDER", "--export", "nemo"), "unknown trainer"),
-        (("FOLDER", "--export", "torchtitan"), "no batch-size schedule"),
         (("FOLDER", "--budget", "1T"), "measure further"),
     ],
 )
@@ -419,13 +472,20 @@ def test_the_command_refuses_in_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "power", "noise"), [(3, 0.5, 0.03), (3, 1.0, 0.08), (1, 0.5, 0.05)])
 def test_bands_hold_the_truth_at_their_level(seeds: int, power: float, noise: float, tmp_path: Path) -> None:
-    truth, held = Growing(power=power, noise=noise), []
+    truth, held, errors = Growing(power=power, noise=noise), [], []
     for seed in range(100):
         folder = growing_sweep(tmp_path / str(seed), truth, seeds=seeds, seed=seed, lrs=LRS[::2])
         plan = planned(folder)
         mine = plan.outcomes[0]
         steps, examples = truth.along(*zip(*plan.table, strict=True))
-        gamma = inside(mine.gamma, truth.gamma(steps, examples)) if mine.gamma.value is not None else math.nan
+        real, gamma = truth.gamma(steps, examples), math.nan
+        if mine.gamma.value is not None:
+            gamma = inside(mine.gamma, real)
+            low, high = mine.gamma.interval
+            errors.append((mine.gamma.value - real, (high - low) / 3.92))  # type: ignore[operator]
         held.append((inside(mine.steps, steps), inside(mine.examples, examples), gamma))
     # 95 % of 100: below 89 in one of 200 such tests
     assert (np.nanmean(np.array(held, dtype=float), axis=0) >= 0.89).all()
+    # nor wider than what is not known
+    error, width = np.array(errors).T
+    assert width.mean() < 1.6 * np.sqrt((error**2).mean())

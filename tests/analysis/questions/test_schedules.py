@@ -266,6 +266,33 @@ def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> N
     assert "hours" not in verdicts(judged(folder).entries).frame().columns
 
 
+def timed(folder: Path, hosts: tuple[str, ...] = ("one",)) -> None:
+    """Every trial took 3 s and an eighth of a second an example in a step, and some further one."""
+    for place, result in enumerate(Store(folder).results()):
+        steps = result.evaluations[-1].step
+        seconds = steps * (3.0 + result.config.batch_size / 8.0) * (1.0, 1.0, 50.0)[place % 3]
+        told = {"training_seconds": seconds, "seconds": 9 * seconds, "device": "cpu", "threads": 1}
+        path = Store(folder).trials / result.config.trial_id / "timing.json"
+        path.write_text(json.dumps(told | {"host": hosts[place % len(hosts)]}))
+
+
+def test_hours_come_from_the_trials_where_nothing_else_says_them(folder: Path) -> None:
+    with_schedule(Store(folder), steps_with(0.3))
+    said = "hours are not known: no trial says how long its steps took; give --throughput"
+    assert judged(folder).notes[-1] == said
+    timed(folder)
+    found = judged(folder)
+    assert "hours on 1 device: step times measured, from the trials themselves (on cpu;" in found.notes[-1]
+    (told,) = to_json(found)["schedules"]
+    (same,) = to_json(schedules(folder, CONFIG, throughput=Assumed(examples_per_second=8.0, latency=3.0)))["schedules"]
+    # between measured batch sizes the log of the seconds is taken to be linear; 8 and 32 were measured
+    assert told["hours"] == pytest.approx(same["hours"], rel=1e-6)
+    # a constant batch size of as many examples lies between 4 and 512
+    assert told["hours_saved"] == pytest.approx(same["hours_saved"], rel=0.05)
+    timed(folder, ("one", "two"))
+    assert "2 machines that differ" in judged(folder).notes[-1]
+
+
 def test_learning_rates_between_evaluations_are_those_of_the_schedules() -> None:
     """A trial evaluated at every step tells what one evaluated at few of them trained with."""
     config = TrialConfig(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +58,44 @@ def test_levanters_configuration() -> None:
     assert constant == Read(table=((0, 512),), end=1536)
 
 
+def test_torchtitans_runs() -> None:
+    # pytorch/torchtitan: tokens per step, steps of all runs so far; the flags parse with its own configuration classes
+    text = write_schedule("torchtitan", TOLD)
+    kept = "--checkpoint.enable --checkpoint.no-last-save-model-only --lr_scheduler.total_steps 227"
+    assert text.splitlines()[:2] == ["#!/usr/bin/env bash", "set -e"]
+    assert text.splitlines()[2:] == [
+        f'./run_train.sh "$@" {kept} --training.num_tokens_per_train_step {tokens} --training.steps {end}'
+        for tokens, end in ((1024, 63), (2048, 188), (8192, 227))
+    ]
+    table = ((0, 16), (63 * 16 * 64, 32), ((63 * 16 + 125 * 32) * 64, 128))
+    assert read_schedule(text, 64) == Read(table=table, end=(63 * 16 + 125 * 32 + 39 * 128) * 64)
+    spread = text.replace(" --training", " \\\n  --training").replace("steps 63", "steps=63")
+    assert read_schedule(spread, 64) == read_schedule(text, 64)
+
+
+def test_torchtitans_runs_do_as_a_shell_does(tmp_path: Path) -> None:
+    """Started as a person would, with a run_train.sh that writes down what it is given."""
+    (tmp_path / "run_train.sh").write_text('#!/bin/sh\necho "$@" >> told\n[ ! -e fails ]\n')
+    (tmp_path / "run_train.sh").chmod(0o755)
+    (tmp_path / "plan.sh").write_text(write_schedule("torchtitan", TOLD))
+    subprocess.run(["bash", "plan.sh", "--training.seed", "a b"], cwd=tmp_path, check=True)
+    told = (tmp_path / "told").read_text().splitlines()
+    assert [line.split()[-1] for line in told] == ["63", "188", "227"]
+    assert all(line.startswith("--training.seed a b ") for line in told)
+    (tmp_path / "fails").touch()
+    assert subprocess.run(["bash", "plan.sh"], cwd=tmp_path).returncode == 1
+    assert len((tmp_path / "told").read_text().splitlines()) == 4  # a run that fails is the last
+
+
+def test_the_plan_of_the_trainer_of_transformers() -> None:
+    factors = (Quantity(1.0, (1.0, 1.0)), Quantity(1.4, (1.3, 1.5)), Quantity(2.9, (2.5, 3.1)))
+    text = write_schedule("transformers", dataclasses.replace(TOLD, lr_factors=factors))
+    rows = [{"examples": at, "batch_size": size} for at, size in TOLD.table]
+    rows = [row | {"lr_factor": factor.value} for row, factor in zip(rows, factors, strict=True)]
+    assert json.loads(text) == {"stages": rows, "examples": 10_000}
+    assert read_schedule(text, 64) == Read(table=tuple((at * 64, size) for at, size in TOLD.table), end=640_000)
+
+
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 6)), min_size=1, max_size=6), st.sampled_from([None, 32]))
 def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]], tokens: int | None) -> None:
     size, start, table = 4, 0, []
@@ -67,7 +108,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
         lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
-    for trainer in ("levanter", "megatron", *(["olmo_core"] if tokens else [])):
+    for trainer in ("levanter", "megatron", "transformers", *(["olmo-core", "torchtitan"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
         assert [stage.steps for stage in shown.stages] == list(told.steps), trainer
         assert [stage.batch_size for stage in shown.stages] == [size for _, size in told.table]
@@ -76,10 +117,9 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
 @pytest.mark.parametrize(
     ("trainer", "changes", "said"),
     [
-        ("torchtitan", {}, "torchtitan has no batch-size schedule"),
-        ("transformers", {}, "no batch-size schedule"),
-        ("nemo", {}, "unknown trainer"),
-        ("olmo_core", {"tokens_per_example": None}, "--tokens-per-example"),
+        ("torchtitan", {"tokens_per_example": None}, "--tokens-per-example"),
+        ("nemo", {}, "unknown trainer 'nemo': .*levanter, megatron, olmo-core, torchtitan, transformers"),
+        ("olmo-core", {"tokens_per_example": None}, "--tokens-per-example"),
         ("olmo_core", {"optimizer": "muon"}, "not of muon"),
         ("olmo_core", {"optimizer": ""}, "give --optimizer"),
         ("olmo_core", {"table": ((0, 16), (1000, 24))}, "16 to 24 is none"),
@@ -110,6 +150,13 @@ BROKEN = [
     "trainer: {train_batch_size: [{start: 0, value: 8}, {start: 0, value: 16}]}",
     "trainer: {train_batch_size: [{until: 5, value: 8}]}",
     "trainer: [train_batch_size",
+    "x --training.num_tokens_per_train_step 64",
+    "x --training.num_tokens_per_train_step 63 --training.steps 5",
+    "x --training.num_tokens_per_train_step 64 --training.steps many",
+    "x --training.num_tokens_per_train_step -1 --training.steps 5",
+    "x --training.num_tokens_per_train_step 64 --training.steps 5\n" * 2,
+    '{"stages": []',
+    '{"stages": [{"examples": 3, "batch_size": 4}], "examples": 9}',
     "0:8 0:16",
     "nothing",
 ]
@@ -122,9 +169,19 @@ def test_a_text_that_cannot_be_read_is_one_line(text: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
+_TITAN = "--training.steps 5 --training.num_tokens_per_train_step "
+
+
 @given(st.text(alphabet="0123456789:KM -\"'()[]{}=,abtrainersizechdul_BSC.\n", max_size=60))
 def test_any_text_is_a_schedule_or_one_line(text: str) -> None:
-    for begin in ("", "--step-batch-size-schedule ", "BatchSizeSchedulerCallback(", "trainer: {train_batch_size: "):
+    for begin in (
+        "",
+        "--step-batch-size-schedule ",
+        "BatchSizeSchedulerCallback(",
+        "trainer: {train_batch_size: ",
+        _TITAN,
+        '{"stages": ',
+    ):
         said, begins = "", 0
         try:
             begins = read_schedule(begin + text, 8).table[0][0]
@@ -135,7 +192,7 @@ def test_any_text_is_a_schedule_or_one_line(text: str) -> None:
 
 
 def test_every_trainer_is_here() -> None:
-    assert TRAINERS.names() == ["levanter", "megatron", "olmo_core", "torchtitan", "transformers"]
+    assert TRAINERS.names() == ["levanter", "megatron", "olmo-core", "torchtitan", "transformers"]
 
 
 def test_where_a_run_ends_is_said_once(tmp_path: Any) -> None:

@@ -1,0 +1,57 @@
+"""Step times from the trials of a sweep themselves, as their ``timing.json`` has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.phrases import plural
+from analysis.read.results import Results
+from analysis.read.throughput import Measured
+from cbs.step_times import StepTime
+
+_MACHINE = ("device", "host", "threads")
+
+
+def trial_times(results: Results) -> tuple[Measured | None, str]:
+    """Seconds per step at every constant batch size, the median over its trials; and why there are none.
+
+    The seconds are those of all optimizer updates of a trial over its steps, with what measuring took, and without
+    evaluations. Trials on machines that differ are not pooled: there are no times then.
+    """
+    rows = [_row(*trial) for trial in results.trials[["folder", "group", "batch_size", "final_step"]].itertuples(False)]
+    known = pd.DataFrame([row for row in rows if row is not None])
+    if known.empty:
+        return None, "no trial says how long its steps took"
+    machines = known[list(_MACHINE)].astype(str).drop_duplicates()
+    if len(machines) > 1:
+        return None, f"the trials ran on {plural(len(machines), 'machine')} that differ, so their times do not compare"
+    times = [
+        StepTime(
+            batch_size=int(size),
+            devices=int(workers),
+            seconds=float(np.median(part["seconds"])),
+            optimizer=results.groups[int(group)].optimizer,
+        )
+        for (group, workers, size), part in known.groupby(["group", "workers", "batch_size"])
+    ]
+    (machine,) = machines.itertuples(index=False)
+    source = f"the trials themselves (on {machine.device or 'a device'}; trials that run side by side slow one another)"
+    return Measured(tuple(times), source), ""
+
+
+def _row(folder: Path, group: int, batch_size: int, steps: int) -> dict[str, Any] | None:
+    """What a trial says; ``None`` where it says nothing that can be used."""
+    try:
+        timing = json.loads((folder / "timing.json").read_text())
+        seconds, workers = float(timing["training_seconds"]), int(timing.get("workers", 1))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # imported trials have none, and a time is not worth refusing the sweep
+    if not (steps and 0 < seconds < np.inf and workers > 0):
+        return None
+    about = {name: timing.get(name, "") for name in _MACHINE}
+    return about | {"group": group, "batch_size": batch_size, "workers": workers, "seconds": seconds / steps}
