@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
 
 from cbs import device
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, Unfinished
 from sweeps.running import cluster
-from sweeps.running.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
+from sweeps.running.cluster import (
+    Resources,
+    check_placement,
+    connected,
+    output_to_error,
+    signals_as_interrupt,
+    uninterrupted,
+)
+from sweeps.running.dispatch import MAX_ENGINES, run_search
 
 
 @pytest.mark.parametrize(
@@ -119,3 +131,38 @@ def test_a_second_interrupt_does_not_cut_the_end_short():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypatch, tmp_path):
+    started = []
+
+    def too_slow(**options):
+        started.append(options["_temp_dir"])
+        raise Exception("The current node timed out during startup.\nThis could happen because")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", too_slow)
+    notes: list[str] = []
+    run = SimpleNamespace(
+        over=False,
+        search=SimpleNamespace(results={}),
+        progress=SimpleNamespace(note=notes.append),
+        bounds=SimpleNamespace(close=lambda: None),
+        all_lost=lambda: None,
+    )
+    with pytest.raises(Unfinished, match=r"^Ray has died \(The current node timed out during startup\.\)$"):
+        run_search(run, Resources(workers=1))
+    assert (len(started), len(notes)) == (1 + MAX_ENGINES, MAX_ENGINES)
+    assert not any(Path(folder).exists() for folder in started)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_ray_that_has_no_room_is_not(monkeypatch, number):
+    def full(**options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", full)
+    room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
+    with room, connected(Resources(workers=1)):
+        pytest.fail("nobody is connected")
