@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from ray._private import services
 
 import cli
 from tests.sweeps.test_kill import COMMAND, DEADLINE, ROOT, fits, reached, undisturbed
@@ -78,7 +79,7 @@ def test_the_job_of_kubernetes_has_what_kuberay_asks_for() -> None:
 
 STAND_INS = {
     # What srun is told of nodes comes before the command.
-    "srun": 'while [[ $1 == --* ]]; do shift; done\n[[ $1 == hostname ]] && { echo 127.0.0.1; exit; }\nexec "$@"',
+    "srun": 'while [[ $1 == --* ]]; do shift; done\n[[ $1 == hostname ]] && { echo "$NODE_IP"; exit; }\nexec "$@"',
     "scontrol": '[[ $1 == show ]] && { echo here; echo there; exit; }\necho "$@" >>"$QUEUE"',
     "cbs": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "cli.py"))} "$@"',
     "ray": f'exec {shlex.quote(str(Path(sys.executable).with_name("ray")))} "$@"',
@@ -97,6 +98,7 @@ def slurm(folder: Path, arguments: list[str], seconds: float) -> int:
         port = free.getsockname()[1]
     job = {
         "PATH": f"{folder}:{os.environ['PATH']}",
+        "NODE_IP": services.get_node_ip_address(),  # Ray takes no other for a node that others reach
         "QUEUE": str(folder / "queue"),
         "RAY_PORT": str(port),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -139,4 +141,4 @@ def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(tmp_path: Path, monkey
         assert slurm(folder, ["--optim", "sgd"], 100.0) == int(code)
         assert (folder / "queue").exists() == requeued
         asked = (folder / "queue.asked").read_text()
-        assert re.fullmatch(r"sweep --optim sgd --address 127\.0\.0\.1:\d+ --stop-after (9\d|100)s\n", asked)
+        assert re.fullmatch(r"sweep --optim sgd --address [\d.]+:\d+ --stop-after (9\d|100)s\n", asked)
