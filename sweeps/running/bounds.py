@@ -70,7 +70,12 @@ class Bound:
             if changed == self._seen:
                 return
             told = json.loads(self._path.read_text()).get(self._trial_id)
-        except (OSError, ValueError, AttributeError):  # not there, or being replaced on a file system that is slow
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+            RecursionError,
+        ):  # not there, or being replaced on a file system that is slow
             return
         self._seen = changed
         if isinstance(told, int | float):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -38,8 +39,20 @@ _FOLDER = "cbs-ray-"
 
 _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
 
+LEAST_ROOM = 2**20
+"""Bytes: with less for its temporary files, Ray fails in one way or another."""
+
 CONNECT_SECONDS = 5.0
 """How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
+
+
+class EngineLost(Exception):
+    """Ray itself is gone."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of Ray says first, else its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +172,9 @@ def connected(resources: Resources) -> Iterator[bool]:
     Within the block nothing reaches standard output, because Ray writes what it likes there.
 
     Raises:
-        ConfigError: if Ray cannot be reached.
-        Unfinished: if it cannot be started.
+        ConfigError: if the cluster cannot be reached.
+        EngineLost: if a private Ray cannot be started.
+        Unfinished: if there is no room for its files.
     """
     for key, value in (_QUIET | _ALLOCATOR).items():
         os.environ.setdefault(key, value)
@@ -186,24 +200,27 @@ def connected(resources: Resources) -> Iterator[bool]:
     # Ray brings a SIGTERM handler of its own; ours has to come after it.
     with output_to_error(), contextlib.ExitStack() as stack:
         try:
-            ray.init(**options)
-        except Exception as error:  # noqa: BLE001 - Ray raises Exception itself where its processes do not start in time
-            if folder is None:
-                raise ConfigError(f"cannot reach Ray at {resources.address}: {reason(error)}; {_TOKEN_HINT}") from None
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
-            raise Unfinished(
-                f"cannot start Ray on this machine: {reason(error)}; is it very busy, or out of memory? "
-                "the same command tries again"
-            ) from None
-        stack.enter_context(signals_as_interrupt())
-        try:
+            _start(options)
+            stack.enter_context(signals_as_interrupt())
             yield True
         finally:
             with uninterrupted():
                 ray.shutdown()
                 if folder is not None:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(options: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises half a dozen kinds when it cannot start
+        check_room(error)
+        if "address" not in options:
+            raise EngineLost(first_line(error)) from error
+        where = options["address"]
+        raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}; {_TOKEN_HINT}") from None
 
 
 @contextlib.contextmanager
@@ -303,6 +320,19 @@ def temporary_folder() -> str:
         return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
     except OSError as error:
         raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
+
+
+def check_room(error: Exception) -> None:
+    """Check that it was not a full disk, a quota, or a limit on the size of files that made Ray fail, whatever it says.
+
+    Raises:
+        Unfinished: if it was.
+    """
+    folder = tempfile.gettempdir()
+    refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if refused or shutil.disk_usage(folder).free < LEAST_ROOM:
+        hint = "make room, or set TMPDIR to a folder that has it"
+        raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None
 
 
 def remove_stale_folders() -> None:

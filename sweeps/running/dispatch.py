@@ -15,7 +15,7 @@ from cbs.store import Store
 from sweeps.cell import Cell
 from sweeps.outlook.progress import Progress
 from sweeps.running.bounds import Bounds
-from sweeps.running.cluster import Resources, connected
+from sweeps.running.cluster import EngineLost, Resources, connected, first_line
 from sweeps.running.lock import Lock
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -27,10 +27,6 @@ MAX_LOSSES = 10
 """How often a trial is started again whose node or worker went away, which is hardly its own fault."""
 MAX_ENGINES = 3
 """How often Ray is started again in a row without a trial coming back in between."""
-
-
-class EngineLost(Exception):
-    """Ray itself is gone."""
 
 
 @dataclass
@@ -156,24 +152,24 @@ def run_search(run: Run, resources: Resources) -> None:
     """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
 
     Raises:
-        ConfigError: if Ray cannot be reached, or no node can hold a trial.
-        Unfinished: if Ray cannot be started here, dies again and again, or one that was not started here.
+        ConfigError: if a cluster cannot be reached, or no node can hold a trial.
+        Unfinished: if Ray dies again and again, or one that was not started here; if its files have no room.
     """
     from sweeps.running.tuning import tune_search
 
-    lost, finished = 0, 0
+    lost, finished, ours = 0, 0, True
     try:
         while not run.over:
-            with connected(resources) as ours:
-                try:
+            try:
+                with connected(resources) as ours:
                     tune_search(run, resources)
-                except EngineLost as error:
-                    done = sum(len(found) for found in run.search.results.values())
-                    lost, finished = (lost + 1 if done == finished else 1), done
-                    if not ours or lost > MAX_ENGINES:
-                        raise Unfinished(f"Ray has died ({error})") from error
-                    run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
-                    run.all_lost()
+            except EngineLost as error:
+                done = sum(len(found) for found in run.search.results.values())
+                lost, finished = (lost + 1 if done == finished else 1), done
+                if not ours or lost > MAX_ENGINES:
+                    raise Unfinished(f"Ray has died ({error})") from error
+                run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
+                run.all_lost()
     finally:
         run.bounds.close()
 
@@ -194,8 +190,3 @@ def check_home(error: Exception | None = None) -> None:
         raise EngineLost(first_line(unreachable)) from error
     if not alive:
         raise EngineLost("its node is dead" if error is None else first_line(error)) from error
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception of Ray says first, else its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

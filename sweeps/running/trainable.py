@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
 from typing import Any
@@ -17,8 +18,8 @@ TURN = 0.5
 class Trainable(tune.Trainable):
     """Runs one trial; the actor is used again for the next.
 
-    Its configuration: ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict`) and
-    ``best_steps``, fewest of its cell so far.
+    Its configuration: ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict` as JSON,
+    since Tune copies a dictionary time and again and keeps the copies) and ``best_steps``, fewest of its cell so far.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -32,11 +33,12 @@ class Trainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Where the trial is, or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returns."""
         if self._answer is None:
-            self._answer = self._thread.submit(self._worker.run, self.config["trial"], self.config["best_steps"])
+            trial = json.loads(self.config["trial"])
+            self._answer = self._thread.submit(self._worker.run, trial, self.config["best_steps"])
         try:
             found = self._answer.result(TURN)
         except StillRunning:
-            return {"done": False, "where": self._worker.where()}
+            return {"done": False, "where": [self._worker.where()]}  # a list, which Tune takes no numbers out of
         self._answer = None
         return {"done": True, **found}
 

@@ -6,6 +6,7 @@ Tune copies and pickles its hooks; they hold the number of their run, which stay
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import time
 from pathlib import Path
@@ -15,8 +16,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.config import TrialConfig
-from sweeps.running.cluster import Resources, check_placement, temporary_folder
-from sweeps.running.dispatch import EngineLost, Run, check_home
+from sweeps.running.cluster import EngineLost, Resources, check_placement, check_room, temporary_folder
+from sweeps.running.dispatch import Run, check_home
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 from sweeps.workload import COMMAND
@@ -58,6 +59,7 @@ def tune_search(run: Run, resources: Resources) -> None:
     Raises:
         ConfigError: if no node can hold a trial.
         EngineLost: if Ray dies.
+        Unfinished: if there is no room for Ray's own files.
     """
     resources.check_devices(run.search.sweep.device, command=run.search.sweep.workload.name == COMMAND)
     gpus = resources.gpus_of_trial(run.search.sweep.device)
@@ -79,12 +81,17 @@ def tune_search(run: Run, resources: Resources) -> None:
             param_space={"setup": setup, "trial": None, "best_steps": None},
             tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(
-                storage_path=scratch, name="sweep", verbose=0, callbacks=[Watch(number)], stop=Enough(number)
+                storage_path=scratch,
+                name="sweep",
+                verbose=0,
+                stop=Enough(number),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
         tuner.fit()
     except Exception as error:
         # Tune raises half a dozen kinds when Ray is gone; any other is ours.
+        check_room(error)
         check_home(error)
         raise
     finally:
@@ -112,7 +119,14 @@ class Queue(Searcher):  # type: ignore[misc]
         if started is None:
             return None
         tuning.trials[trial_id], best_steps = started
-        return {"trial": tuning.trials[trial_id].to_dict(), "best_steps": best_steps}
+        return {"trial": json.dumps(tuning.trials[trial_id].to_dict()), "best_steps": best_steps}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Take in a sign of life."""
+        tuning = _runs[self._number]
+        config = tuning.trials.get(trial_id)
+        if config is not None and "where" in result:
+            (tuning.run.where[config.trial_id],) = result["where"]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         tuning = _runs[self._number]
@@ -130,26 +144,9 @@ class Queue(Searcher):  # type: ignore[misc]
         """See :meth:`save`."""
 
 
-class Watch(tune.Callback):  # type: ignore[misc]
-    """Takes in signs of life, and looks around while Tune's loop turns."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        tuning = _runs[self._number]
-        config = tuning.trials.get(trial.trial_id)
-        if config is not None and "where" in result:
-            tuning.run.where[config.trial_id] = result["where"]
-
-    def on_step_end(self, iteration: int, trials: list[Any], **_: Any) -> None:
-        tuning = _runs[self._number]
-        tuning.run.look_around()
-        tuning.check_home()
-
-
 class Enough(tune.Stopper):  # type: ignore[misc]
-    """Ends the experiment once something happened that every further trial would run into."""
+    """Looks around while Tune's loop turns, and ends the experiment once something happened that every further trial
+    would run into."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -159,4 +156,6 @@ class Enough(tune.Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         tuning = _runs[self._number]
+        tuning.run.look_around()
+        tuning.check_home()
         return tuning.run.fatal is not None or tuning.lost is not None

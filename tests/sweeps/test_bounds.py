@@ -37,7 +37,7 @@ def test_a_trial_that_is_over_is_left_out(tmp_path: Path) -> None:
     assert Bound(str(tmp_path), "one", None).steps is None
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"one": "x"}', '{"one"', "7"])
+@pytest.mark.parametrize("text", ["", "[1]", '{"one": "x"}', '{"one"', "7", "[" * 100_000], ids=len)
 def test_a_damaged_file_tells_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / BOUNDS).write_text(text)
     assert Bound(str(tmp_path), "one", 70.0).steps == 70.0

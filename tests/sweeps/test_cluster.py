@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
+from types import SimpleNamespace
 
 import pytest
+import ray
 
 from cbs import device
 from cbs.errors import ConfigError, Unfinished
 from sweeps.running import cluster
-from sweeps.running.cluster import Resources, check_placement, output_to_error, signals_as_interrupt, uninterrupted
+from sweeps.running.cluster import (
+    Resources,
+    check_placement,
+    connected,
+    output_to_error,
+    signals_as_interrupt,
+    uninterrupted,
+)
+from sweeps.running.dispatch import MAX_ENGINES, run_search
 
 
 @pytest.mark.parametrize(
@@ -124,25 +133,36 @@ def test_a_second_interrupt_does_not_cut_the_end_short():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("error", [Exception("The current node timed out during startup.\nmore"), OSError("no room")])
-def test_a_ray_that_does_not_start_is_one_line_and_leaves_no_folder(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
+def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypatch, tmp_path):
+    started = []
 
-    folder = tmp_path / "ray"
-    folder.mkdir()
-    stopped = Mock()
+    def too_slow(**options):
+        started.append(options["_temp_dir"])
+        raise Exception("The current node timed out during startup.\nThis could happen because")
+
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", Mock(side_effect=error))
-    monkeypatch.setattr(ray, "shutdown", stopped)
-    monkeypatch.setattr(cluster, "temporary_folder", lambda: str(folder))
-    first = str(error).splitlines()[0]
-    words = re.escape(f"cannot start Ray on this machine: {first}; is it very busy")
-    with pytest.raises(Unfinished, match=words), cluster.connected(Resources()):
-        pytest.fail("there is no Ray")
-    stopped.assert_called_once_with()
-    assert not folder.exists()
-    words = re.escape(f"cannot reach Ray at head:6379: {first};")
-    with pytest.raises(ConfigError, match=words), cluster.connected(Resources(address="head:6379")):
-        pytest.fail("there is no Ray")
+    monkeypatch.setattr(ray, "init", too_slow)
+    notes: list[str] = []
+    run = SimpleNamespace(
+        over=False,
+        search=SimpleNamespace(results={}),
+        progress=SimpleNamespace(note=notes.append),
+        bounds=SimpleNamespace(close=lambda: None),
+        all_lost=lambda: None,
+    )
+    with pytest.raises(Unfinished, match=r"^Ray has died \(The current node timed out during startup\.\)$"):
+        run_search(run, Resources(workers=1))
+    assert (len(started), len(notes)) == (1 + MAX_ENGINES, MAX_ENGINES)
+    assert not any(Path(folder).exists() for folder in started)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_ray_that_has_no_room_is_not(monkeypatch, number):
+    def full(**options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", full)
+    room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
+    with room, connected(Resources(workers=1)):
+        pytest.fail("nobody is connected")

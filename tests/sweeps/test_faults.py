@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from ray import tune
 from rich.console import Console
 
 from cbs.config import Choice
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError, ResultsError, Unfinished
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
@@ -117,6 +120,34 @@ def test_every_other_end_of_a_trial_is_told_and_a_later_sweep_mends_it(tmp_path,
         found, told = run(wanted, tmp_path / "out")
         assert found[4].status is TrialStatus.REACHED
         assert "failed" not in told
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_memory_of_a_trial_makes_its_passes_smaller_and_changes_no_number(tmp_path):
+    """A real limit of the system, from the first step on."""
+    flag = tmp_path / "flag"
+    flag.touch()
+    found, told = run(asked(dict.fromkeys((16, 8, 4), "cramped"), flag=str(flag), after=0), tmp_path / "out")
+    flag.unlink()
+    assert {size: (str(result.status), result.micro_batch_size) for size, result in found.items()} == {
+        4: ("REACHED", None), 8: ("REACHED", 4), 16: ("REACHED", 4)
+    }  # fmt: skip
+    assert told.count("4 examples at a time, as memory holds no more") == 2
+    for result in found.values():
+        alone = run_trial(result.config, most=result.micro_batch_size)
+        assert str(result.evaluations) == str(alone.evaluations)
+
+
+def test_a_full_folder_of_temporary_files_ends_the_sweep_in_one_line(tmp_path, monkeypatch):
+    def full(tuner):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/ray/error.pkl")
+
+    monkeypatch.setattr(tune.Tuner, "fit", full)
+    with pytest.raises(Unfinished) as told:
+        run(asked({}), tmp_path)
+    assert "no room for temporary files in " in str(told.value)
+    assert "set TMPDIR to a folder that has it; every finished trial is kept in " in str(told.value)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("act", ["half"])

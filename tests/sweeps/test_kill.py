@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -20,7 +21,9 @@ import cli
 from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
+from sweeps.running.bounds import BOUNDS
 from sweeps.running.cluster import remove_stale_folders
+from tests.sweeps import faulty
 from tests.sweeps.alone import without_ray
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,18 +32,18 @@ SETTINGS = ["workload.dimension=100", "max_steps=500", "max_examples=2000"]
 AXES = ["--optim", "sgd", "--batch-sizes", "4..32", "--seeds", "2", "--target", "0.4"]
 COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
 DEADLINE = 600.0
+# A raylet that is gone refuses the connection at once; one that is slow, on a busy machine, has its ten seconds.
+QUICK = {"period_ms": "1000", "timeout_ms": "10000", "initial_delay_ms": "0", "failure_threshold": "3"}
 
 
-def start(folder: Path, workers: int = 2, more: Sequence[str] = ()) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", str(workers), "-o", str(folder), *more]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(folder: Path) -> None:
-    """Run the sweep to its end with one worker, since every worker imports torch and Ray, which takes seconds."""
-    process = start(folder, workers=1)
-    out, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, out + err
+def start(
+    folder: Path, workers: int = 2, more: Sequence[str] = (), what: Sequence[str] = COMMAND
+) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), *what, "--workers", str(workers), "-o", str(folder), *more]
+    quick = {f"RAY_health_check_{name}": value for name, value in QUICK.items()}
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **quick}
+    )
 
 
 def stored(folder: Path) -> int:
@@ -52,6 +55,12 @@ def wait_for(condition, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+def wait_while_running(process: subprocess.Popen[str], condition) -> None:
+    """Wait for something that a sweep does; fails with what it said if it has ended before."""
+    wait_for(lambda: process.poll() is not None or condition(), "the sweep does not get on")
+    assert process.poll() is None, process.communicate()
 
 
 def processes_of(pid: int) -> list[str]:
@@ -84,10 +93,10 @@ def fits(folder: Path) -> list[dict]:
     return analysis.analyze(folder).to_json()["fits"]
 
 
-def in_this_process(folder: Path) -> Path:
+def in_this_process(folder: Path, what: Sequence[str] = COMMAND) -> Path:
     """The same command without Ray."""
     with without_ray(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(folder)])
+        patch.setattr(sys, "argv", ["cbs", *what, "-o", str(folder)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
     assert stop.value.code == 0
@@ -104,10 +113,15 @@ def kill_driver(folder: Path, after: int) -> int:
     process, before = start(folder), stored(folder)
     wait_for(lambda: process.poll() is not None or stored(folder) >= before + after, "no trial finished")
     assert process.poll() is None, "the sweep ended before it could be killed"
+    end(process)
+    return process.pid
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """SIGKILL the main process of a sweep, and wait for its Ray to go."""
     process.kill()
     process.communicate()
     wait_for(lambda: not processes_of(process.pid), "processes of a killed sweep stay behind")
-    return process.pid
 
 
 def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_path):
@@ -122,11 +136,8 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
 @pytest.mark.slow
 def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
     process = start(tmp_path / "worker")
-    wait_for(lambda: stored(tmp_path / "worker") >= 2, "no trial finished")
-    workers = subprocess.run(["pgrep", "-f", "ray::[A-Za-z]*Trainable"], capture_output=True, text=True, check=False)
-    mine = [int(pid) for pid in workers.stdout.split() if descends_from(int(pid), process.pid)]
-    assert mine
-    os.kill(mine[0], signal.SIGKILL)
+    wait_while_running(process, lambda: stored(tmp_path / "worker") >= 2)
+    os.kill(descendants(process.pid, WORKER)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, out + err
     assert reached(tmp_path / "worker") == reached(undisturbed)
@@ -137,19 +148,12 @@ def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
     acts = "workload.acts=" + json.dumps({"8": "slow", "16": "slow"})
     trials = ["--batch-sizes", "8,16", "--lrs", "0.1", "--seeds", "1", "--target", "0.4", "--set", "max_steps=300"]
     what = ["sweep", "--workload", "tests.sweeps.faulty:workload", "--optim", "sgd", *trials, "--set", acts]
-    quick = {f"RAY_health_check_{name}": "1000" for name in ("period_ms", "timeout_ms")}
-    quick |= {"RAY_health_check_initial_delay_ms": "0", "RAY_health_check_failure_threshold": "3"}
     folder = tmp_path / "raylet"
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *what, "-o", str(folder), "--json"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **quick},
-    )  # fmt: skip
+    process = start(folder, more=["--json"], what=what)
     lock = folder / "sweep.lock"
-    wait_for(lambda: lock.exists() and '"step"' in lock.read_text(), "no trial runs")
-    found = subprocess.run(["pgrep", "-x", "raylet"], capture_output=True, text=True, check=False)
-    mine = [int(pid) for pid in found.stdout.split() if descends_from(int(pid), process.pid)]
-    assert len(mine) == 1
-    os.kill(mine[0], signal.SIGKILL)
+    wait_while_running(process, lambda: lock.exists() and '"step"' in lock.read_text())
+    (mine,) = descendants(process.pid, RAYLET)
+    os.kill(mine, signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, out + err
     assert json.loads(out)["statuses"] == {"REACHED": 2}
@@ -158,6 +162,34 @@ def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
     for result in Store(folder).results():
         assert str(result.evaluations) == str(run_trial(result.config).evaluations)
     wait_for(lambda: not processes_of(process.pid), "processes stay behind")
+
+
+@pytest.mark.slow
+def test_temporary_files_that_fill_their_disk_end_the_sweep_in_one_line_and_cost_no_trial(undisturbed, tmp_path):
+    small = Path(tempfile.mkdtemp(prefix="s-"))  # Ray's sockets want a short name
+    own = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+    mount = f"mount -t tmpfs -o size=16m tmpfs {small}"
+    try:
+        if subprocess.run([*own, mount], check=False, capture_output=True).returncode:
+            pytest.skip("this system gives nobody a disk of their own")
+        command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "-o", str(tmp_path / "full")]
+        process = subprocess.Popen(
+            [*own, f'{mount}; export TMPDIR={small}; exec "$@"', "cbs", *command],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        wait_while_running(process, (tmp_path / "full" / "sweep.lock").exists)
+        wait_while_running(process, lambda: descendants(process.pid, RAYLET))
+        with pytest.raises(OSError, match="No space left"), open(f"/proc/{process.pid}/root{small}/fill", "wb") as fill:
+            fill.write(b"0" * 2**25)
+        _, err = process.communicate(timeout=DEADLINE)
+    finally:
+        small.rmdir()
+    assert process.returncode == 1, err
+    assert f"cbs: no room for temporary files in {small}; make room" in err
+    assert "to go on: cbs sweep" in err
+    assert "Traceback" not in err
+    in_this_process(tmp_path / "full")
+    assert reached(tmp_path / "full") == reached(undisturbed)
 
 
 @pytest.mark.slow
@@ -202,15 +234,79 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
 
 
+WORKER, TRIAL, RAYLET = "ray::Trainable", "from sweeps.running.child import main", "raylet/raylet "
+KILLS = {"driver": 4, "worker": 4, "trial": 4, "raylet": 3, "bounds": 5}
+SIZES = (8, 16, 32, 64)
+LONG = [
+    "sweep", "--workload", "tests.sweeps.faulty:workload", "--optim", "sgd", "--batch-sizes", "8..64", "--seeds", "5",
+    "--target", "0.4", "--set", "max_steps=500", "--set", "max_examples=2000",
+    "--set", "workload.acts=" + json.dumps({str(size): "slow" for size in SIZES}),
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", range(3))
-def test_three_kills_at_random_moments(undisturbed, tmp_path, draw):
-    total, chance = stored(undisturbed), random.Random(draw)
-    for _ in range(3):
-        kill_driver(tmp_path / "killed", after=chance.randint(1, max(1, total // 6)))
-    finish(tmp_path / "killed")
-    assert reached(tmp_path / "killed") == reached(undisturbed)
-    assert fits(tmp_path / "killed") == fits(undisturbed)
+def test_twenty_kills_at_random_moments_of_one_sweep(tmp_path, monkeypatch):
+    chance, killed = random.Random(0), tmp_path / "killed"
+    kinds = [kind for kind, count in KILLS.items() for _ in range(count)]
+    chance.shuffle(kinds)
+    assert len(kinds) == 20
+    process = start(killed, what=LONG)
+    for kind in kinds:
+        before = stored(killed)
+        wait_while_running(process, lambda n=before: stored(killed) > n)
+        time.sleep(chance.random())
+        if kind == "bounds":
+            spoil(killed / BOUNDS, chance)
+        elif kind == "driver":
+            end(process)
+            process = start(killed, what=LONG)
+        else:
+            wait_while_running(process, functools.partial(kill_one, process.pid, kind, chance))
+    out, err = process.communicate(timeout=DEADLINE)
+    assert "Traceback" not in err
+    if process.returncode == 1:  # a trial was hit three times; the same command runs it again
+        assert "killed by SIGKILL" in out + err
+        process = start(killed, what=LONG)
+        out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+    monkeypatch.setitem(faulty.ACTS, "slow", lambda found: found)
+    undisturbed = in_this_process(tmp_path / "undisturbed", LONG)
+    assert reached(killed) == reached(undisturbed)
+    assert fits(killed) == fits(undisturbed)
+    assert not (killed / BOUNDS).exists()
+
+
+def kill_one(ancestor: int, kind: str, chance: random.Random) -> bool:
+    """Kill a process of a sweep, if there is one of this kind."""
+    found = descendants(ancestor, RAYLET if kind == "raylet" else WORKER)
+    if kind == "trial":  # another process of the same name times the first steps
+        found = [trial for worker in found for trial in descendants(worker, TRIAL)]
+    if not found:
+        return False
+    try:
+        os.kill(chance.choice(found), signal.SIGKILL)
+    except ProcessLookupError:  # it has just ended
+        return False
+    return True
+
+
+def spoil(path: Path, chance: random.Random) -> None:
+    """Delete a file, or leave in it what no sweep has written."""
+    content = chance.choice([None, b"", b"[1]", b'{"a', b"\xff\xfe", b"[" * 100_000])
+    path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+
+
+def descendants(ancestor: int, line: str) -> list[int]:
+    """Processes below ``ancestor`` whose command line holds ``line``, by their numbers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if line in words and descends_from(int(path.parent.name), ancestor):
+            found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def descends_from(pid: int, ancestor: int) -> bool:

@@ -1,0 +1,144 @@
+"""The files for a laptop, a node, Slurm and Kubernetes in ``docs/examples``; the one for Slurm runs, with stand-ins."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from ray._private import services
+
+import cli
+from tests.sweeps.test_kill import COMMAND, DEADLINE, ROOT, fits, reached, undisturbed
+
+__all__ = ["undisturbed"]
+
+FOLDER = ROOT / "docs" / "examples"
+SCRIPTS = sorted([*FOLDER.glob("*.sh"), *FOLDER.glob("*.sbatch")])
+FILES = [*SCRIPTS, *sorted(FOLDER.glob("*.yaml"))]
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The words of every ``cbs ...`` of a file."""
+    text = path.read_text().replace("\\\n", " ")
+    lines = re.findall(r"^ *(?:entrypoint: )?cbs (.*)$", text, re.M)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+def test_every_flag_in_a_file_exists(path: Path) -> None:
+    there = typer.main.get_command(cli.application()).commands  # type: ignore[attr-defined]
+    assert commands(path)
+    for name, *words in commands(path):
+        known = {flag for parameter in there[name].params for flag in parameter.opts}
+        assert {word for word in words if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=[path.name for path in SCRIPTS])
+def test_a_script_parses(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_the_guide_names_every_file() -> None:
+    guide = (ROOT / "docs" / "clusters.md").read_text()
+    assert len(FILES) == 4
+    assert all(f"(examples/{path.name})" in guide for path in FILES)
+
+
+def test_the_job_of_kubernetes_has_what_kuberay_asks_for() -> None:
+    claim, job = yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text())
+    spec = job["spec"]["rayClusterSpec"]
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert job["spec"]["entrypoint"].startswith("cbs sweep ")
+    assert job["spec"]["shutdownAfterJobFinishes"] is True
+    assert f"ray=={spec['rayVersion']}" in (ROOT / "constraints.txt").read_text().splitlines()
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    (group,) = spec["workerGroupSpecs"]
+    assert group["groupName"]
+    assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    (output,) = re.findall(r"-o (/\w+)/", job["spec"]["entrypoint"])
+    for part in (spec["headGroupSpec"], group):
+        assert all(isinstance(value, str) for value in part["rayStartParams"].values())
+        pod = part["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == [output]
+        assert [volume["name"] for volume in pod["volumes"]] == [container["volumeMounts"][0]["name"]]
+        assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+STAND_INS = {
+    # What srun is told of nodes comes before the command.
+    "srun": 'while [[ $1 == --* ]]; do shift; done\n[[ $1 == hostname ]] && { echo "$NODE_IP"; exit; }\nexec "$@"',
+    "scontrol": '[[ $1 == show ]] && { echo here; echo there; exit; }\necho "$@" >>"$QUEUE"',
+    "cbs": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "cli.py"))} "$@"',
+    "ray": f'exec {shlex.quote(str(Path(sys.executable).with_name("ray")))} "$@"',
+}
+
+
+def slurm(folder: Path, arguments: list[str], seconds: float) -> int:
+    """Run the job of two nodes as Slurm would, on this machine, for so long; returns its exit code."""
+    folder.mkdir(exist_ok=True)
+    for name, body in STAND_INS.items():
+        file = folder / name
+        file.write_text(f"#!/bin/bash\n{body}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "NODE_IP": services.get_node_ip_address(),  # Ray takes no other for a node that others reach
+        "QUEUE": str(folder / "queue"),
+        "RAY_PORT": str(port),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "MARGIN": "0",
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NODELIST": "[here,there]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_JOB_END_TIME": str(int(time.time() + seconds)),
+    }
+    command = ["bash", str(FOLDER / "slurm.sbatch"), *arguments]
+    with open(folder / "log", "a") as log:
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **job}, stdout=log, stderr=log, timeout=DEADLINE, check=False
+        ).returncode
+
+
+@pytest.mark.slow
+def test_the_job_of_slurm_goes_back_into_the_queue_until_the_sweep_is_done(undisturbed: Path, tmp_path: Path) -> None:
+    output, queue, codes = tmp_path / "out", tmp_path / "slurm" / "queue", []
+    for seconds in (12.0, 24.0, 60.0, 120.0, 240.0):
+        codes.append(slurm(tmp_path / "slurm", [*COMMAND[1:], "-o", str(output)], seconds))
+        if codes[-1] != 130:
+            break
+    log = (tmp_path / "slurm" / "log").read_text()
+    assert codes[-1] == 0, log
+    assert len(codes) > 1, "the first job had enough time"
+    assert queue.read_text() == "requeue 17\n" * (len(codes) - 1)
+    assert reached(output) == reached(undisturbed)
+    assert fits(output) == fits(undisturbed)
+
+
+def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Ray: a cluster that is there, and a sweep that ends with another exit code than that of its time."""
+    monkeypatch.setitem(STAND_INS, "ray", "exit 0")
+    monkeypatch.setitem(STAND_INS, "cbs", 'echo "$@" >>"$QUEUE.asked"\nexit "$CODE"')
+    for code, requeued in {"0": False, "1": False, "2": False, "130": True}.items():
+        monkeypatch.setenv("CODE", code)
+        folder = tmp_path / code
+        assert slurm(folder, ["--optim", "sgd"], 100.0) == int(code)
+        assert (folder / "queue").exists() == requeued
+        asked = (folder / "queue.asked").read_text()
+        assert re.fullmatch(r"sweep --optim sgd --address [\d.]+:\d+ --stop-after (9\d|100)s\n", asked)
