@@ -31,7 +31,7 @@ NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 """Status of a trial that says nothing about its learning rate, and that a sweep runs (again)."""
 
 
-FARTHEST = 1.5
+FARTHEST = 1.6
 """Ratio of the steps of two evaluations up to which the steps between them are interpolated; beyond, nothing is known
 in between."""
 

@@ -39,6 +39,9 @@ _FEWEST_OF_A_GRAIN = 4
 _FEWEST_AT_A_BUDGET = 3
 """Rows with the same, largest number of steps below which it may be chance."""
 
+_LEAST_BUDGET = 100
+"""Below it neighbouring batch sizes can well take the same whole number of steps."""
+
 _EXACT = 1e-6
 
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
@@ -256,7 +259,8 @@ def _check_budget(name: str, rows: pd.DataFrame) -> None:
     """Refuse what looks like a budget that was written as if the target had been reached."""
     most = rows[rows["steps"] == rows["steps"].max()]
     sizes = most["batch_size"].unique()
-    if rows["told"].any() or len(most) < _FEWEST_AT_A_BUDGET or len(sizes) < 2 or len(most) == len(rows):
+    few = len(most) < _FEWEST_AT_A_BUDGET or len(sizes) < 2 or most["steps"].iloc[0] < _LEAST_BUDGET
+    if rows["told"].any() or few or len(most) == len(rows):
         return
     where = ", ".join(f"{size:g}" for size in sorted(sizes))
     raise DataError(

@@ -58,7 +58,7 @@ def test_seeds_that_were_not_run_are_neither_fast_nor_slow() -> None:
         ran = np.zeros((3, 3), dtype=bool)
         ran[:, 0] = True
         ran[table.steps[:, 0].argmin()] = True
-        searched.append(Trials.of(np.where(ran, table.steps, np.nan), ran=ran))
+        searched.append(Trials(np.where(ran, table.steps, np.nan), np.full((3, 3), np.nan), ran))
     found = luck(searched, 0.01, rng).mean()
     least_of_three = 0.84628  # Teichroew 1956
     assert 0.0 < found < 1.3 * least_of_three * 0.1 / 3

@@ -53,7 +53,7 @@ def pole_of(beta: float, at: float = 60.0) -> float:
 
 def asked(folder: Path, truths: dict[str, Truth], **options: Any) -> MeasuredBounds:
     """The question about a sweep; a steep valley in the learning rate keeps its best one inside."""
-    given = {"batch_sizes": SIZES, "lrs": LRS[1::2], "seeds": 3, "growth": 2.0, "prune_factor": None}
+    given = {"batch_sizes": SIZES, "lrs": LRS[1::2], "seeds": 3, "growth": 1.5, "prune_factor": None}
     question = {name: options.pop(name) for name in ("form",) if name in options}
     sweep(folder, truths, variants=True, **(given | options))
     return measured_bounds(folder, CONFIG, **question)

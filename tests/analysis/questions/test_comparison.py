@@ -118,7 +118,9 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
 
 
 def test_scopes_keep_targets_apart(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": BASE, "muon": BASE}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
+    # noisy, as learning rates on either side of the best one would take the same steps
+    noisy = dataclasses.replace(BASE, noise=0.01)
+    sweep(tmp_path, {"adamw": noisy, "muon": noisy}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
     found, notes = read_scopes(tmp_path, AnalysisConfig(resamples=100), [2.4, 2.8])
     assert [[answer.group.optimizer for answer in scope.answers] for scope in found] == [["adamw", "muon"]] * 2
     assert [scope.title for scope in found] == ["validation loss < 2.4", "validation loss < 2.8"]

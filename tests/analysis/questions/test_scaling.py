@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -205,7 +206,8 @@ def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
 ) -> None:
     measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
     named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
-    monkeypatch.setattr("analysis.questions.scaling.read", lambda *arguments: (named, []))
+    monkeypatch.setattr("analysis.questions.scaling.load", lambda *paths: SimpleNamespace(notes=()))
+    monkeypatch.setattr("analysis.questions.scaling.answers", lambda *arguments, **options: named)
     for against in (None, ["parameters"]):
         with pytest.raises(ResultsError, match="models that belong on one need the same name of the workload"):
             scale([tmp_path], QUICK, against=against)

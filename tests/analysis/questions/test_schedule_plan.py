@@ -106,7 +106,7 @@ def test_the_prediction_holds_the_truth_of_the_very_table_that_is_planned(folder
     saved = 1 - steps / (fewest + cheapest / ((examples - cheapest) / fewest))
     assert inside(mine.steps_saved, saved)
     assert "saves" in plan.verdict
-    assert plan.notes == ()
+    assert all("have the same curve" in note for note in plan.notes), "two learning rates as far from the best"
 
 
 def _seesaw_lengths(examples: float | None) -> list[float]:
@@ -224,7 +224,7 @@ def test_the_learning_rate_follows_the_measured_law_or_what_is_given(folder: Pat
     assert given.stages[-1].lr_factor.value == pytest.approx(math.sqrt(last.batch_size / first.batch_size))
     assert any("outside the interval of the measured law" in note for note in given.notes)
     # inside the law's interval there is nothing to say
-    assert planned(folder, lr_exponent=0.4).notes == ()
+    assert all("have the same curve" in note for note in planned(folder, lr_exponent=0.4).notes)
 
 
 def test_hours_are_those_of_the_steps_and_decide_where_they_are_known(folder: Path) -> None:
