@@ -44,6 +44,9 @@ _REFITS = 500
 _NOTHING = -1e3
 """Logarithm of a term that is dropped."""
 
+FAR_OFF = 0.1
+"""Residual of ln S, rms, above which a law is doubted: more than three seeds of most workloads scatter."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Points(Runs):
@@ -65,7 +68,7 @@ class ThreeTermLaw:
         values: by name: ``E`` (loss), ``N_c`` (parameters), ``alpha_N``, ``S_c`` (steps), ``alpha_S``, ``B_star``
             (examples), ``alpha_B``; without those of dropped terms. ``None`` where the data do not determine it.
         intervals: of the values; an open end is ``None``.
-        remarks: what was dropped, and why.
+        remarks: what was dropped, and why; that points lie far off the law.
         residual_rms: of ``ln S``.
         bias: by model size, mean residual of ``ln S``: what this size needs more than the law says.
         points, independent_points: number of entries, and of trials among them.
@@ -168,7 +171,7 @@ def fit(runs: Points, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     Raises:
         ValueError: in words, if the data do not determine a law.
     """
-    box, remarks = _box(runs)
+    box, dropped = _box(runs)
     reference = float(np.exp(np.log(runs.parameters).mean()))
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     observed, weights = np.log(runs.steps), runs.seeds / runs.seeds.mean()
@@ -188,12 +191,14 @@ def fit(runs: Points, config: AnalysisConfig = DEFAULT) -> ThreeTermLaw:
     moved = observed - left + scale * draws * left
     refits, _ = fitted(moved, np.tile(best, (len(moved), 1)))
     named = _named(np.vstack([best, refits]), box, reference)
+    rms = float(np.sqrt(np.average(left**2, weights=runs.seeds)))
+    off = f"steps lie {100 * rms:.2g} % (rms) off the law: if seeds scatter less, it is another, and no interval holds"
     bias = {size: runs.parameters == size for size in np.unique(runs.parameters).tolist()}
     return ThreeTermLaw(
         values={name: float(v[0]) if 0 < v[0] < np.inf or name == "E" else None for name, v in named.items()},
         intervals={name: interval(values[1:], confidence) for name, values in named.items()},
-        remarks=remarks,
-        residual_rms=float(np.sqrt(np.average(left**2, weights=runs.seeds))),
+        remarks=(*dropped, off) if rms > FAR_OFF else dropped,
+        residual_rms=rms,
         bias={size: float(np.average(left[at], weights=runs.seeds[at])) for size, at in bias.items()},
         points=len(observed),
         independent_points=len(distinct),

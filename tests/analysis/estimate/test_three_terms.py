@@ -80,6 +80,14 @@ def test_the_size_that_does_not_fit_is_seen() -> None:
     assert max(bias, key=lambda size: bias[size]) == SIZES[1]
 
 
+def test_steps_that_follow_another_law_are_said_to() -> None:
+    runs = made()
+    assert fit(runs, AnalysisConfig(resamples=100)).remarks == ()
+    tripled = np.where(runs.parameters == SIZES[1], 3.0, 1.0) * runs.steps
+    (said,) = fit(dataclasses.replace(runs, steps=tripled), AnalysisConfig(resamples=100)).remarks
+    assert "% (rms) off the law" in said
+
+
 def holds(index: int) -> dict[str, bool]:
     law = fit(made(noise=0.05, seed=index), AnalysisConfig(resamples=300, seed=index))
     found = {}
