@@ -23,7 +23,9 @@ _ROUNDING = 1e-10
 
 def vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:
     """Place and depth of the vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at
-    ``above``; 0 and 0 where it has none."""
+    ``above``; 0 and 0 where it has none, or two of the points have the same place."""
+    if min(below, above) <= 0:
+        return 0.0, 0.0
     first, second = left / below, right / above
     curvature = (first + second) / (below + above)
     if curvature <= 0:

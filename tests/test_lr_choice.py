@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cbs.lr_choice import at_edges, best_lr, best_lr_many, censored
+from cbs.lr_choice import at_edges, best_lr, best_lr_many, censored, vertex
 
 NAN, INF = math.nan, math.inf
 
@@ -163,3 +163,11 @@ def test_censored_drops_what_pruning_would_have_stopped_and_nothing_else():
 def test_censored_never_changes_the_best_of_a_seed():
     steps = np.random.default_rng(0).lognormal(5.0, 1.0, size=(6, 40))
     np.testing.assert_array_equal(np.nanmin(censored(steps, 1.0001), axis=0), steps.min(axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("below", "above"), [(0.0, 1.0), (1.0, 0.0)])
+def test_learning_rates_that_are_the_same_to_rounding_have_no_vertex_between_them(below: float, above: float) -> None:
+    assert vertex(0.3, 0.4, below, above) == (0.0, 0.0)
+    assert vertex(0.3, 0.3, 1.0, 1.0) == (0.0, 0.0)
+    assert vertex(0.1, 0.9, 1.0, 1.0) == pytest.approx((-0.4, 0.08)), "0.5 (x + 0.4)^2 - 0.08"
