@@ -13,7 +13,7 @@ from pathlib import Path
 
 def reason(error: BaseException) -> str:
     """What the system says of a file, else the first line of what an exception says, else its name."""
-    said = getattr(error, "strerror", None) or str(error)
+    said = getattr(error, "strerror", None) or str(error).strip()
     return (said.splitlines() or [type(error).__name__])[0]
 
 

@@ -88,8 +88,7 @@ class BatchSizeCallback(NoiseScaleCallback):
         if controller is None or not self.settings["drives"] or controller.advised == controller.stage:
             return
         assert state.epoch is not None
-        done = round((state.epoch - int(state.epoch)) * self._batches) % self._batches
-        if done % (controller.advised.batch_size // controller.unit) == 0:
+        if place_in_epoch(state, self._batches) % (controller.advised.batch_size // controller.unit) == 0:
             controller.adopt()
             args.gradient_accumulation_steps = controller.micro_batches
 
@@ -151,3 +150,9 @@ def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any,
             stacklevel=3,
         )
     return len(data)
+
+
+def place_in_epoch(state: TrainerState, batches: int) -> int:
+    """Micro-batches of the epoch at hand that are done, of so many; 0 at its end."""
+    epoch = state.epoch or 0.0
+    return round((epoch - int(epoch)) * batches) % batches

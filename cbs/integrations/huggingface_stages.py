@@ -9,7 +9,7 @@ from typing import Any
 from cbs.batch_plan import read_plan
 from cbs.batch_size_controller import multiplied
 from cbs.errors import ConfigError, needed
-from cbs.integrations.huggingface_batch_size import batches_of_an_epoch
+from cbs.integrations.huggingface_batch_size import batches_of_an_epoch, place_in_epoch
 
 with needed("huggingface", "callbacks of the Trainer"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -83,13 +83,13 @@ class StagesCallback(TrainerCallback, ExportableState):
                 "before: raise num_train_epochs, or leave max_steps out"
             )
         # a run that has grown resumes at the beginning of an epoch
-        self._done = 0 if args.ignore_data_skip else _place(state, self._batches)
+        self._done = 0 if args.ignore_data_skip else place_in_epoch(state, self._batches)
         self._follow(args)
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
         self._hooks = multiplied(optimizer, lambda: self.lr_factor)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        place, expected = _place(state, self._batches), self.batch_size // self._unit
+        place, expected = place_in_epoch(state, self._batches), self.batch_size // self._unit
         taken = (place or self._batches) - self._done
         if taken != min(expected, self._batches - self._done):
             raise ConfigError(
@@ -187,12 +187,6 @@ class _From(int):
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
-
-
-def _place(state: TrainerState, batches: int) -> int:
-    """Micro-batches of the epoch at hand that are done; 0 at its end."""
-    epoch = state.epoch or 0.0
-    return round((epoch - int(epoch)) * batches) % batches
 
 
 def _examples(state: TrainerState) -> int:

@@ -50,11 +50,6 @@ class EngineLost(Exception):
     """Ray itself is gone."""
 
 
-def first_line(error: BaseException) -> str:
-    """What an exception of Ray says first, else its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Where a sweep runs.
@@ -218,7 +213,7 @@ def _start(options: dict[str, Any]) -> None:
     except Exception as error:  # Ray raises half a dozen kinds when it cannot start
         check_room(error)
         if "address" not in options:
-            raise EngineLost(first_line(error)) from error
+            raise EngineLost(reason(error)) from error
         where = options["address"]
         raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}; {_TOKEN_HINT}") from None
 

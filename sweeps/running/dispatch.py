@@ -9,13 +9,13 @@ from typing import Any
 import ray
 
 from cbs.config import TrialConfig
-from cbs.errors import ResultsError, Unfinished
+from cbs.errors import ResultsError, Unfinished, reason
 from cbs.record import TrialStatus, without_curve
 from cbs.store import Store
 from sweeps.cell import Cell
 from sweeps.outlook.progress import Progress
 from sweeps.running.bounds import Bounds
-from sweeps.running.cluster import EngineLost, Resources, connected, first_line
+from sweeps.running.cluster import EngineLost, Resources, connected
 from sweeps.running.lock import Lock
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -187,6 +187,6 @@ def check_home(error: Exception | None = None) -> None:
         home = ray.get_runtime_context().get_node_id()
         alive = any(node["Alive"] for node in ray.nodes() if node["NodeID"] == home)
     except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone
-        raise EngineLost(first_line(unreachable)) from error
+        raise EngineLost(reason(unreachable)) from error
     if not alive:
-        raise EngineLost("its node is dead" if error is None else first_line(error)) from error
+        raise EngineLost("its node is dead" if error is None else reason(error)) from error

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.data import Trials
-from cbs.lr_choice import best_lr, best_lr_many, standings
+from analysis.estimate.fitting.data import Trials, winners
+from cbs.lr_choice import best_lr_many, standings
 
 _DRAWS = 100
 
@@ -27,7 +27,7 @@ def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) ->
         variance: of the log steps of one seed, for where no two learning rates share two seeds.
         rng: random numbers.
     """
-    rows = [best_lr(table.steps, table.ran) for table in tables]
+    rows = winners(tables)
     noise = _noise(tables, rows, variance)
     found = np.zeros(len(tables))
     for place, (table, winner) in enumerate(zip(tables, rows, strict=True)):
