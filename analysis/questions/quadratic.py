@@ -68,14 +68,18 @@ def quadratic(
         reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
 
     Raises:
-        ConfigError: if a value is outside its domain.
+        ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
         DataError: if the rows cannot be fitted.
     """
     model = model or NoisyQuadratic.binned(10_000)
+    if target >= model.initial_loss:
+        raise ConfigError(
+            f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"
+        )
     rows = []
-    for optimizer in optimizers:
+    for optimizer in dict.fromkeys(optimizers):
         own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
-        for power, given in itertools.product(powers, own):
+        for power, given in itertools.product(dict.fromkeys(powers), dict.fromkeys(own)):
             try:
                 for row in curve(
                     model, optimizer, target, batch_sizes, momentum=given, power=power, reference=reference

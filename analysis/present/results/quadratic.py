@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.diagnosis import EXCESS_RMS, Verdict
+from analysis.phrases import share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from analysis.questions.quadratic import Quadratic, Row, label
@@ -34,6 +35,12 @@ def _(found: Quadratic) -> Presentation:
         for answer in found.fit.answers
         for verdict, wanted in UNSEEN.items()
         if answer.verdict is verdict
+    ]
+    lines += [
+        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the curve of "
+        "the form, so its B_crit is a rough one; steps are whole numbers, and a lower --target takes more of them"
+        for answer in found.fit.answers
+        if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
     ]
     tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines])
     shown = [tables["steps"], tables["summary"], tables["definitions"]]

@@ -79,6 +79,7 @@ def test_the_lower_bound_is_told_only_where_it_holds(noise: float, known: bool) 
     [
         ({"optimizers": ["adam"]}, "no optimizer 'adam' on the quadratic: there are sgd"),
         ({"target": 0.0}, "the target must be above 0"),
+        ({"target": 5.0}, "the loss starts at 1.14, so a target of 5 takes no step: lower it"),
         ({"batch_sizes": [0]}, "batch sizes must be finite and above 0"),
         ({"optimizers": ["momentum"], "momenta": [1.0]}, "momentum must be in"),
     ],
@@ -103,6 +104,17 @@ def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-unty
     assert "the counts have no noise" in out
     assert "seed" not in out
     assert "pieces" in out
+
+
+@pytest.mark.parametrize(("dimension", "rough"), [(1, True), (50, False)])
+def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """One parameter takes 1, 2 and 3 steps at most batch sizes, no smooth curve; fifty have one."""
+    monkeypatch.setenv("COLUMNS", "200")
+    given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
+    code, out, err = run("nqm", *given)
+    assert code == 0, err
+    assert ("so its B_crit is a rough one" in out) == rough
+    assert out.count("sgd ") == 9 + 1
 
 
 @pytest.mark.parametrize(
