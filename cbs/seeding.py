@@ -7,9 +7,12 @@ so changing one (another learning rate, another probe) leaves the others as they
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 
 from cbs import device
@@ -28,11 +31,40 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int, purpose: str) -> Iterator[None]:
-    """Run a block with torch's global random state set for ``purpose`` and restored afterwards."""
-    states = device.random_states()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, purpose))
-        try:
-            yield
-        finally:
-            device.set_random_states(states)
+    """Run a block with the global random state set for ``purpose`` and restored afterwards."""
+    before = states()
+    start(seed, purpose)
+    try:
+        yield
+    finally:
+        set_states(before)
+
+
+def start(seed: int, purpose: str) -> None:
+    """Set the global random state of torch, of all its devices, of numpy and of Python for ``purpose``."""
+    number = derive(seed, purpose)
+    torch.manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+def states() -> dict[str, Any]:
+    """The global random state that :func:`start` sets, in tensors and plain values."""
+    numpys = np.random.get_state(legacy=False)
+    assert isinstance(numpys, dict)
+    key = torch.from_numpy(numpys["state"]["key"].astype(np.int64))
+    return {
+        "torch": torch.get_rng_state(),
+        "devices": device.random_states(),
+        "numpy": numpys | {"state": numpys["state"] | {"key": key}},
+        "python": random.getstate(),
+    }
+
+
+def set_states(found: dict[str, Any]) -> None:
+    """Go back to :func:`states`."""
+    torch.set_rng_state(found["torch"])
+    device.set_random_states(found["devices"])
+    numpys = found["numpy"]
+    np.random.set_state(numpys | {"state": numpys["state"] | {"key": numpys["state"]["key"].numpy()}})
+    random.setstate(found["python"])

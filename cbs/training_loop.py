@@ -179,8 +179,7 @@ class TrainingLoop:
             "probe_source": self.probe.source if self.probe else "",
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
             "seconds": (self.training_seconds, self.evaluation_seconds),
-            "random": torch.get_rng_state(),
-            "device_random": devices.random_states(),
+            "random": seeding.states(),
             "micro_batch_size": self.micro_batch_size,
         }
 
@@ -221,10 +220,9 @@ class TrainingLoop:
             self.batch_size = sizes[-1]
         skip(self.stream, sizes)
         if self.ranks.first:
-            torch.set_rng_state(state["random"])
-            devices.set_random_states(state["device_random"])
+            seeding.set_states(state["random"])
         else:  # what is saved is the first rank's, and the others draw other numbers
-            torch.manual_seed(seeding.derive(self.config.seed, self.ranks.purpose(f"training from step {done}")))
+            seeding.start(self.config.seed, self.ranks.purpose(f"training from step {done}"))
 
     def train_step(self, step: int) -> float:
         """One optimizer update; returns its learning rate.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -115,22 +117,29 @@ class Dropping(torch.nn.Module):
 class Masking:
     """Training data that draw random numbers beside their own generator, as augmentations do."""
 
-    def __init__(self, inner: TrainingStream) -> None:
-        self.inner = inner
+    def __init__(self, inner: TrainingStream, draw: Callable[[torch.Size], torch.Tensor]) -> None:
+        self.inner, self.draw = inner, draw
 
     def next(self, examples: int) -> torch.Tensor:
         batch = self.inner.next(examples)
-        return batch.where(torch.rand(batch.shape) > 0.1, 0)
+        return batch.where(self.draw(batch.shape) > 0.1, 0)
 
 
-@pytest.mark.parametrize("where", ["model", "data", "model and data"])
-def test_so_does_one_that_draws_random_numbers(where, tmp_path, monkeypatch):
+DRAWS: dict[str, Callable[[torch.Size], torch.Tensor]] = {
+    "torch": torch.rand,
+    "numpy": lambda shape: torch.from_numpy(np.random.random(shape)),
+    "random": lambda shape: torch.tensor([random.random() for _ in range(shape.numel())]).view(shape),
+}
+
+
+@pytest.mark.parametrize(("model", "data"), [(True, None), *((False, name) for name in DRAWS), (True, "torch")])
+def test_so_does_one_that_draws_random_numbers(model, data, tmp_path, monkeypatch):
     drawing = build_workload(TEXT)
     build, stream = drawing.build_model, drawing.training_stream
-    if "model" in where:
+    if model:
         monkeypatch.setattr(drawing, "build_model", lambda: Dropping(build()))
-    if "data" in where:
-        monkeypatch.setattr(drawing, "training_stream", lambda generator: Masking(stream(generator)))
+    if data:
+        monkeypatch.setattr(drawing, "training_stream", lambda generator: Masking(stream(generator), DRAWS[data]))
     assert_resumes_to_the_same_bytes(config("adamw"), drawing, tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,10 @@ def test_bitwise_repeatable() -> None:
         torch.manual_seed(1)
         first = run_trial(CONFIG)
         torch.manual_seed(2)
-        before = torch.random.get_rng_state()
+        before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
         second = run_trial(CONFIG)
-        assert torch.equal(torch.random.get_rng_state(), before)
+        assert torch.equal(torch.random.get_rng_state(), before[0])
+        assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
     assert first.status is TrialStatus.REACHED
     assert values(first) == values(second)
     assert first.steps_to_target == second.steps_to_target
