@@ -28,7 +28,8 @@ from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.result import Answer, Critical, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
-from analysis.read.results import Group, Results
+from analysis.read.groups import Group
+from analysis.read.results import Results
 from cbs.errors import ConfigError
 from cbs.record import CLIPPED
 from cbs.store import finite_or_none, read_steps

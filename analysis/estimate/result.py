@@ -16,7 +16,7 @@ from analysis.estimate.fitting import Fit
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.record import GeometryColumns
 from cbs.target import Target
 

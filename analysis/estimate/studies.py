@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import shown
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import parse_choice
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus

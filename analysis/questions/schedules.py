@@ -23,7 +23,8 @@ from analysis.estimate.studies import NOT_RUN, Study, one_study
 from analysis.phrases import plural
 from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
-from analysis.read.results import Results, Scheduled, load
+from analysis.read.results import Results, load
+from analysis.read.scheduled import Scheduled
 from analysis.read.throughput import Throughput
 from analysis.read.trial_times import trial_times
 from cbs.choices import labels

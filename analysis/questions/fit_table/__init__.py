@@ -24,7 +24,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import Choice
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
