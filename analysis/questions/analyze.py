@@ -6,19 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.noise import UNSAID
 from analysis.estimate.result import Answer, scopes
 from analysis.plain import plain, shown
+from analysis.questions.suggest import Suggestion, suggest
 from analysis.read.results import load
 from cbs.target import Target
-
-if TYPE_CHECKING:
-    from analysis.questions.suggest import Suggestion
-
 
 SCOPE = ("sweep", "workload", "metric", "target")
 """Columns that every table begins with, see :class:`Scope`."""
@@ -94,15 +91,10 @@ def analyze(
     """
     results = load(path)
     found = answers(results, config, targets=targets)
-    suggested = None
-    if suggestions:
-        from analysis.questions.suggest import suggest
-
-        suggested = tuple(filter(None, map(suggest, found)))
     return Analysis(
         config=config,
         answers=tuple(found),
-        suggestions=suggested,
+        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
         notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
 

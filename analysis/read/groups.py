@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "di
 
 UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "prune_factor", "stops_at_target")
 """Columns of what was read that are told by the groups."""
+
+_KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit")
+"""What a group says of its workload as the trials do."""
 
 _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
@@ -77,14 +80,14 @@ class Group:
     workload: str
     optimizer: str
     choice: Choice
-    workload_options: dict[str, Any]
-    parameters: int | None
     target: Target
     stops_at_target: bool
-    prune_factor: float | None
-    example_unit: str
-    tokens_per_example: int | None
-    metric_unit: str
+    workload_options: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    prune_factor: float | None = None
+    example_unit: str = "example"
+    tokens_per_example: int | None = None
+    metric_unit: str = ""
     tuned: tuple[str, ...] = ()
 
     @property
@@ -151,13 +154,10 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
             optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
             choice=choice,
             workload_options=row["config"]["workload"]["options"],
-            parameters=info.get("parameters"),
             target=Target(**row["config"]["target"]),
             stops_at_target=bool(row["stops_at_target"]),
             prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
-            example_unit=info.get("example_unit", "example"),
-            tokens_per_example=info.get("tokens_per_example"),
-            metric_unit=info.get("metric_unit", ""),
+            **{name: value for name, value in info.items() if name in _KNOWN},
             tuned=tuple(parse_choice(f"tuned({row['tuned']})").options),
         )
         for (_, row), workload, choice, own, rest, info in zip(
