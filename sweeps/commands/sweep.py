@@ -247,7 +247,7 @@ def command(
     with errors.status("starting"):
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_duration
+        from cbs.parsing import parse_duration
         from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
@@ -265,7 +265,7 @@ def command(
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
         from sweeps.search.limits import Limits
-        from sweeps.telescoping import stages
+        from sweeps.telescoping.asked import check_alone, foretold, telescoped
         from sweeps.trackers import TRACKERS
         from sweeps.warm_start import started
 
@@ -276,13 +276,11 @@ def command(
     if not limits.examples > 0:
         raise ConfigError(f"--max-examples must be above 0, got {limits.examples:g}")
     adding = precision is not None or auto
-    if telescope is not None and (adding or max_time is not None or max_examples is not None):
-        raise ConfigError(
-            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
-            "--precision, --auto, --max-time and --max-examples"
+    if telescope is not None:
+        check_alone(
+            adding=adding or max_time is not None or max_examples is not None,
+            axes=bool(axis or axis_outer or from_ or search == "random"),
         )
-    if telescope is not None and (axis or axis_outer or from_ or search == "random"):
-        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
     asked = with_flags(
         base,
@@ -350,18 +348,13 @@ def command(
     told = shlex.join(["cbs", *sys.argv[1:]])
     copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
-        widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
-            report = stages.planned(planned, widths, folder)
-            lines = stages.planned_lines
+            report, lines = foretold(planned, telescope, folder)
         else:
-            progress = Progress(errors, None, 0)
             with limit, copied:
-                report = stages.telescope(
-                    planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
-                )
-            lines = stages.report_lines
-        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
+                running = {"resources": resources, "progress": Progress(errors, None, 0), "trackers": trackers}
+                report, lines = telescoped(planned, telescope, folder, command=told, **running)
+        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines))
         return
     parallel = resources.parallel(0 if planned.device == "cpu" else device.count())
     if dry_run:
