@@ -10,16 +10,20 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from analysis.commands import options
 from analysis.consoles import errors
 from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
+from sweeps.external.flags import program_flags
 
 
+@options(program=program_flags)
 def command(
+    *,
     optim: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,33 +106,7 @@ def command(
             "16..128 or 256,512,1024.",
         ),
     ] = None,
-    command_line: Annotated[
-        str | None,
-        typer.Option(
-            "--command",
-            help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
-            "{folder}'. Also {optimizer}, its options, {steps}, {resume}.",
-        ),
-    ] = None,
-    function: Annotated[
-        str | None, typer.Option(help="Let this function train, package.module:name; it calls cbs.report.")
-    ] = None,
-    reads: Annotated[
-        str,
-        typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
-    ] = "report",
-    metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
-    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
-    metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
-    example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
-    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
-    ] = None,
+    program: dict[str, Any],
     precision: Annotated[
         float | None,
         typer.Option(
@@ -297,27 +275,18 @@ def command(
     )
     if workload is not None:
         asked = asked.on(workload)
-    program = program_of(
-        command=command_line,
-        function=function,
-        reads=reads,
-        metric=metric,
-        direction=direction,
-        metric_unit=metric_unit,
-        example_unit=example_unit,
-        tokens_per_example=tokens_per_example,
-        columns=column,
-        resume=resume,
+    trainer = program_of(
+        **program,
         target=target,
         optimizers=optim,
         batch_sizes=batch_sizes,
         refused={"--workload": workload, "--probe": probe, "--diagnostic": diagnostic, "--telescope": telescope},
     )
     asked = with_axes(asked, axis or (), axis_outer or ())
-    if program is None:
+    if trainer is None:
         asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     else:
-        asked = trained_by(program, asked, target, settings or ())
+        asked = trained_by(trainer, asked, target, settings or ())
     resources = Resources(
         workers=workers,
         workers_per_trial=workers_per_trial,
@@ -327,7 +296,7 @@ def command(
         address=address,
         trial_timeout=trial_timeout,
     )
-    resources.check_devices(asked.device, command=program is not None)
+    resources.check_devices(asked.device, command=trainer is not None)
     if adding:
         check_goal(asked, precision)
     limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
@@ -341,7 +310,7 @@ def command(
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
-        timed = address is None and telescope is None and program is None
+        timed = address is None and telescope is None and trainer is None
         cost = timed_apart(planned, trial_timeout) if timed else None
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)

@@ -31,8 +31,8 @@ def check_alone(*, adding: bool, axes: bool) -> None:
 
 
 def foretold(sweep: Sweep, widths: str, output: Path) -> tuple[dict[str, Any], list[str]]:
-    """What would be trained, see :func:`sweeps.telescoping.stages.planned`, as plain JSON values and as lines; widths as
-    they are typed."""
+    """What would be trained, see :func:`sweeps.telescoping.stages.planned`, as plain JSON values and as lines; widths
+    as they are typed."""
     report = stages.planned(sweep, parse_batch_sizes(widths, "--telescope"), output)
     return report, stages.planned_lines(report)
 
