@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,7 +72,7 @@ def command(
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
-    shared = {
+    shared: dict[str, Any] = {
         "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "groups": groups,
         "seed": seed, "settings": settings or (),
     }  # fmt: skip
