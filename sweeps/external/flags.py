@@ -36,5 +36,5 @@ def program_flags(
     ] = None,
 ) -> dict[str, Any]:
     """What was given, as :func:`sweeps.external.asked.program_of` takes it."""
-    given = locals()
-    return {("columns" if name == "column" else name): value for name, value in given.items()}
+    given = dict(locals())
+    return given | {"columns": given.pop("column")}
