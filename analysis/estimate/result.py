@@ -206,9 +206,11 @@ def _pairs(of: Any, *names: str) -> dict[str, Any]:
     return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
-def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]]:
-    """What may stand side by side: the answers of one sweep, workload and target, by these three, in their order."""
-    found: dict[tuple[str, str, str], list[Answer]] = {}
+def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
+    """What may stand side by side: the answers of one sweep, workload and target, in their order, after these three,
+    each of which is empty where all answers share it."""
+    found: dict[tuple[str, ...], list[Answer]] = {}
     for answer in answers:
         found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
-    return found
+    told = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*found, strict=True)]
+    return list(zip(zip(*told, strict=True), found.values(), strict=True))

@@ -104,12 +104,8 @@ def read_scopes(
 ) -> tuple[list[Scope], tuple[str, ...]]:
     """The answers of a folder of results, without noise scales, and what was left out, one line each."""
     results = load(path)
-    found = scopes(answers(results, config, targets=targets, noise=False))
-    several = [len({scope[place] for scope in found}) > 1 for place in (0, 1)]
-    return [
-        Scope(
-            title=", ".join([*(scope[place] for place in (0, 1) if several[place]), scope[2].replace("_", " ")]),
-            answers=tuple(members),
-        )
-        for scope, members in found.items()
-    ], tuple(results.notes)
+    found = []
+    for (*told, _), members in scopes(answers(results, config, targets=targets, noise=False)):
+        title = ", ".join([*filter(None, told), str(members[0].target).replace("_", " ")])
+        found.append(Scope(title=title, answers=tuple(members)))
+    return found, tuple(results.notes)
