@@ -1,7 +1,7 @@
 """The command ``cbs``, put together of the modules of ``sweeps.commands`` and ``analysis.commands``.
 
-The two packages do not know each other. What a command that reads results asks of the one that trains is handed over
-in the context of typer, see :class:`analysis.commands.Training`.
+Sweeps know the analysis, not the other way round. What a command that reads results asks of the package that trains is
+handed over in the context of typer, see :mod:`analysis.commands`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def root(
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick && cbs analyze results/
     """
-    from analysis.commands import Training
-
-    context.obj = Training(step_times=_step_times, noise_scale=_noise_scale, noise_scale_check=_noise_scale_check)
+    context.obj = _step_times
     if version:
         typer.echo(f"cbs {cbs.__version__}")
     elif context.invoked_subcommand is None:
@@ -60,18 +58,6 @@ def _step_times(results: str, code: Sequence[str]) -> list[StepTime]:
     from sweeps.commands.throughput import measured
 
     return measured(results, code=code)
-
-
-def _noise_scale(**asked: Any) -> dict[str, Any]:
-    from sweeps.noise_scale import measure
-
-    return measure(**asked)
-
-
-def _noise_scale_check(**asked: Any) -> Any:
-    from sweeps.noise_scale import check
-
-    return check(**asked)
 
 
 @functools.cache

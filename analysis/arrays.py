@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,15 @@ class Quantity:
 
     value: float | None = None
     interval: Interval = OPEN
+
+    @classmethod
+    def drawn(cls, rows: Array, confidence: float) -> Quantity:
+        """The first of ``rows`` with the interval of the others, without one where some of these have no value."""
+        if not math.isfinite(rows[0]):
+            return UNKNOWN
+        known = len(rows) > 1 and bool(np.isfinite(rows[1:]).all())
+        low, high = percentiles(rows[1:], confidence).tolist() if known else OPEN
+        return Quantity(float(rows[0]), (low, high))
 
     def times(self, factor: float) -> Quantity:
         """In another unit."""

@@ -29,7 +29,7 @@ from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import one_study
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import Choice
 from cbs.config import TrialConfig
 from cbs.record import TrialResult, TrialStatus

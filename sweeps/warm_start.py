@@ -20,7 +20,7 @@ from sweeps.spec import Sweep
 
 if TYPE_CHECKING:
     from analysis.estimate.laws.learning_rate import Law
-    from analysis.read.results import Group
+    from analysis.read.groups import Group
 
 AT_AN_EDGE = 1.0
 """Variance of ln lr where the best is the lowest or highest that was tried."""

@@ -2,7 +2,9 @@
 
 A module here has a function ``command`` and becomes the command of its own name (``import_`` is ``cbs import``). What
 it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick; names in help texts are read from the
-sources of the registries. Nothing here trains: what has to be measured first is asked of :class:`Training`.
+sources of the registries. Nothing here trains: the context's object, which the command line hands over, times steps:
+path of a folder of results, and the code it names that may run -> seconds per step on this machine, of every optimizer
+and batch size, as :class:`~cbs.step_times.StepTime`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,6 @@ from cbs.registry import listed
 
 if TYPE_CHECKING:
     from analysis.present import Result
-    from cbs.step_times import StepTime
 
 
 def _known_venue(name: str) -> str:
@@ -46,23 +46,6 @@ Definitions = Annotated[
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What commands here ask of the package that trains; the command line hands it over as the context's object.
-
-    Attributes:
-        step_times: path of a folder of results, and the code it names that may run -> seconds per step on this machine,
-            of every optimizer and batch size.
-        noise_scale: keyword arguments of ``sweeps.noise_scale.measure`` -> the noise scale along a short run, as plain
-            JSON values.
-        noise_scale_check: keyword arguments of ``sweeps.noise_scale.check`` -> one batch against a loop over examples.
-    """
-
-    step_times: Callable[[str, Sequence[str]], list[StepTime]]
-    noise_scale: Callable[..., dict[str, Any]]
-    noise_scale_check: Callable[..., Any]
 
 
 def level_of(confidence: Confidence = 0.95, resamples: Resamples = 2000) -> AnalysisConfig:

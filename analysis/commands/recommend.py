@@ -55,7 +55,7 @@ def command(
         raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     if probe:
-        rows = context.obj.step_times(str(results), code or ())
+        rows = context.obj(str(results), code or ())
         times = Measured(tuple(rows), "a short run on this machine")
         if save_throughput is not None:
             write_step_times(rows, save_throughput)

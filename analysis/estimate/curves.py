@@ -74,8 +74,3 @@ class Curve:
     def then(self, resampled: Curve) -> Curve:
         """Scalars, followed by the resamples, shape ``[1 + R]``."""
         return self.mapped(np.append, resampled)
-
-
-def perfect_scaling(batch_size: Array, at: float, steps: float) -> Array:
-    """Steps if doubling the batch size halved them, through ``steps`` at the batch size ``at``."""
-    return steps * at / np.asarray(batch_size)

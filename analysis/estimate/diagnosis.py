@@ -11,7 +11,7 @@ import numpy as np
 from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_fits import FarSeed
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.target import Target
 
 

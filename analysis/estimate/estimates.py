@@ -28,7 +28,8 @@ from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.result import Answer, Critical, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
-from analysis.read.results import Group, Results
+from analysis.read.groups import Group
+from analysis.read.results import Results
 from cbs.errors import ConfigError
 from cbs.record import CLIPPED
 from cbs.store import finite_or_none, read_steps
@@ -124,32 +125,25 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
 
 
 def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
-    def asymptote(curve: Curve, resampled: Curve, name: str) -> Quantity:
-        """``None`` where it belongs to a part of the curve that the data do not show."""
-        ends, values = interval(resampled.critical, confidence), resampled.critical
-        below, above = _beyond(float(curve.critical), ends, fit.batch_sizes, len(values))
-        unseen = {"min_steps": above, "min_examples": below}.get(name, below or above)
-        value = None if unseen else float(getattr(curve, name))
-        return Quantity(value, interval(getattr(resampled, name), confidence))
+    def asymptotes(curve: Curve, resampled: Curve, *names: str) -> tuple[dict[str, Quantity], bool]:
+        """No value where it belongs to a part of the curve that the data do not show; whether that is a plateau."""
+        ends, drawn = interval(resampled.critical, confidence), {name: getattr(resampled, name) for name in names}
+        below, above = _beyond(float(curve.critical), ends, fit.batch_sizes, len(resampled.critical))
+        unseen = dict.fromkeys(names, below or above) | {"min_steps": above, "min_examples": below}
+        values = {name: None if unseen[name] else float(getattr(curve, name)) for name in names}
+        return {name: Quantity(values[name], interval(drawn[name], confidence)) for name in names}, below
 
-    # nothing of a plateau alone tells how steeply steps fall before it
-    ends = interval(fit.resampled.critical, confidence)
-    plateau, _ = _beyond(float(fit.estimate.critical), ends, fit.batch_sizes, len(fit.resampled.critical))
-    own, other = (fit.estimate, fit.resampled), (fit.hyperbola, fit.resampled_hyperbola)
+    own, plateau = asymptotes(fit.estimate, fit.resampled, "min_steps", "examples_at_critical")
+    other, _ = asymptotes(fit.hyperbola, fit.resampled_hyperbola, "critical", "min_steps", "min_examples")
     # open where it runs to an end of what is looked for
     exponent, low, high = (
         end if end is not None and EXPONENTS[0] * (1 + _ROUNDING) < end < EXPONENTS[1] * (1 - _ROUNDING) else None
         for end in (float(fit.estimate.exponent), *interval(fit.resampled.exponent, confidence))
     )
-    return {
-        "min_steps": asymptote(*own, "min_steps"),
+    return own | {
+        # nothing of a plateau alone tells how steeply steps fall before it
         "exponent": UNKNOWN if plateau else Quantity(exponent, (low, high)),
-        "examples_at_critical": asymptote(*own, "examples_at_critical"),
-        "hyperbola": Hyperbola(
-            critical_batch_size=asymptote(*other, "critical"),
-            min_steps=asymptote(*other, "min_steps"),
-            min_examples=asymptote(*other, "min_examples"),
-        ),
+        "hyperbola": Hyperbola(critical_batch_size=other.pop("critical"), **other),
     }
 
 

@@ -16,7 +16,7 @@ from analysis.estimate.fitting import Fit
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.record import GeometryColumns
 from cbs.target import Target
 
@@ -206,9 +206,11 @@ def _pairs(of: Any, *names: str) -> dict[str, Any]:
     return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
 
 
-def scopes(answers: Sequence[Answer]) -> dict[tuple[str, str, str], list[Answer]]:
-    """What may stand side by side: the answers of one sweep, workload and target, by these three, in their order."""
-    found: dict[tuple[str, str, str], list[Answer]] = {}
+def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
+    """What may stand side by side: the answers of one sweep, workload and target, in their order, after these three,
+    each of which is empty where all answers share it."""
+    found: dict[tuple[str, ...], list[Answer]] = {}
     for answer in answers:
         found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
-    return found
+    told = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*found, strict=True)]
+    return list(zip(zip(*told, strict=True), found.values(), strict=True))

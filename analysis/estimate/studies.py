@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import shown
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import parse_choice
 from cbs.lr_choice import at_edges, best_lr, censored
 from cbs.record import TrialStatus
@@ -86,13 +86,13 @@ class Study:
     @property
     def along_lr(self) -> Study:
         """The trials that differ from the winner, from the first without one, in learning rate and seed alone."""
-        if not len(self.tuned):
-            return self
-        rows = self.tuned == self.tuned[self.winner or 0]
-        parts = {
-            name: getattr(self, name)[rows] for name in ("lrs", "steps", "status", "bound", "trials", "resolution")
-        }
-        return replace(self, tuned=np.empty(0, dtype=object), **parts)
+        return self.at(self.tuned == self.tuned[self.winner or 0]) if len(self.tuned) else self
+
+    def at(self, rows: np.ndarray | slice, **changes: Any) -> Study:
+        """Some of the rows, with the options that were tuned left out, and with ``changes``."""
+        names = ("lrs", "steps", "status", "bound", "trials", "resolution")
+        kept = {name: getattr(self, name)[rows] for name in names} | {"tuned": np.empty(0, dtype=object)}
+        return replace(self, **kept | changes)
 
     def at_edge(self, row: int) -> bool:
         """Whether the learning rate of a row is the lowest or the highest of those that were tried with its options."""
@@ -207,22 +207,21 @@ def one_study(
         pairs, row = np.unique(which * len(lrs) + row, return_inverse=True)
         tuned, lrs = options[pairs // len(lrs)], lrs[pairs % len(lrs)]
     seeds, column = np.unique(part["seed"].to_numpy(), return_inverse=True)
-    shape = (len(lrs), len(seeds))
-    table, bound = np.full(shape, np.nan), np.full(shape, np.nan)
-    status, trials = np.full(shape, "", dtype=object), np.full(shape, -1)
-    trials[row, column] = part.index
-    blur = np.zeros(shape)
-    blur[row, column] = resolution
+
+    def in_grid(values: Any, empty: Any) -> np.ndarray:
+        grid = np.full((len(lrs), len(seeds)), empty)
+        grid[row, column] = values
+        return grid
+
     known = easier_or_equal(target, about.target) or not about.stops_at_target
     after = STOPPED if about.stops_at_target else str(TrialStatus.BUDGET_EXHAUSTED)
     ended = np.array([after if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
-    table[row, column] = steps if known else np.nan
-    ran = np.isin(ended, _RAN)
-    bound[row, column] = np.where(ran, part["final_step"], np.nan)
-    status[row, column] = ended
+    table = in_grid(steps if known else np.nan, np.nan)
+    bound = in_grid(np.where(np.isin(ended, _RAN), part["final_step"], np.nan), np.nan)
+    status, trials, blur = in_grid(ended, np.array("", dtype=object)), in_grid(part.index, -1), in_grid(resolution, 0.0)
     if about.prune_factor is not None:
         limit = about.prune_factor * np.min(np.where(np.isfinite(table), table, np.inf), axis=0)
-        limit = np.broadcast_to(limit, shape)
+        limit = np.broadcast_to(limit, table.shape)
         kept = censored(table, about.prune_factor)
         late = np.isfinite(table) & ~np.isfinite(kept)
         late |= (status == TrialStatus.PRUNED) & ~np.isfinite(kept) & np.isfinite(limit)

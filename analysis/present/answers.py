@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.estimate.definitions import in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
+from analysis.estimate.result import Answer
 from analysis.estimate.studies import Point
 from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
 from analysis.present.table import Column, Table, files, quantity, text_of
-
-if TYPE_CHECKING:
-    from analysis.estimate.result import Answer
-    from cbs.target import Target
+from cbs.target import Target
 
 _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
 

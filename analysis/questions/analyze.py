@@ -6,19 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.noise import UNSAID
 from analysis.estimate.result import Answer, scopes
 from analysis.plain import plain, shown
+from analysis.questions.suggest import Suggestion, suggest
 from analysis.read.results import load
 from cbs.target import Target
-
-if TYPE_CHECKING:
-    from analysis.questions.suggest import Suggestion
-
 
 SCOPE = ("sweep", "workload", "metric", "target")
 """Columns that every table begins with, see :class:`Scope`."""
@@ -94,15 +91,10 @@ def analyze(
     """
     results = load(path)
     found = answers(results, config, targets=targets)
-    suggested = None
-    if suggestions:
-        from analysis.questions.suggest import suggest
-
-        suggested = tuple(filter(None, map(suggest, found)))
     return Analysis(
         config=config,
         answers=tuple(found),
-        suggestions=suggested,
+        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
         notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
     )
 
@@ -112,12 +104,8 @@ def read_scopes(
 ) -> tuple[list[Scope], tuple[str, ...]]:
     """The answers of a folder of results, without noise scales, and what was left out, one line each."""
     results = load(path)
-    found = scopes(answers(results, config, targets=targets, noise=False))
-    several = [len({scope[place] for scope in found}) > 1 for place in (0, 1)]
-    return [
-        Scope(
-            title=", ".join([*(scope[place] for place in (0, 1) if several[place]), scope[2].replace("_", " ")]),
-            answers=tuple(members),
-        )
-        for scope, members in found.items()
-    ], tuple(results.notes)
+    found = []
+    for (*told, _), members in scopes(answers(results, config, targets=targets, noise=False)):
+        title = ", ".join([*filter(None, told), str(members[0].target).replace("_", " ")])
+        found.append(Scope(title=title, answers=tuple(members)))
+    return found, tuple(results.notes)

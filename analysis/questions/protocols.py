@@ -158,10 +158,8 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         if tried:
             lrs[study.batch_size] = lr
             # without its name: that a grid of one ends there is no finding
-            row = slice(at := study.lrs.tolist().index(lr), at + 1)
-            status = np.where(np.isin(study.status[row], NOT_RUN), "", study.status[row])
-            parts = {part: getattr(study, part)[row] for part in ("steps", "bound", "trials", "resolution")}
-            kept.append(replace(study, lrs=np.full(1, np.nan), status=status, **parts))
+            one = study.at(study.lrs == lr, lrs=np.full(1, np.nan))
+            kept.append(replace(one, status=np.where(np.isin(one.status, NOT_RUN), "", one.status)))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
             missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)

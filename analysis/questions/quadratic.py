@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import OPEN, UNKNOWN
 from analysis.config import AnalysisConfig
+from analysis.estimate.result import Answer
 from analysis.questions.fit_table import TableFit, fit_table
 from cbs.errors import ConfigError
 from cbs.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, Row, curve
@@ -94,11 +96,40 @@ def quadratic(
     table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
     return Quadratic(
         rows=tuple(rows),
-        fit=fit_table(table, config, unit="samples", exact=True) if reached else None,
+        fit=fit_exactly(table, config) if reached else None,
         target=target,
         initial_loss=model.initial_loss,
         lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
     )
+
+
+def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
+    """The fit of a table of steps without noise, without what lies beyond its batch sizes.
+
+    No interval would be open there, and whatever it said would be the form of the curve alone: steps that halve with
+    every doubling may stop doing so at the next one.
+    """
+    found = fit_table(table, config, unit="samples")
+    return replace(found, answers=tuple(map(_within, found.answers)))
+
+
+def _within(answer: Answer) -> Answer:
+    if answer.fit is None:
+        return answer
+    first, last = answer.fit.batch_sizes[[0, -1]]
+
+    def measured(value: float | None) -> bool:
+        return value is not None and first <= value <= last
+
+    definitions = {
+        name: found if measured(found.value) else replace(found, value=None, interval=OPEN)
+        for name, found in answer.definitions.items()
+    }
+    critical = float(answer.fit.estimate.critical)
+    if not measured(critical):
+        least = answer.min_steps if critical < first else UNKNOWN
+        answer = replace(answer, min_steps=least, examples_at_critical=UNKNOWN, hyperbola=None)
+    return replace(answer, definitions=definitions)
 
 
 def label(row: Row) -> str:

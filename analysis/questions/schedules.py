@@ -23,7 +23,8 @@ from analysis.estimate.studies import NOT_RUN, Study, one_study
 from analysis.phrases import plural
 from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
-from analysis.read.results import Results, Scheduled, load
+from analysis.read.results import load
+from analysis.read.scheduled import Scheduled
 from analysis.read.throughput import Throughput
 from analysis.read.trial_times import trial_times
 from cbs.choices import labels
@@ -138,7 +139,7 @@ def schedules(
                 times = None
                 if throughput is not None:
                     times = partial(throughput.seconds_per_step, answer.group.optimizer, devices=devices)
-                entries.append(_judged(results, answer, scheduled, int(size), part, told[id(scheduled)], times))
+                entries.append(_judged(answer, scheduled, int(size), part, told[id(scheduled)], times))
     if throughput is not None:
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
@@ -153,8 +154,7 @@ StepTimes = Callable[[Array], Array]
 
 
 def _judged(
-    results: Results, answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str,
-    times: StepTimes | None,
+    answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str, times: StepTimes | None
 ) -> Judged:  # fmt: skip
     curves = part[["steps", "values"]].itertuples(index=False)
     crossed = [answer.target.crossing(list(steps), list(values)) for steps, values in curves]

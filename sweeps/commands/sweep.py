@@ -10,16 +10,20 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from analysis.commands import options
 from analysis.consoles import errors
 from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
+from sweeps.external.flags import program_flags
 
 
+@options(program=program_flags)
 def command(
+    *,
     optim: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,33 +106,7 @@ def command(
             "16..128 or 256,512,1024.",
         ),
     ] = None,
-    command_line: Annotated[
-        str | None,
-        typer.Option(
-            "--command",
-            help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
-            "{folder}'. Also {optimizer}, its options, {steps}, {resume}.",
-        ),
-    ] = None,
-    function: Annotated[
-        str | None, typer.Option(help="Let this function train, package.module:name; it calls cbs.report.")
-    ] = None,
-    reads: Annotated[
-        str,
-        typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
-    ] = "report",
-    metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
-    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
-    metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
-    example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
-    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
-    ] = None,
+    program: dict[str, Any],
     precision: Annotated[
         float | None,
         typer.Option(
@@ -247,7 +225,7 @@ def command(
     with errors.status("starting"):
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_duration
+        from cbs.parsing import parse_duration
         from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
@@ -265,7 +243,7 @@ def command(
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
         from sweeps.search.limits import Limits
-        from sweeps.telescoping import stages
+        from sweeps.telescoping.asked import check_alone, foretold, telescoped
         from sweeps.trackers import TRACKERS
         from sweeps.warm_start import started
 
@@ -276,13 +254,11 @@ def command(
     if not limits.examples > 0:
         raise ConfigError(f"--max-examples must be above 0, got {limits.examples:g}")
     adding = precision is not None or auto
-    if telescope is not None and (adding or max_time is not None or max_examples is not None):
-        raise ConfigError(
-            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
-            "--precision, --auto, --max-time and --max-examples"
+    if telescope is not None:
+        check_alone(
+            adding=adding or max_time is not None or max_examples is not None,
+            axes=bool(axis or axis_outer or from_ or search == "random"),
         )
-    if telescope is not None and (axis or axis_outer or from_ or search == "random"):
-        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
     base = RECIPES[recipe]()
     asked = with_flags(
         base,
@@ -299,27 +275,18 @@ def command(
     )
     if workload is not None:
         asked = asked.on(workload)
-    program = program_of(
-        command=command_line,
-        function=function,
-        reads=reads,
-        metric=metric,
-        direction=direction,
-        metric_unit=metric_unit,
-        example_unit=example_unit,
-        tokens_per_example=tokens_per_example,
-        columns=column,
-        resume=resume,
+    trainer = program_of(
+        **program,
         target=target,
         optimizers=optim,
         batch_sizes=batch_sizes,
         refused={"--workload": workload, "--probe": probe, "--diagnostic": diagnostic, "--telescope": telescope},
     )
     asked = with_axes(asked, axis or (), axis_outer or ())
-    if program is None:
+    if trainer is None:
         asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     else:
-        asked = trained_by(program, asked, target, settings or ())
+        asked = trained_by(trainer, asked, target, settings or ())
     resources = Resources(
         workers=workers,
         workers_per_trial=workers_per_trial,
@@ -329,7 +296,7 @@ def command(
         address=address,
         trial_timeout=trial_timeout,
     )
-    resources.check_devices(asked.device, command=program is not None)
+    resources.check_devices(asked.device, command=trainer is not None)
     if adding:
         check_goal(asked, precision)
     limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
@@ -343,25 +310,20 @@ def command(
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
-        timed = address is None and telescope is None and program is None
+        timed = address is None and telescope is None and trainer is None
         cost = timed_apart(planned, trial_timeout) if timed else None
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
     copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
-        widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
-            report = stages.planned(planned, widths, folder)
-            lines = stages.planned_lines
+            report, lines = foretold(planned, telescope, folder)
         else:
-            progress = Progress(errors, None, 0)
             with limit, copied:
-                report = stages.telescope(
-                    planned, widths, folder, resources=resources, progress=progress, command=told, trackers=trackers
-                )
-            lines = stages.report_lines
-        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines(report)))
+                running = {"resources": resources, "progress": Progress(errors, None, 0), "trackers": trackers}
+                report, lines = telescoped(planned, telescope, folder, command=told, **running)
+        typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines))
         return
     parallel = resources.parallel(0 if planned.device == "cpu" else device.count())
     if dry_run:

@@ -45,9 +45,9 @@ class Kaplan(Definition):
         used, here = self._used(samples), samples[at]
         if all(sample is not here for sample in used) or len(used) < self._needed(here):
             return np.full(len(here.curve.critical), np.nan)
-        losses, critical = self._points(used)
+        losses, critical, weights = self._points(used)
         assert here.target is not None
-        share = self._slope_weights(losses) * (math.log(here.target) - losses.mean())
+        share = weights * (math.log(here.target) - losses.mean())
         return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
 
     def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
@@ -56,8 +56,7 @@ class Kaplan(Definition):
         used = self._used(samples)
         if not used or len(used) < self._needed(used[0]):
             return {}
-        losses, critical = self._points(used)
-        weights = self._slope_weights(losses)
+        losses, critical, weights = self._points(used)
         slope = _combined(weights, critical)
         falls = slope < -_FLAT
         alpha = np.where(falls, -1.0 / np.where(falls, slope, -1.0), np.inf)
@@ -91,16 +90,13 @@ class Kaplan(Definition):
     def _needed(self, sample: Sample) -> int:
         return _TARGETS if len(sample.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
 
-    def _points(self, used: Sequence[Sample]) -> tuple[Array, Array]:
-        """``ln L`` of shape ``[T]`` and ``ln B_crit`` of shape ``[T, R]``."""
+    def _points(self, used: Sequence[Sample]) -> tuple[Array, Array, Array]:
+        """``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and what it weighs in the slope, ``[T]``."""
         losses = np.array([math.log(sample.target or math.nan) for sample in used])
         with np.errstate(divide="ignore"):
             critical = [np.log(sample.curve.critical) for sample in used]
-        return losses, np.array(critical)
-
-    def _slope_weights(self, losses: Array) -> Array:
         centred = losses - losses.mean()
-        return np.asarray(centred / (centred**2).sum())
+        return losses, np.array(critical), centred / (centred**2).sum()
 
 
 def _combined(weights: Array, values: Array) -> Array:

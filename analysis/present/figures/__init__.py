@@ -151,11 +151,8 @@ def _(result: Analysis) -> Iterable[tuple[str, Any]]:
 def scopes(answers: Sequence[Answer]) -> list[tuple[str, list[Answer]]]:
     """The answers of every (sweep, workload, target), in their order, after what tells their files from those of the
     others."""
-    found = side_by_side(answers)
-    several = [len(set(parts)) > 1 for parts in zip(*found, strict=True)]
     return [
-        ("".join(f"-{in_file_name(part)}" for part, told in zip(scope, several, strict=True) if told), members)
-        for scope, members in found.items()
+        ("".join(f"-{in_file_name(part)}" for part in told if part), members) for told, members in side_by_side(answers)
     ]
 
 

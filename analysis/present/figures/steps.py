@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.arrays import Array, percentiles
-from analysis.estimate.curves import perfect_scaling
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Point
@@ -98,7 +97,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     points = table[table["kind"] == "point"]
     if len(points):
         slowest, limits = points.loc[points["steps"].idxmax()], axes.get_ylim()
-        steps = perfect_scaling(np.array(axes.get_xlim()), slowest["batch_size"], slowest["steps"])
+        steps = slowest["steps"] * slowest["batch_size"] / np.array(axes.get_xlim())
         key += axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)
         axes.set_ylim(*limits)
     if (table["kind"] == "censored").any():

@@ -12,13 +12,13 @@ from analysis.phrases import number
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, points, summary
 from analysis.questions.analyze import Analysis
+from analysis.questions.suggest import Suggestion
 from cbs.errors import ConfigError
 from cbs.files import whole_file
 
 if TYPE_CHECKING:
     from analysis.questions.fit_table import TableFit
     from analysis.questions.prediction.result import Predictions
-    from analysis.questions.suggest import Suggestion
 
 
 @presentation.register

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from analysis.arrays import Interval
 from analysis.phrases import number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
@@ -72,9 +70,6 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
     """One row per optimizer, number of devices and batch size."""
     rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
     unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
-
-    def ends(_: object, point: dict[str, Any]) -> Interval:
-        return point["seconds_low"], point["seconds_high"]
 
     columns = (
         *files(*SCOPE),

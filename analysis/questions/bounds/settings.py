@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import Choice
 from cbs.errors import ConfigError
 from cbs.store import Store

@@ -131,7 +131,6 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     grid, x = np.geomspace(shared[0], shared[-1], _RESOLUTION), np.log(shared) - np.log(shared).mean()
     estimate, along = difference(*(_curve(answer, grid) for answer in both))
     slopes = resampled @ x / (x @ x)
-    low, high = map(finite_or_none, percentiles(slopes, confidence).tolist())
     ends = [_curve(answer, shared[[0, -1]]) for answer in both]
     its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
     # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
@@ -140,7 +139,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
         found,
         curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
         probability_not_decreasing=float(rises.mean()) if len(slopes) else None,
-        slope=Quantity(float(values @ x / (x @ x)), (low, high)),
+        slope=Quantity.drawn(np.append(values @ x / (x @ x), slopes), confidence),
         probability_slope_not_negative=float((slopes >= 0).mean()) if len(slopes) else None,
     )
 

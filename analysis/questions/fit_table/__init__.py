@@ -9,22 +9,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import OPEN, UNKNOWN, Array
+from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
 from analysis.estimate.estimates import Reading, answered, known_value
-from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.choices import Choice
 from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
@@ -98,7 +97,6 @@ def fit_table(
     *,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
-    exact: bool = False,
 ) -> TableFit:
     """Fit every curve of a table: one per group, optimizer and target.
 
@@ -108,7 +106,6 @@ def fit_table(
             ``target`` and ``tokens_per_example``.
         columns: our name of a column -> what it is called in the table, where that differs.
         unit: what ``batch_size`` counts, in the plural: ``sequences``.
-        exact: whether the steps have no noise, see :func:`_within`.
 
     Raises:
         DataError: if the table cannot be used; the line names table, row and remedy.
@@ -142,35 +139,11 @@ def fit_table(
     return TableFit(
         config=config,
         name=name,
-        answers=tuple(_within(answer) if exact else answer for found in answered(curves, config) for answer in found),
+        answers=tuple(answer for found in answered(curves, config) for answer in found),
         names=tuple(names),
         unit=whole if unit else "examples (as in the table)",
         notes=tuple(notes),
     )
-
-
-def _within(answer: Answer) -> Answer:
-    """An answer without what lies beyond its batch sizes.
-
-    Its steps have no noise, so that no interval would be open there, and whatever it said would be the form of the
-    curve alone: steps that halve with every doubling may stop doing so at the next one.
-    """
-    if answer.fit is None:
-        return answer
-    first, last = answer.fit.batch_sizes[[0, -1]]
-
-    def measured(value: float | None) -> bool:
-        return value is not None and first <= value <= last
-
-    definitions = {
-        name: found if measured(found.value) else replace(found, value=None, interval=OPEN)
-        for name, found in answer.definitions.items()
-    }
-    critical = float(answer.fit.estimate.critical)
-    if not measured(critical):
-        least = answer.min_steps if critical < first else UNKNOWN
-        answer = replace(answer, min_steps=least, examples_at_critical=UNKNOWN, hyperbola=None)
-    return replace(answer, definitions=definitions)
 
 
 def _group(name: str, rows: pd.DataFrame, unit: str) -> Group:
@@ -187,14 +160,10 @@ def _group(name: str, rows: pd.DataFrame, unit: str) -> Group:
         workload=group if group and optimizer else "",
         optimizer=optimizer or group or "all rows",
         choice=Choice(name=optimizer or group or "all rows"),
-        workload_options={},
-        parameters=None,
         target=_target(math.nan),
         stops_at_target=False,
-        prune_factor=None,
         example_unit=unit,
         tokens_per_example=tokens,
-        metric_unit="",
     )
 
 

@@ -13,9 +13,9 @@ from scipy.special import stdtrit
 from analysis.arrays import OPEN, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.phrases import number
-from analysis.questions.fit_table import fit_table
 from analysis.questions.prediction.mapping import Mapped
 from analysis.questions.prediction.result import Variation
+from analysis.questions.quadratic import fit_exactly
 from cbs.spectrum.record import Sample
 from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
 from cbs.theory.noisy_quadratic.measured import Measured, measured_quadratic
@@ -102,7 +102,7 @@ class Task:
         if len(rows) < 2:
             return None, None
         table = pd.DataFrame(rows, columns=["batch_size", "steps"])
-        (answer,) = fit_table(table, replace(self.config, resamples=100), unit="samples", exact=True).answers
+        (answer,) = fit_exactly(table, replace(self.config, resamples=100)).answers
         return answer.critical.value, answer.min_steps.value
 
 

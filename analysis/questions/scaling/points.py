@@ -117,11 +117,8 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
     assert critical.value is not None
     drawn = fit.resampled.examples_at_critical
     if data_at_batch is not None:
-        size = np.array([data_at_batch])
-        drawn = data_at_batch * np.exp(fit.resampled.log_steps(size))[:, 0]
-        low, high = percentiles(drawn, answer.confidence)
-        value = data_at_batch * float(np.exp(fit.estimate.log_steps(size))[0])
-        data = Quantity(value, (float(low), float(high)))
+        rows = data_at_batch * np.exp(fit.estimate.then(fit.resampled).log_steps(np.array([data_at_batch])))[:, 0]
+        data, drawn = Quantity.drawn(rows, answer.confidence), rows[1:]
     data = data.times(tokens)
     # of different runs the resamples are independent, those of one run go together
     order = np.random.default_rng([answer.config.seed, run]).permutation(len(drawn))

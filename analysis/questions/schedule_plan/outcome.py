@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
+from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.phases import along, asymptotes, equal_examples, jointly, steps_of
 from analysis.phrases import number, percent
@@ -41,7 +41,7 @@ def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array,
     course = along(source.phases, table.starts, batch_sizes)
     hours = UNKNOWN
     if ask.throughput is not None:
-        hours = _quantity(course.total(seconds(source, ask, course.sizes)) / 3600, config)
+        hours = Quantity.drawn(course.total(seconds(source, ask, course.sizes)) / 3600, config.confidence)
     unlike = jointly(source.phases, source.correlation, config.seed)
     other = along(unlike, table.starts, batch_sizes)
     saved = 1.0 - other.steps / equal_examples(steps_of(unlike, sizes), sizes, other.examples)
@@ -49,11 +49,11 @@ def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array,
     return Outcome(
         name=name,
         batch_sizes=tuple(batch_sizes),
-        steps=_quantity(course.steps, config),
-        examples=_quantity(course.examples, config),
+        steps=Quantity.drawn(course.steps, config.confidence),
+        examples=Quantity.drawn(course.examples, config.confidence),
         hours=hours,
         gamma=_gamma(source, table.starts, batch_sizes, config),
-        steps_saved=UNKNOWN if name.startswith("constant") else _quantity(saved, config),
+        steps_saved=UNKNOWN if name.startswith("constant") else Quantity.drawn(saved, config.confidence),
     )
 
 
@@ -76,17 +76,7 @@ def _gamma(source: Source, starts: Sequence[float], sizes: Sequence[int], config
     course = along(unlike, starts, sizes)
     fewest, cheapest = asymptotes(unlike)
     with np.errstate(all="ignore"):
-        return _quantity((course.steps / fewest - 1.0) * (course.examples / cheapest - 1.0), config)
-
-
-def _quantity(rows: Array, config: AnalysisConfig) -> Quantity:
-    """The first row with the interval of the others; without one where some of them have no value."""
-    if not math.isfinite(rows[0]):
-        return UNKNOWN
-    if len(rows) == 1 or not np.isfinite(rows[1:]).all():
-        return Quantity(float(rows[0]))
-    low, high = percentiles(rows[1:], config.confidence).tolist()
-    return Quantity(float(rows[0]), (low, high))
+        return Quantity.drawn((course.steps / fewest - 1.0) * (course.examples / cheapest - 1.0), config.confidence)
 
 
 def verdict(plan: Outcome, constant: Outcome, config: AnalysisConfig) -> str:

@@ -22,7 +22,7 @@ from analysis.estimate.studies import NOT_RUN, Study
 from analysis.plain import shown
 from analysis.questions.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.lr_choice import at_edges
 from cbs.store import Store
 from cbs.target import Target

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve, perfect_scaling
+from analysis.estimate.curves import Curve
 from analysis.estimate.definitions import Sample, build
 from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
@@ -61,10 +61,6 @@ def test_twice_the_fewest_steps_at_the_critical_batch_size(exponent: float) -> N
     # steps beyond S_min fall by 2^a per doubling: with a < 1 by less than half
     beyond = np.exp(one.log_steps(np.array([10.0, 20.0]))) - 100.0
     assert beyond[0] / beyond[1] == pytest.approx(2**exponent)
-
-
-def test_perfect_scaling_halves_the_steps() -> None:
-    assert perfect_scaling(np.array([2.0, 4.0, 8.0]), 2.0, 100.0).tolist() == [100.0, 50.0, 25.0]
 
 
 @given(st.floats(1.0, 1e6), st.floats(math.log(1.0), math.log(500.0)), st.integers(2, 8))

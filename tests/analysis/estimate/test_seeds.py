@@ -17,7 +17,7 @@ from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.study_fits import LEAST_FACTOR, far_seeds
-from analysis.read.results import Group
+from analysis.read.groups import Group
 from cbs.config import Choice
 from cbs.target import Target
 from tests.factories import Truth, tables

@@ -52,6 +52,21 @@ def test_reaching_on_more_seeds_beats_being_fast() -> None:
     assert (found.best_lr, found.seeds_reached, found.seeds) == (1e-3, 2, 2)
 
 
+def test_along_the_learning_rate_are_the_rows_with_the_winners_options_and_no_options() -> None:
+    whole = dataclasses.replace(
+        study([[300, 310], [200, 210], [290, 300], [400, 410]]),
+        lrs=np.array([1e-3, 1e-3, 2e-3, 2e-3]),
+        tuned=np.array(["momentum=0.9", "momentum=0.95"] * 2, dtype=object),
+    )
+    along = whole.along_lr
+    assert not len(along.tuned)
+    assert along.lrs.tolist() == [1e-3, 2e-3]
+    assert along.steps.tolist() == [[200, 210], [400, 410]]
+    assert along.trials.tolist() == [[2, 3], [6, 7]]
+    assert along.resolution.shape == along.steps.shape
+    assert point(along).tuned == ""
+
+
 @pytest.mark.parametrize(("best", "edge"), [(0, True), (1, False), (2, True)])
 def test_an_optimum_at_the_edge_of_the_grid_is_flagged(best: int, edge: bool) -> None:
     steps = [[300.0], [300.0], [300.0]]

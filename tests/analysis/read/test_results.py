@@ -311,3 +311,10 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(ResultsError, match="is a file"):
         load(tmp_path / "x")
+
+
+def test_a_group_says_what_its_trials_count(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(8,), lrs=(1e-3,))
+    (group,) = load(tmp_path).groups
+    assert (group.example_unit, group.tokens_per_example) == ("sequence", 32)
+    assert (group.metric_unit, group.parameters) == ("nats/byte", 29856)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,10 @@ from analysis.commands import AsJson, Confidence, answer_with
 from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
+from sweeps.commands import Settings
 
 
 def command(
-    context: typer.Context,
     workload: Annotated[
         str, typer.Option(help=f"Workload: {listed('cbs.workloads')}, or package.module:function.")
     ] = "text",
@@ -54,10 +54,7 @@ def command(
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     confidence: Confidence = 0.95,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
-    ] = None,
+    settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for figure and table. Default: results/noise-scale.")
     ] = None,
@@ -71,20 +68,21 @@ def command(
     from rich.progress import Progress
 
     from analysis.present.results.noise_scale_run import MeasuredRun
+    from sweeps import noise_scale
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
-    shared = {
+    shared: dict[str, Any] = {
         "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "groups": groups,
         "seed": seed, "settings": settings or (),
     }  # fmt: skip
     if check:
-        found = context.obj.noise_scale_check(**shared)
+        found = noise_scale.check(**shared)
         typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else found)
         raise typer.Exit(0 if found.ok else 1)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(f"{steps} steps", total=steps + phases * hessian)
-        run = context.obj.noise_scale(
+        run = noise_scale.measure(
             **shared,
             lr=lr,
             steps=steps,

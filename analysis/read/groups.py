@@ -1,0 +1,193 @@
+"""The groups of trials that may be compared with one another.
+
+A group is what one curve of steps against batch size is drawn from: one sweep, one workload, one optimizer with its
+options, one schedule. Its trials differ in learning rate, batch size and seed alone, so unlike trials are never pooled.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.plain import flat
+from cbs.choices import Choice, called, differences, parse_choice
+from cbs.record import TrialStatus
+from cbs.target import Target
+
+AXES = ("lr", "batch_size", "seed", "tuned")
+_EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
+"""How a trial is run, not what it trains; may differ within a group."""
+
+UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "prune_factor", "stops_at_target")
+"""Columns of what was read that are told by the groups."""
+
+_KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit")
+"""What a group says of its workload as the trials do."""
+
+_RULED = "="
+"""Begins the text of a setting that stands as what its rule keeps constant."""
+
+
+def _half_life(name: str, told: str, value: Any, batch_size: int) -> dict[str, Any]:
+    """A decay, or the second of several, as a half-life called ``told``; unchanged where it has none."""
+    betas = value if isinstance(value, list) else [None, value]
+    beta2 = betas[1] if len(betas) > 1 else None
+    if not (isinstance(beta2, float) and 0 < beta2 < 1):
+        return {name: value}
+    others = {name: [betas[0], *betas[2:]]} if isinstance(value, list) else {}
+    return others | {told: batch_size * math.log(2) / -math.log(beta2)}
+
+
+_SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
+    "schedule.warmup_examples": lambda value, size: {"warmup_steps": value / size},
+    "schedule.decay_examples": lambda value, size: {"decay_steps": None if value is None else value / size},
+    "optimizer.options.betas": functools.partial(_half_life, "betas", "beta2_half_life_examples"),
+    "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
+    "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
+}
+"""Settings that may follow the batch size by rule -> what such a rule keeps constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Trials that differ in learning rate, batch size and seed alone, and in options that were tuned as the learning
+    rate was.
+
+    Attributes:
+        sweep, folder: name and place of the sweep.
+        workload: name of the workload, with the options that tell it from others of that name in the sweep.
+        optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
+            setting that tells this group from others of that name in the sweep.
+        choice: name of the optimizer alone, and all options it was given, those that were tuned left out.
+        parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
+        target: where the trials stopped, or what imported ones are read at.
+        stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
+        prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
+        example_unit, tokens_per_example, metric_unit: what is counted, see :class:`cbs.record.WorkloadInfo`.
+        tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
+    """
+
+    sweep: str
+    folder: Path
+    workload: str
+    optimizer: str
+    choice: Choice
+    target: Target
+    stops_at_target: bool
+    workload_options: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    prune_factor: float | None = None
+    example_unit: str = "example"
+    tokens_per_example: int | None = None
+    metric_unit: str = ""
+    tuned: tuple[str, ...] = ()
+
+    @property
+    def whose(self) -> dict[str, Any]:
+        """What tells its numbers from those of others in a JSON."""
+        return {name: getattr(self, name) for name in ("sweep", "workload", "optimizer")}
+
+
+def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
+    """Index of the group of every trial, and the groups."""
+    texts = [
+        json.dumps({key: value for key, value in config.items() if key not in (*AXES, *_EXECUTION)})
+        for config in trials["config"]
+    ]
+    parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text))} for text in set(texts)}
+    settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
+    # no options at all, which none of the columns of options says as well
+    empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
+    settings = settings.drop(columns=empty, errors="ignore")
+    sweep = trials["root"].map(as_text)
+    workload = sweep + "\n" + settings["workload.name"]
+    # a trial that failed before the hash of its data was known takes that of its sweep's workload
+    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
+    settings["workload.data_hash"] = hashes.fillna(hashes.groupby(workload).transform("first")).fillna("")
+    for name in [name for name in _SCALED if name in settings]:
+        scope = workload + "\n" + settings["optimizer.name"]
+        settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
+    keys = settings.assign(sweep=sweep)
+    codes = keys.groupby(list(keys), sort=False).ngroup()
+    first = codes.drop_duplicates().index
+    known = trials["workload_info"].groupby(codes)
+    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in known]
+    return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
+
+
+def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
+    """``values`` as they are, or as what their rule keeps constant, whichever takes fewer values in the scope."""
+
+    def ruled(value: str, batch_size: int) -> str:
+        constant = _SCALED[name](json.loads(value), batch_size) if value else {}
+        rounded = {key: float(f"{part:.6g}") if isinstance(part, float) else part for key, part in constant.items()}
+        return _RULED + json.dumps(rounded) if value else ""
+
+    found = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
+    fewer = found.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
+    return found.where(fewer, values)
+
+
+def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
+    """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
+    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(as_text), list(first["choice"])
+    of_workload, of_optimizer, others = ([_told(row, of) for row in rows] for of in ("workload.", "optimizer.", ""))
+    kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
+    told = differences(of_workload, kinds)
+    workloads = [called(name, sorted(part.items())) for (_, name), part in zip(kinds, told, strict=True)]
+    # variants are told apart in all results alike, so that an optimizer has one name in all sweeps
+    options = differences(of_optimizer, [choice.name for choice in choices])
+    unlike = differences(others, [(*kind, each.name) for *kind, each in zip(sweeps, workloads, choices, strict=True)])
+    return [
+        Group(
+            sweep=row["sweep"],
+            folder=row["root"],
+            workload=workload,
+            optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
+            choice=choice,
+            workload_options=row["config"]["workload"]["options"],
+            target=Target(**row["config"]["target"]),
+            stops_at_target=bool(row["stops_at_target"]),
+            prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
+            **{name: value for name, value in info.items() if name in _KNOWN},
+            tuned=tuple(parse_choice(f"tuned({row['tuned']})").options),
+        )
+        for (_, row), workload, choice, own, rest, info in zip(
+            first.iterrows(), workloads, choices, options, unlike, infos, strict=True
+        )
+    ]
+
+
+def _told(row: Mapping[str, str], of: str) -> dict[str, Any]:
+    """Settings of the workload, of the optimizer or all others, by short names."""
+    told: dict[str, Any] = {}
+    for name, text in row.items():
+        if text and (name.startswith(of) if of else not name.startswith(("workload.", "optimizer."))):
+            short = name.removeprefix(of).removeprefix("options.")
+            told |= json.loads(text.removeprefix(_RULED)) if text.startswith(_RULED) else {short: json.loads(text)}
+    return told
+
+
+def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The trials that count, in their order; says how many were dropped."""
+    final = trials["status"].map(lambda status: TrialStatus(status).final)
+    ranked = trials.assign(final=final).sort_values(["final", "final_step"], ascending=False, kind="stable")
+    kept = trials.loc[sorted(ranked.drop_duplicates(["group", *AXES]).index)].reset_index(drop=True)
+    if len(kept) < len(trials):
+        notes.append(
+            f"{len(trials) - len(kept)} trials are there twice; of each the longer run with a final status counts"
+        )
+    return kept
+
+
+def as_text(path: Path | str) -> str:
+    """A path as text; what is none, stands as its escape."""
+    return str(path).encode(errors="backslashreplace").decode()

@@ -1,0 +1,53 @@
+"""Trials whose batch size changed along the run: no points of a curve of steps against batch size, so kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.read.groups import UNSHOWN, grouped, without_duplicates
+from cbs.choices import Choice, parse_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """Trials under one batch schedule that differ in learning rate, first batch size and seed alone.
+
+    Attributes:
+        choice: the schedule with its options.
+        reference: index of the group of trials that differ from these in having none; ``None`` where there are none.
+        trials: one row per trial, as :attr:`analysis.read.results.Results.trials` without ``group``, with the
+            evaluation curve in ``steps``, ``examples``, ``lrs`` and ``values``.
+    """
+
+    choice: Choice
+    reference: int | None
+    trials: pd.DataFrame
+
+
+def with_schedule(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) -> list[Scheduled]:
+    """The trials with a batch schedule, each kind with the group that differs from it in having none."""
+    without = [{key: part for key, part in config.items() if key != "batch_schedule"} for config in every["config"]]
+    codes, _ = grouped(every.assign(config=without))
+    # row for row: the constant trials are those of ``every`` without a schedule, in their order
+    pairs = pd.DataFrame({"code": codes[every["batch_schedule"].isna()], "group": constant["group"].to_numpy()})
+    of_code = {code: part.iloc[0] for code, part in pairs.groupby("code")["group"] if part.nunique() == 1}
+    rows = every.assign(reference=[of_code.get(code, -1) for code in codes], group=codes)
+    rows = rows[rows["batch_schedule"].notna()]
+    notes.append(
+        f"{len(rows)} trials with a batch schedule are no points of a curve of steps against batch size and are left "
+        "out of it; 'cbs schedule judge' judges them"
+    )
+    found = []
+    for (_, text), part in rows.groupby(["group", "batch_schedule"], sort=False):
+        kept = without_duplicates(part.assign(group=0), notes)
+        reference = int(kept["reference"].iloc[0])
+        found.append(
+            Scheduled(
+                choice=parse_choice(str(text)),
+                reference=None if reference < 0 else reference,
+                trials=kept.drop(columns=["group", "reference", *UNSHOWN]),
+            )
+        )
+    return found
