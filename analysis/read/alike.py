@@ -11,37 +11,43 @@ FEWEST = 3
 """Values after step 0, no two of them equal, that two curves do not share by chance."""
 
 _MEANT = {
-    "seed": ("seed", "runs that are one count as several, and the intervals are too narrow"),
+    "seed": ("seed", "runs that are one count as one"),
     "lr": ("learning rate", "none of them is better than another"),
     "batch_size": ("batch size", "the steps say nothing of it"),
     "tuned": ("options of --axis", "none of their values is better than another"),
 }
 
 
-def alike(trials: pd.DataFrame) -> list[str]:
-    """One line for each of seed, learning rate, batch size and tuned options that made no difference, by sweep and
-    optimizer.
+def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The trials without those that differ from another one in the seed alone and are that one; a line in ``notes`` for
+    each of seed, learning rate, batch size and tuned options that made no difference, by sweep and optimizer.
 
     Two curves are the same if their values after step 0 are, bit by bit, for as long as both go on.
 
     Args:
         trials: columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
             evaluation curve in ``steps`` and ``values``.
+
+    Returns:
+        The same rows and columns; of several that are one run, the one that went on longest.
     """
     curves = [_curve(*pair) for pair in zip(trials["steps"], trials["values"], strict=True)]
     told = trials.assign(curve=curves, beginning=[curve[:FEWEST] for curve in curves], called=trials["choice"].map(str))
     told = told[told["curve"].map(len) > 0]
-    notes = []
+    copies: list[Any] = []
     for name, (words, meaning) in _MEANT.items():
         others = ["group", "beginning", *(other for other in _MEANT if other != name)]
         twins = told[told.duplicated(others, keep=False)]
-        rows = [row for _, part in twins.groupby(others, dropna=False)["curve"] for row in _same(part)]
+        parts = [part for _, part in twins.groupby(others, dropna=False)["curve"]]
+        rows = [row for part in parts for row in _same(part)]
+        if name == "seed":
+            copies = [row for part in parts for row in _copies(part)]
         notes += [
             f"sweep {sweep}, {optimizer}: {len(part)} trials that differ in the {words} alone have the same curve, so "
             f"what trained them did not use it: {meaning}"
             for (sweep, optimizer), part in told.loc[sorted(rows)].groupby(["sweep", "called"], sort=False)
         ]
-    return notes
+    return trials.drop(index=copies).reset_index(drop=True)
 
 
 def _curve(steps: Sequence[Any], values: Sequence[Any]) -> tuple[float, ...]:
@@ -53,5 +59,19 @@ def _curve(steps: Sequence[Any], values: Sequence[Any]) -> tuple[float, ...]:
 def _same(curves: pd.Series) -> Iterator[Any]:
     """Labels of the curves that go on like another one."""
     for row, curve in curves.items():
-        if any(other[: len(curve)] == curve[: len(other)] for at, other in curves.items() if at != row):
+        if any(_begin_alike(curve, other) for at, other in curves.items() if at != row):
             yield row
+
+
+def _copies(curves: pd.Series) -> Iterator[Any]:
+    """Labels of the curves that a longer one, or an equal one before them, goes on like."""
+    kept: list[tuple[float, ...]] = []
+    for row, curve in sorted(curves.items(), key=lambda item: -len(item[1])):
+        if any(_begin_alike(curve, longer) for longer in kept):
+            yield row
+        else:
+            kept.append(curve)
+
+
+def _begin_alike(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[: len(other)] == other[: len(one)]

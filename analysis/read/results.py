@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.read.alike import alike
+from analysis.read.alike import without_copies
 from analysis.read.cells import LARGEST
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
@@ -95,8 +95,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         )
     trials["group"], groups = grouped(trials)
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
-    kept = without_duplicates(trials, notes)
-    notes += alike(kept)
+    kept = without_copies(without_duplicates(trials, notes), notes)
     steps, values = kept.pop("steps"), kept.pop("values")
     evaluations = {
         "trial": np.repeat(np.arange(len(kept)), steps.map(len)),

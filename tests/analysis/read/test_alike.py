@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.read.alike import alike
+from analysis.read.alike import without_copies
 from cbs.choices import Choice
 
 CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]
@@ -20,7 +20,9 @@ def trial(values: list[float] = CURVE, **changes: Any) -> dict[str, Any]:
 
 
 def notes(*trials: dict[str, Any]) -> list[str]:
-    return alike(pd.DataFrame(list(trials)))
+    told: list[str] = []
+    without_copies(pd.DataFrame(list(trials)), told)
+    return told
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,13 @@ def test_few_or_equal_values_tell_nothing(values: list[float]) -> None:
 def test_trials_of_other_groups_or_that_differ_in_two_are_not_compared() -> None:
     assert notes(trial(), trial(seed=1, group=1), trial(seed=3, lr=0.2)) == []
     assert notes(trial(lr=math.nan), trial(lr=math.nan, seed=1)) != []
+
+
+def test_runs_that_are_one_count_as_one_the_longest() -> None:
+    own = [5.0, 4.1, 3.6, 3.3, 3.1]
+    trials = [trial(CURVE[:4], seed=7), trial(), trial(seed=1), trial(own, seed=2), trial(lr=0.2), trial(batch_size=16)]
+    kept = without_copies(pd.DataFrame(trials), [])
+    assert list(zip(kept["seed"], kept["lr"], kept["batch_size"], strict=True)) == [
+        (0, 0.1, 8), (2, 0.1, 8), (0, 0.2, 8), (0, 0.1, 16),
+    ]  # fmt: skip
+    assert kept.index.tolist() == [0, 1, 2, 3]
