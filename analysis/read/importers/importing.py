@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -229,6 +230,20 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
         yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
     if cleaning["rounded"]:
         yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
+    if cleaning["shuffled"]:
+        yield (
+            f"in {plural(cleaning['shuffled'], 'run')} the steps go back on the way and were put in order: where a "
+            "counter began again when training was resumed, two curves are mixed; give an axis that goes on"
+        )
+    ends = [
+        (result.config.target, *finite[:1], *finite[-1:])
+        for result in results
+        if (finite := [each.value for each in result.evaluations if each.step > 0 and math.isfinite(each.value)])
+    ]
+    worse = sum(target.distance(last) > target.distance(first) for target, first, last in ends)
+    if worse > len(ends) / 2:
+        metric, side = ends[0][0].metric, ends[0][0].direction
+        yield f"{metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
     early = [
         result.config.batch_size
         for result in results

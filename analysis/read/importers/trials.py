@@ -28,7 +28,7 @@ _EXACT = 1e-9
 
 
 def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
-    """The record of a run, and how many points :func:`clean` dropped and moved.
+    """The record of a run, and what :func:`clean` did to its curve.
 
     What it was trained with beyond the facts is not known: schedule, evaluation plan and precision of the
     configuration stand at their defaults and mean nothing. There are no per-step columns, and the training loss of an
@@ -89,9 +89,10 @@ def no_steps() -> dict[str, Array]:
 
 
 def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
-    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many
-    points were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
-    A step that is negative, not whole, or there twice with two values is refused."""
+    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; how many points
+    were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step; and
+    whether it was ``shuffled``: its steps neither only grow nor only fall. A step that is negative, not whole, or there
+    twice with two values is refused."""
     steps, rounded = _steps(run, batch_size, settings)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
     once = points.sort_values("step", kind="stable").drop_duplicates()
@@ -102,7 +103,9 @@ def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, 
             f"run {run.name} ({run.place}) has two values at step {int(step)}: {values[0]:g} and {values[1]:g}; remove "
             "one, or tell the runs apart if these are two"
         )
-    counts = Counter(duplicates=len(points) - len(once), rounded=rounded)
+    turns = np.unique(np.sign(np.diff(steps)))
+    shuffled = {-1.0, 1.0} <= set(turns.tolist())
+    counts = Counter(duplicates=len(points) - len(once), rounded=rounded, shuffled=int(shuffled))
     return once["step"].to_numpy(), once["value"].to_numpy(), counts
 
 
