@@ -82,7 +82,8 @@ class Group:
         target: where the trials stopped, or what imported ones are read at.
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
-        example_unit, tokens_per_example, metric_unit: what is counted, see :class:`cbs.record.WorkloadInfo`.
+        example_unit, tokens_per_example, metric_unit, data_hash: what is counted, and on what data, see
+            :class:`cbs.record.WorkloadInfo`.
         tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
     """
 
@@ -99,6 +100,7 @@ class Group:
     example_unit: str
     tokens_per_example: int | None
     metric_unit: str
+    data_hash: str | None = None
     tuned: tuple[str, ...] = ()
 
     @property
@@ -367,17 +369,17 @@ def _group(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     settings = settings.drop(columns=empty, errors="ignore")
     sweep = trials["root"].map(_text)
     workload = sweep + "\n" + settings["workload.name"]
-    # a trial that failed before the hash of its data was known takes that of its sweep's workload
-    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
-    settings["workload.data_hash"] = hashes.fillna(hashes.groupby(workload).transform("first")).fillna("")
+    for name in ("data_hash", "parameters"):
+        # a trial that failed before its data and model were known takes those of its sweep's workload
+        known = trials["workload_info"].map(lambda info, name=name: json.dumps(info[name]) if info else None)
+        settings[f"workload.{name}"] = known.fillna(known.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:
         scope = workload + "\n" + settings["optimizer.name"]
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
     keys = settings.assign(sweep=sweep)
     codes = keys.groupby(list(keys), sort=False).ngroup()
     first = codes.drop_duplicates().index
-    known = trials["workload_info"].groupby(codes)
-    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in known]
+    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in trials["workload_info"].groupby(codes)]
     return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
 
 
@@ -419,6 +421,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
             example_unit=info.get("example_unit", "example"),
             tokens_per_example=info.get("tokens_per_example"),
             metric_unit=info.get("metric_unit", ""),
+            data_hash=info.get("data_hash"),
             tuned=tuple(parse_choice(f"tuned({row['tuned']})").options),
         )
         for (_, row), workload, choice, own, rest, info in zip(

@@ -14,6 +14,8 @@ import pytest
 from analysis import Analysis, analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.questions.comparison.result import compare
+from analysis.questions.scaling import scale
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import of_training
 from tests.factories import LRS, Truth, sweep
@@ -133,6 +135,31 @@ def test_a_counter_that_began_again_is_said(tmp_path: Path) -> None:
     resumed = (table["batch_size"] == 8) & (table["step"] > 1000)
     notes, _ = imported(table.assign(step=table["step"].where(~resumed, table["step"] - 990)), tmp_path)
     assert any(note.startswith("in 9 runs the steps go back on the way and were put in order") for note in notes)
+
+
+def test_models_of_two_sizes_under_one_name_are_two_curves(tmp_path: Path) -> None:
+    """Pooled, they would be one curve whose learning rates are those of two models."""
+    small, large = logged().assign(parameters=10**7), logged(seed=1).assign(parameters=10**8)
+    large["run"], large["lr"] = large["run"] + "-large", 0.9 * large["lr"]
+    _, found = imported(pd.concat([small, large]), tmp_path)
+    told = {answer.group.workload: answer.group.parameters for answer in found.answers}
+    assert told == {"imported(parameters=10000000)": 10**7, "imported(parameters=100000000)": 10**8}
+    compared = compare(tmp_path / "out", QUICK)
+    assert all("adamw is the only optimizer: there" in each.notes[-1] for each in compared.comparisons)
+
+
+def test_models_in_unlike_units_on_one_law_are_named(tmp_path: Path) -> None:
+    for place, (unit, parameters) in enumerate((("nats", 10**6), ("bits", 10**7), ("nats", 10**8))):
+        top = tmp_path / str(place)
+        top.mkdir()
+        table = logged(seed=place, seeds=2).assign(parameters=parameters)
+        imported(table, top, metric_unit=unit, tokens_per_example=64 if place else None)
+    alike = scale([tmp_path / "0", tmp_path / "2"], QUICK, against=["parameters"])
+    assert alike.notes == (
+        "imported: different tokens in an example (unknown, 64): a target and a batch size mean different things",
+    )
+    notes = scale([tmp_path / "0", tmp_path / "1"], QUICK, against=["parameters"]).notes
+    assert any(note.startswith("imported: different units of the metric (nats, bits): a target and") for note in notes)
 
 
 def test_rows_from_the_last_to_the_first_are_in_order(tmp_path: Path) -> None:
