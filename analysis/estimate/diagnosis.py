@@ -134,7 +134,7 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         where = ", ".join(f"{point.batch_size} ({-100 * np.expm1(-point.lead):.0f} %)" for point in early)
         yield (
             Verdict.NOISY_STEPS,
-            f"the first evaluation past the target is a lucky one, and the steps about so much too few, at batch size "
+            f"the first evaluation past the target is a lucky one, so much before the trend of its run, at batch size "
             f"{where}: validate on more examples, or choose a target at which the metric changes faster",
         )
     warming = [point for point in reached if point.warmup >= (point.steps_to_target or 0.0)]
