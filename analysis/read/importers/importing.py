@@ -230,10 +230,10 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
         yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
     if cleaning["rounded"]:
         yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
-    if cleaning["shuffled"]:
+    if cleaning["restarted"]:
         yield (
-            f"in {plural(cleaning['shuffled'], 'run')} the steps go back on the way and were put in order: where a "
-            "counter began again when training was resumed, two curves are mixed; give an axis that goes on"
+            f"in {plural(cleaning['restarted'], 'run')} the steps begin again on the way: if the counter did when "
+            "training was resumed, two curves are mixed; give an axis that goes on"
         )
     ends = [
         (result.config.target, *finite[:1], *finite[-1:])

@@ -14,6 +14,8 @@ import pytest
 from analysis import Analysis, analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.present.answers import summary
+from analysis.present.table import latex
 from analysis.questions.comparison.result import compare
 from analysis.questions.scaling import scale
 from analysis.read.importers import Settings, import_runs
@@ -134,7 +136,7 @@ def test_a_counter_that_began_again_is_said(tmp_path: Path) -> None:
     table = logged(every=20)
     resumed = (table["batch_size"] == 8) & (table["step"] > 1000)
     notes, _ = imported(table.assign(step=table["step"].where(~resumed, table["step"] - 990)), tmp_path)
-    assert any(note.startswith("in 9 runs the steps go back on the way and were put in order") for note in notes)
+    assert any(note.startswith("in 9 runs the steps begin again on the way: if the counter") for note in notes)
 
 
 def test_models_of_two_sizes_under_one_name_are_two_curves(tmp_path: Path) -> None:
@@ -162,6 +164,17 @@ def test_models_in_unlike_units_on_one_law_are_named(tmp_path: Path) -> None:
     assert any(note.startswith("imported: different units of the metric (nats, bits): a target and") for note in notes)
 
 
-def test_rows_from_the_last_to_the_first_are_in_order(tmp_path: Path) -> None:
-    notes, _ = imported(logged().iloc[::-1], tmp_path)
+def test_a_unit_with_signs_of_latex_is_escaped(tmp_path: Path) -> None:
+    _, found = imported(logged(seeds=2), tmp_path, example_unit="token_pair (50%)")
+    heading = latex(summary(found.answers)).splitlines()[3]
+    assert r"token\_pair (50\%)s at $B" in heading
+
+
+@pytest.mark.parametrize("order", ["back", "shuffled", "halves"])
+def test_rows_in_another_order_are_no_restart(tmp_path: Path, order: str) -> None:
+    table = logged(seeds=1)
+    parts = {"back": table.iloc[::-1], "shuffled": table.sample(frac=1, random_state=0)}
+    notes, _ = imported(
+        parts.get(order, pd.concat([table[table["step"] > 100], table[table["step"] <= 100]])), tmp_path
+    )
     assert notes == []
