@@ -236,14 +236,15 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
             "training was resumed, two curves are mixed; give an axis that goes on"
         )
     ends = [
-        (result.config.target, *finite[:1], *finite[-1:])
+        (finite[0], finite[-1])
         for result in results
         if (finite := [each.value for each in result.evaluations if each.step > 0 and math.isfinite(each.value)])
     ]
-    worse = sum(target.distance(last) > target.distance(first) for target, first, last in ends)
+    target = results[0].config.target
+    worse = sum(target.distance(last) > target.distance(first) for first, last in ends)
     if worse > len(ends) / 2:
-        metric, side = ends[0][0].metric, ends[0][0].direction
-        yield f"{metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
+        side = target.direction
+        yield f"{target.metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
     early = [
         result.config.batch_size
         for result in results
