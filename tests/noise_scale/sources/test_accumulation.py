@@ -81,6 +81,18 @@ def test_micro_batches_of_unequal_size_are_told(source: str, sizes: list[int], w
         assert found.value is None or found.value > 50
 
 
+@pytest.mark.parametrize("source", ["accumulation", "split"])
+def test_the_smaller_last_batch_of_an_epoch_is_no_unequal_micro_batch(source: str) -> None:
+    model = nn.Linear(4, 1)
+    meter = NoiseScaleMeter(model, source=source)
+    for size in (8, 8, 3):
+        model.zero_grad()
+        for _ in range(2):
+            (model(torch.randn(size, 4, generator=seeding.generator(size, "test"))).square().mean() / 2).backward()
+        meter.step()
+    assert "micro-batches" not in meter.estimate().note
+
+
 def test_sides_are_the_norms_they_say() -> None:
     model = Linear(10)
     probe = Probe(model, source="accumulation")
