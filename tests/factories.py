@@ -192,6 +192,7 @@ def sweep(
     options: dict[str, Any] | None = None,
     moments: bool = False,
     growth: float = 1.04,
+    warmup_steps: int = 10,
     seed: int = 0,
     name: str = "synthetic",
 ) -> Store:
@@ -227,7 +228,7 @@ def sweep(
                         seed=column,
                         target=target,
                         max_steps=max_steps,
-                        schedule=Schedule(warmup_examples=10 * batch_size),
+                        schedule=Schedule(warmup_examples=warmup_steps * batch_size),
                         evaluation=plan,
                     )
                     store.save(

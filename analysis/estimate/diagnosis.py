@@ -23,6 +23,8 @@ class Verdict(StrEnum):
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
     COARSE_STEPS = "steps too coarse"
+    NOISY_STEPS = "evaluations too noisy"
+    IN_WARMUP = "target reached in the warmup"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
@@ -49,6 +51,9 @@ GROWTH = 1.5
 
 COARSE = 0.1
 """Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
+
+EARLY = 0.1
+"""Log steps by which noisy evaluations may pass the target too early: half as much is nearly the same everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +128,22 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             Verdict.COARSE_STEPS,
             f"by up to {100 * most:.0f} % fewer steps may have reached the target at batch size {where}, as nothing "
             "was measured in between: evaluate more often, or choose a harder target",
+        )
+    early = [point for point in reached if point.lead > EARLY]
+    if early:
+        where = ", ".join(f"{point.batch_size} ({-100 * np.expm1(-point.lead):.0f} %)" for point in early)
+        yield (
+            Verdict.NOISY_STEPS,
+            f"the first evaluation past the target is a lucky one, so much before the trend of its run, at batch size "
+            f"{where}: validate on more examples, or choose a target at which the metric changes faster",
+        )
+    warming = [point for point in reached if point.warmup >= (point.steps_to_target or 0.0)]
+    if warming:
+        where = ", ".join(f"{point.batch_size} ({point.warmup:.4g} steps)" for point in warming)
+        yield (
+            Verdict.IN_WARMUP,
+            f"the warmup of the learning rate lasts longer than the run to the target at batch size {where}, and sets "
+            "the steps there: shorten it, or choose a harder target",
         )
     edges = [point for point in reached if point.at_grid_edge]
     if edges:

@@ -223,7 +223,7 @@ def answers(
             readings.append(
                 Reading(
                     target=target,
-                    studies=studies(group, rows, target, steps(target), apart(target)),
+                    studies=studies(group, rows, target, steps(target), apart(target), curve),
                     not_reached=not_reached(group, target, easier),
                     easier="" if easier is None else str(easier),
                 )

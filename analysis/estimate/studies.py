@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import Array
+from analysis.estimate.lead import lead
 from analysis.plain import shown
 from analysis.read.groups import Group
 from cbs.choices import parse_choice
@@ -50,6 +53,9 @@ class Study:
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
         resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
             ``[L, N]``; 0 where they are interpolated, as all are unless it is given.
+        lead: by how many log steps noisy evaluations at the best learning rate are expected to pass the target before
+            their trend does, see :func:`analysis.estimate.lead.lead`; the mean over its seeds.
+        warmup: steps of the learning rate's warmup.
         tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one of all of them. Empty where nothing was.
     """
@@ -63,6 +69,8 @@ class Study:
     trials: np.ndarray
     tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
     resolution: np.ndarray = field(default_factory=lambda: np.empty(0))
+    lead: float = 0.0
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.resolution.size:
@@ -133,6 +141,7 @@ class Point:
         tuned: the options that won beside the learning rate, see :class:`Study`; empty where none were tuned.
         at_axis_edge: which of them are the lowest or the highest that was tried.
         resolution: the largest part of its steps by which those of a seed may be too large.
+        lead, warmup: of the :class:`Study`.
     """
 
     batch_size: int
@@ -148,6 +157,8 @@ class Point:
     tuned: str = field(default="", repr=False)
     at_axis_edge: tuple[str, ...] = field(default=(), repr=False)
     resolution: float = field(default=0.0, repr=False)
+    lead: float = field(default=0.0, repr=False)
+    warmup: float = field(default=0.0, repr=False)
 
     @property
     def reached(self) -> bool:
@@ -176,15 +187,27 @@ def easier_or_equal(target: Target, own: Target) -> bool:
     return target.value == own.value or target.reached(own.value)
 
 
-def studies(group: Group, rows: pd.DataFrame, target: Target, steps: np.ndarray, apart: np.ndarray) -> list[Study]:
+def studies(
+    group: Group, rows: pd.DataFrame, target: Target, steps: np.ndarray, apart: np.ndarray, evaluations: Sequence[Array]
+) -> list[Study]:
     """The studies of one group, whose trials are ``rows``, by increasing batch size.
 
     ``steps`` are those of all trials to ``target`` (:meth:`cbs.target.Target.crossings`), ``apart`` the ratios of the
-    steps around them (:meth:`cbs.target.Target.apart`).
+    steps around them (:meth:`cbs.target.Target.apart`), ``evaluations`` the columns of
+    :attr:`analysis.read.results.Results.evaluations`.
     """
-    parts = rows.groupby("batch_size", sort=True)
+    trial, at, values = evaluations
     unseen = np.where(apart > FARTHEST, steps * (1 - 1 / apart), 0.0)
-    return [one_study(group, int(size), part, target, steps[part.index], unseen[part.index]) for size, part in parts]
+    found = []
+    for size, part in rows.groupby("batch_size", sort=True):
+        study = one_study(group, int(size), part, target, steps[part.index], unseen[part.index])
+        leads = []
+        for row in () if study.winner is None else study.trials[study.winner][np.isfinite(study.steps[study.winner])]:
+            first, last = np.searchsorted(trial, (row, row + 1))
+            leads.append(lead(at[first:last], values[first:last], steps[row]))
+        led = float(np.mean(leads)) if leads else 0.0
+        found.append(replace(study, lead=led, warmup=float(part["warmup_steps"].max())))
+    return found
 
 
 def one_study(
@@ -261,6 +284,8 @@ def point(study: Study) -> Point:
         tuned=str(study.tuned[winner]) if len(study.tuned) else "",
         at_axis_edge=study.edges_of_axes(winner),
         resolution=float((study.resolution[winner][hit] / steps).max()),
+        lead=study.lead,
+        warmup=study.warmup,
     )
 
 

@@ -12,7 +12,7 @@ from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Point
 from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
-from analysis.present.table import Column, Table, files, quantity, text_of
+from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
 from cbs.target import Target
 
 _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
@@ -90,8 +90,8 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         ),
         quantity("min_steps", "S_min", latex=r"$S_{\mathrm{min}}$", wide=True),
         quantity(
-            "examples_at_critical", f"{unit} at {symbol('pareto')}", latex=f"{unit} at {math_symbol('pareto')}",
-            wide=True,
+            "examples_at_critical", f"{unit} at {symbol('pareto')}",
+            latex=f"{unit.translate(ESCAPED)} at {math_symbol('pareto')}", wide=True,
         ),
         *scales("simple", "noise_scale", noise),
         Column("matched_geometry", "", when(matched, "geometry"), left=True, wide=True),

@@ -165,11 +165,12 @@ def _read(row: Any, reader: Reader) -> Any:
     return found
 
 
-_ESCAPED = str.maketrans(
+ESCAPED = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "∞": r"$\infty$", "–": "--"}
 )
+"""What stands in LaTeX for a character; for ``str.translate``."""
 
 
 def latex(table: Table) -> str:
@@ -178,8 +179,8 @@ def latex(table: Table) -> str:
     By hand: the Styler of pandas does the same, and loading it takes longer than a whole analysis of a small sweep.
     """
     table = table.shown(wide=True)
-    headings = [column.latex or column.heading.translate(_ESCAPED) for column in table.columns]
-    cells = [[" ".join(filter(None, cell)).translate(_ESCAPED) for cell in row] for row in table.cells()]
+    headings = [column.latex or column.heading.translate(ESCAPED) for column in table.columns]
+    cells = [[" ".join(filter(None, cell)).translate(ESCAPED) for cell in row] for row in table.cells()]
     first, *rest = (" & ".join(row) + r" \\" for row in (headings, *cells))
     letters = "".join("l" if column.words else "r" for column in table.columns)
     lines = [rf"\begin{{tabular}}{{{letters}}}", r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]

@@ -31,6 +31,7 @@ class Stages:
     more."""
 
     unit: str
+    tokens_per_example: int | None
     budget: int
     stages: tuple[StageSteps, ...]
     steps: int
@@ -87,6 +88,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
     sizes = sorted({stage.batch_size for stage in schedule.stages})
     return Stages(
         unit="examples" if tokens_per_example is None else "tokens",
+        tokens_per_example=tokens_per_example,
         budget=end,
         stages=tuple(
             StageSteps(

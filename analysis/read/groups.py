@@ -29,7 +29,7 @@ _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "di
 UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "prune_factor", "stops_at_target")
 """Columns of what was read that are told by the groups."""
 
-_KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit")
+_KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
 """What a group says of its workload as the trials do."""
 
 _RULED = "="
@@ -71,7 +71,8 @@ class Group:
         target: where the trials stopped, or what imported ones are read at.
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
-        example_unit, tokens_per_example, metric_unit: what is counted, see :class:`cbs.record.WorkloadInfo`.
+        example_unit, tokens_per_example, metric_unit, data_hash: what is counted, and on what data, see
+            :class:`cbs.record.WorkloadInfo`.
         tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
     """
 
@@ -88,6 +89,7 @@ class Group:
     example_unit: str = "example"
     tokens_per_example: int | None = None
     metric_unit: str = ""
+    data_hash: str | None = None
     tuned: tuple[str, ...] = ()
 
     @property
@@ -109,17 +111,17 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     settings = settings.drop(columns=empty, errors="ignore")
     sweep = trials["root"].map(as_text)
     workload = sweep + "\n" + settings["workload.name"]
-    # a trial that failed before the hash of its data was known takes that of its sweep's workload
-    hashes = trials["workload_info"].map(lambda info: json.dumps(info["data_hash"]) if info else None)
-    settings["workload.data_hash"] = hashes.fillna(hashes.groupby(workload).transform("first")).fillna("")
+    for name in ("data_hash", "parameters"):
+        # a trial that failed before its data and model were known takes those of its sweep's workload
+        known = trials["workload_info"].map(lambda info, name=name: json.dumps(info[name]) if info else None)
+        settings[f"workload.{name}"] = known.fillna(known.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:
         scope = workload + "\n" + settings["optimizer.name"]
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
     keys = settings.assign(sweep=sweep)
     codes = keys.groupby(list(keys), sort=False).ngroup()
     first = codes.drop_duplicates().index
-    known = trials["workload_info"].groupby(codes)
-    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in known]
+    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in trials["workload_info"].groupby(codes)]
     return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ class Results:
 
     Attributes:
         trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
-            final_step, max_steps, message, folder, tuned`` (as of
+            final_step, max_steps, message, warmup_steps, folder, tuned`` (as of
             :attr:`analysis.estimate.studies.Study.tuned`).
         evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
         notes: what was left out, one line each.
@@ -96,6 +97,8 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     trials["group"], groups = grouped(trials)
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
     kept = without_copies(without_duplicates(trials, notes), notes)
+    metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
+    notes += [f"sweep {sweep}: {told}" for sweep, metric in metrics if (told := of_training(metric))]
     steps, values = kept.pop("steps"), kept.pop("values")
     evaluations = {
         "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
@@ -128,6 +131,24 @@ def _other_code(store: Store) -> list[str]:
                 f"sweep {as_text(store.root)}: {count} trials were run by other code than later ones: {changes}"
             )
     return notes
+
+
+def of_training(metric: str) -> str:
+    """What is to be said of a metric that by its name was measured on the batches trained on; empty where it was not.
+
+    Steps that are too many by the same window w at every batch size lie on a hyperbola, too, whose critical batch size
+    is S_min/(S_min + w) of the true one, so that no curve shows it.
+    """
+    words = re.findall("[a-z]+", metric.lower())
+    if any(word.startswith(("val", "eval", "test", "dev", "held")) for word in words):
+        return ""
+    if not any(word.startswith(("train", "running", "smooth")) for word in words):
+        return ""
+    return (
+        f"{metric} is of the batches trained on, by its name: it scatters more the smaller they are, and a mean over "
+        "steps passes the target late by its window, which makes the critical batch size too small and shows nowhere; "
+        "take a validation metric"
+    )
 
 
 def _tuned(store: Store) -> dict[str, list[str]]:
@@ -165,6 +186,7 @@ def _read(path: Path) -> dict[str, Any]:
             "final_step": int(steps[-1]) if len(steps) else 0,
             "max_steps": config["max_steps"],
             "message": summary["message"],
+            "warmup_steps": (config.get("schedule") or {}).get("warmup_examples", 0) / config["batch_size"],
             "folder": path.parent,
             "config": config,
             "choice": Choice(**config["optimizer"]),

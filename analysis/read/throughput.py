@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,9 @@ from analysis.read.table import Sheet, read_table
 from cbs.choices import read_choice
 from cbs.errors import ConfigError, DataError
 from cbs.step_times import StepTime
+
+SHRINKING = 0.5
+"""Seconds of a step over those of one with fewer examples, below which one is a slip, or a warming machine."""
 
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,
@@ -214,7 +217,22 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
             raise DataError(f"{table.name}: {about} is there twice; keep one row")
         if prices.setdefault((time.optimizer, time.devices), time.price) != time.price:
             raise DataError(f"{table.name}: {about} has another price than the same devices elsewhere; give one price")
+    _check_growth(table.name, list(rows.values()))
     return Measured(tuple(rows.values()), table.name)
+
+
+def _check_growth(name: str, rows: Sequence[StepTime]) -> None:
+    """Refuse a step that takes far less time than one of a smaller batch on the same devices."""
+    slowest: dict[tuple[str, int], StepTime] = {}
+    for row in sorted(rows, key=lambda row: row.batch_size):
+        before = slowest.get((row.optimizer, row.devices), row)
+        if row.seconds < SHRINKING * before.seconds:
+            raise DataError(
+                f"{name}: on {plural(row.devices, 'device')} a step of batch size {row.batch_size} takes "
+                f"{row.seconds:.3g} s and one of {before.batch_size} {before.seconds:.3g} s: correct the wrong one, or "
+                "measure it again"
+            )
+        slowest[row.optimizer, row.devices] = max(before, row, key=lambda each: each.seconds)
 
 
 def powers_of_two(most: int) -> list[int]:

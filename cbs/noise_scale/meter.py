@@ -42,7 +42,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     without bias at every step, averaged over steps, and divided last. An estimate that is undefined says so.
 
     The gradients in ``.grad`` have to be those of the mean loss over the whole batch, as usual: under accumulation the
-    loss of a micro-batch is divided by their number.
+    loss of a micro-batch is divided by their number, or weighted by its share of the examples where they differ in
+    size.
 
     Args:
         model: what is called in the training loop.

@@ -48,6 +48,7 @@ class ForwardPasses:
         number: passes so far.
         examples: of the latest pass; 0 before the first.
         outputs: first dimension of the output of the latest pass; 0 if it has none.
+        unequal: fewest and most examples of a pass in the latest step whose passes differed; ``None`` if none did.
         shared: whether all passes under one backward pass are of the same examples, as whoever counts them says.
     """
 
@@ -55,6 +56,8 @@ class ForwardPasses:
         self.number = 0
         self.examples = 0
         self.outputs = 0
+        self.unequal: tuple[int, int] | None = None
+        self._sizes: set[int] = set()
         self.shared = count is not first_dimension
         self._model = model
         self._count = count
@@ -73,6 +76,12 @@ class ForwardPasses:
             handle.remove()
         self._handles = []
 
+    def end_step(self) -> None:
+        """The passes from here on are of another step."""
+        if len(self._sizes) > 1:
+            self.unequal = min(self._sizes), max(self._sizes)
+        self._sizes.clear()
+
     def mismatch(self) -> ConfigError | None:
         """The error where nobody said how many examples there are, and the output of the latest pass has other rows."""
         if not self.shared and self.examples and self.outputs % self.examples:
@@ -86,6 +95,7 @@ class ForwardPasses:
         if torch.is_grad_enabled():
             self.number += 1
             self.examples = self._count(args, kwargs)
+            self._sizes.add(self.examples)
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled():

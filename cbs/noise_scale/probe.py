@@ -121,14 +121,15 @@ class Probe(AbstractContextManager["Probe"]):
     @property
     def caveat(self) -> str:
         """What to say beside every number; empty if nothing."""
+        own = ""
         if self.why:
-            return f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
-        if self.partial:
-            return (
+            own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
+        elif self.partial:
+            own = (
                 f"a tracker: source {self.source!r} sees {len(self._indices[0])} of {len(self.parameters)} parameter "
                 "tensors; calibrate it against another source"
             )
-        return self._source.caveat
+        return "; ".join(filter(None, (own, self._source.caveat)))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.
@@ -148,6 +149,7 @@ class Probe(AbstractContextManager["Probe"]):
             small = self._source.collect()
         except ConfigError as error:
             failure = error
+        self._source.end_step()
         if watching and self._may_fall_back:
             failure = self._agree(failure)
         if failure is not None and self._may_fall_back:

@@ -16,8 +16,9 @@ def _(found: Stages) -> Presentation:
         Column("steps", heading="steps"),
         Column("share", heading="share of the examples"),
     )
+    length = "" if found.tokens_per_example is None else f", of {found.tokens_per_example:,} tokens each"
     lines = [
-        f"{found.steps:,} steps for {found.budget:,} {found.unit}",
+        f"{found.steps:,} steps for {found.budget:,} {found.unit}; batch sizes in examples{length}",
         *(f"constant batch size {size:,}: {_saved(saved)}" for size, saved in found.constant.items()),
     ]
     table = Table(columns=columns, rows=found.stages, lines=lines)

@@ -20,7 +20,7 @@ from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.analyze import Findings
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
-from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of
+from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
@@ -81,7 +81,7 @@ def scale(
     if not measured:
         raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
     notes = [*results.notes, *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(found) else [])]
-    notes += left_out
+    notes += [*unlike(found), *left_out]
     points = list(measured)
     fitted = [
         law

@@ -79,6 +79,33 @@ def in_tokens(found: Sequence[Answer]) -> bool:
     return len(lengths) > 1 and None not in lengths
 
 
+_ALIKE = {
+    "metric_unit": "units of the metric",
+    "data_hash": "data",
+    "example_unit": "units of an example",
+    "tokens_per_example": "tokens in an example",
+}
+"""What the points of one law have in common, in words."""
+
+
+def unlike(found: Sequence[Answer]) -> list[str]:
+    """One line for everything in which the models of one workload should be alike and are not; examples that differ in
+    length are, where batch sizes are in tokens."""
+    lines = []
+    for family, answers in itertools.groupby(sorted(found, key=_family), _family):
+        groups = [answer.group for answer in answers]
+        for name, words in _ALIKE.items():
+            values = dict.fromkeys(getattr(group, name) for group in groups)
+            if len(values) > 1 and not (name == "tokens_per_example" and in_tokens(found)):
+                told = ", ".join("unknown" if value is None else str(value) for value in values)
+                lines.append(f"{family}: different {words} ({told}): a target and a batch size mean different things")
+    return lines
+
+
+def _family(answer: Answer) -> str:
+    return answer.group.workload.split("(")[0]
+
+
 def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
     """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
     every verdict against those that have. The data are the examples to target at ``data_at_batch`` examples, ``None``
@@ -127,7 +154,7 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
         compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data.value
     return ScalingPoint(
         sweep=group.sweep,
-        family=group.workload.split("(")[0],
+        family=_family(answer),
         workload=group.workload,
         workload_options={
             name: value if isinstance(value, int | float | str | bool | None) else json.dumps(value)
@@ -210,7 +237,7 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Points]:
         group, loss = answer.group, answer.target.value
         if group.parameters is not None and answer.target.direction == "below" and loss > 0:
             factor = (tokens and group.tokens_per_example) or 1
-            own = (f"{group.workload.split('(')[0]}, {group.optimizer}", group.parameters, loss)
+            own = (f"{_family(answer)}, {group.optimizer}", group.parameters, loss)
             for point in answer.points:
                 if point.reached:
                     size, trials = point.batch_size * factor, (id(group), point.batch_size)

@@ -19,6 +19,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.noise import PLAIN, pooled_ratio
 from analysis.phrases import number
 from analysis.questions.schedule_plan.source import Source, of_noise_scale, together
+from analysis.read.cells import LARGEST
 from cbs.errors import DataError, ResultsError, reason
 from cbs.store import read_steps
 
@@ -46,7 +47,7 @@ def of_trace(
 
     Raises:
         DataError: if it is neither of the two, or damaged.
-        ResultsError: if the noise scale of some phase has no interval that is closed on both sides.
+        ResultsError: if the noise scale of some phase has no interval that is closed on both sides and above 0.
     """
     path = Path(path)
     if path.is_dir():
@@ -62,12 +63,14 @@ def of_trace(
     phases, seen = [], 0
     for place, (steps, examples, value, (low, high)) in enumerate(stretches):
         seen += examples
-        if value is None or low is None or high is None:
-            missing = "value" if value is None else "lower end" if low is None else "upper end"
+        if missing := _missing(value, (low, high)):
             raise ResultsError(
-                f"{path}: the noise scale up to {seen:,} examples has no {missing}: measure more steps, or larger "
-                "batches"
+                f"{path}: the noise scale up to {seen:,} examples has no {missing} above 0: measure more steps, or "
+                "larger batches"
             )
+        assert value is not None
+        assert low is not None
+        assert high is not None
         phases.append(
             of_noise_scale(
                 f"{number(seen)} examples of the trace", ratio * value, (ratio * low, ratio * high), steps, examples,
@@ -88,6 +91,13 @@ def of_trace(
         ),
         **about,
     )
+
+
+def _missing(value: float | None, ends: Interval) -> str:
+    """Which of the numbers is open, not above 0, as estimates of little signal may be, or beyond counting; empty where
+    none is."""
+    named = zip(("value", "lower end", "upper end"), (value, *ends), strict=True)
+    return next((name for name, found in named if found is None or not 0 < found < LARGEST), "")
 
 
 def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
@@ -117,7 +127,7 @@ def _of_steps(path: Path, confidence: float) -> list[Stretch]:
     found: list[Stretch] = []
     for count in reversed(range(1, MOST + 1)):
         found = _cut(examples, moments, count, confidence)
-        if all(None not in ends for *_, ends in found):
+        if not any(_missing(value, ends) for *_, value, ends in found):
             return found
     return found
 

@@ -12,6 +12,7 @@ from analysis.phrases import number, plural
 from analysis.questions.courses import candidates
 from analysis.questions.schedule_plan.plans import Ask
 from analysis.questions.schedule_plan.source import Source
+from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError
 
 _OPEN = 4.0
@@ -44,6 +45,10 @@ def allowed(source: Source, ask: Ask, price: float | None) -> Array:
     if not math.isfinite(high):
         known = [phase.critical.interval[1] or phase.critical.value or 0.0 for phase in source.phases]
         high = _OPEN * max(*known, price or 0.0)
+        if high > LARGEST:
+            raise ConfigError(
+                f"batch sizes up to {high:.3g} are beyond counting: is the price, or a critical one, right?"
+            )
     if ask.throughput is not None:
         span = ask.throughput.span(source.optimizer, ask.devices)
         if span is None:

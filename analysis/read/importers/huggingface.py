@@ -21,6 +21,7 @@ from cbs.errors import DataError
 STATE = "trainer_state.json"
 _REMEDY = "copy it again from where the run was trained"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
+_TRAINING = "loss"
 _PER_DEVICE = "config.train_batch_size"
 
 
@@ -62,6 +63,10 @@ class HuggingFace(Importer):
                 metrics=[title for title in table.columns if title not in ("step", "epoch")],
                 files=(state,),
                 **in_folder(folder, _folder(path) if path.is_file() else path),
+            )
+        if settings.measured == _TRAINING:
+            notes.append(
+                f"{_TRAINING} of a Trainer is the mean of the batches trained on since its last log: see eval_loss"
             )
         older = len(states) - len(latest)
         if older:

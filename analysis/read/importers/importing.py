@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -229,6 +230,21 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
         yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
     if cleaning["rounded"]:
         yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
+    if cleaning["restarted"]:
+        yield (
+            f"in {plural(cleaning['restarted'], 'run')} the steps begin again on the way: if the counter did when "
+            "training was resumed, two curves are mixed; give an axis that goes on"
+        )
+    ends = [
+        (finite[0], finite[-1])
+        for result in results
+        if (finite := [each.value for each in result.evaluations if each.step > 0 and math.isfinite(each.value)])
+    ]
+    target = results[0].config.target
+    worse = sum(target.distance(last) > target.distance(first) for first, last in ends)
+    if worse > len(ends) / 2:
+        side = target.direction
+        yield f"{target.metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
     early = [
         result.config.batch_size
         for result in results

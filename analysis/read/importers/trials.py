@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +26,12 @@ ROUNDING = 0.01
 evaluations every 4 % have is coarser."""
 
 _EXACT = 1e-9
+_FEW = 0.1
+"""Of the rows of a run, at which a counter may begin again."""
 
 
 def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
-    """The record of a run, and how many points :func:`clean` dropped and moved.
+    """The record of a run, and what :func:`clean` did to its curve.
 
     What it was trained with beyond the facts is not known: schedule, evaluation plan and precision of the
     configuration stand at their defaults and mean nothing. There are no per-step columns, and the training loss of an
@@ -89,9 +92,10 @@ def no_steps() -> dict[str, Array]:
 
 
 def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
-    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; and how many
-    points were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step.
-    A step that is negative, not whole, or there twice with two values is refused."""
+    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; how many points
+    were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step; and
+    whether it ``restarted``. A step that is negative, not whole, or there
+    twice with two values is refused."""
     steps, rounded = _steps(run, batch_size, settings)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
     once = points.sort_values("step", kind="stable").drop_duplicates()
@@ -102,8 +106,17 @@ def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, 
             f"run {run.name} ({run.place}) has two values at step {int(step)}: {values[0]:g} and {values[1]:g}; remove "
             "one, or tell the runs apart if these are two"
         )
-    counts = Counter(duplicates=len(points) - len(once), rounded=rounded)
+    counts = Counter(duplicates=len(points) - len(once), rounded=rounded, restarted=int(_restarted(steps)))
     return once["step"].to_numpy(), once["value"].to_numpy(), counts
+
+
+def _restarted(steps: Array) -> bool:
+    """Whether steps grow but for a few places, after which some go over those before again; rows in any other order
+    are nobody's counter."""
+    back = 1 + np.flatnonzero(np.diff(steps) < 0)
+    parts = np.split(steps, back)
+    again = any(later.max() > earlier.min() for earlier, later in itertools.pairwise(parts))
+    return 0 < len(back) <= max(1.0, _FEW * len(steps)) and again
 
 
 def _steps(run: Run, batch_size: int, settings: Settings) -> tuple[Array, int]:

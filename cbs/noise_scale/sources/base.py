@@ -57,7 +57,17 @@ class Source:
     @property
     def caveat(self) -> str:
         """What could not be checked; empty if nothing."""
-        return ""
+        if self._passes.unequal is None:
+            return ""
+        fewest, most = self._passes.unequal
+        return (
+            f"micro-batches of {fewest} to {most} examples in a step: right only where the loss of each is weighted by "
+            "its examples, not divided by the number of micro-batches"
+        )
+
+    def end_step(self) -> None:
+        """What is seen from here on is of another step."""
+        self._passes.end_step()
 
     def watched(self, index: int) -> bool:
         """Whether parameter tensor ``index`` is seen by this source; one that is not takes no part in any estimate."""

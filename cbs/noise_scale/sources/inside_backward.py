@@ -65,7 +65,8 @@ class InsideBackward(Source):
     @property
     def caveat(self) -> str:
         why_not = self._separation.why_not
-        return f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
+        unchecked = f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
+        return "; ".join(filter(None, (unchecked, super().caveat)))
 
     def _due(self) -> bool:
         """Whether to check in this step that examples do not mix, see :data:`CHECKED`."""

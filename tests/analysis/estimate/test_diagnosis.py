@@ -67,6 +67,22 @@ def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
     assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
 
 
+def test_evaluations_that_pass_the_target_by_luck_are_the_verdict() -> None:
+    lucky = [dataclasses.replace(point, lead=by) for point, by in zip(POINTS, (0, 0.1, 0.11, 0.5), strict=True)]
+    found, advice = verdict(lucky)
+    assert found == "evaluations too noisy"
+    assert "so much before the trend of its run, at batch size 64 (10 %), 256 (39 %): validate on more" in advice
+    assert verdict([*lucky[:2], *POINTS[2:]]) == (Verdict.OK, "")
+
+
+def test_a_target_that_is_reached_in_the_warmup_is_the_verdict() -> None:
+    slow = [dataclasses.replace(point, warmup=by) for point, by in zip(POINTS, (0, 99, 100, 250.5), strict=True)]
+    found, advice = verdict(slow)
+    assert found == "target reached in the warmup"
+    assert "at batch size 64 (100 steps), 256 (250.5 steps), and sets the steps there" in advice
+    assert verdict([*slow[:2], *POINTS[2:]]) == (Verdict.OK, "")
+
+
 @pytest.mark.parametrize(("factors", "grows"), [((4, 2, 1.4, 1), 0), ((4, 1, 1.4, 1.3), 0), ((1, 4, 2, 8), 1)])
 def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[float, ...], grows: int) -> None:
     steps = [dataclasses.replace(point, steps_to_target=100.0 * by) for point, by in zip(POINTS, factors, strict=True)]

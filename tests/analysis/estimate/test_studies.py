@@ -107,7 +107,7 @@ def compared(root: Path, target: Target = TARGET) -> list[Study]:
     results = load(root)
     columns = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
     around = [read(*columns, len(results.trials)) for read in (target.crossings, target.apart)]
-    return studies(results.groups[0], results.of_group(0), target, *around)
+    return studies(results.groups[0], results.of_group(0), target, *around, columns)
 
 
 @pytest.mark.parametrize("value", [2.4, 2.6, 3.0])

@@ -345,6 +345,11 @@ def test_the_noise_scale_stands_in_for_the_critical_batch_size(tmp_path: Path) -
         ({"low": None}, ResultsError, "no lower end"),
         ({"high": None}, ResultsError, "no upper end"),
         ({"value": None}, ResultsError, "no value"),
+        ({"low": -3.0}, ResultsError, "no lower end above 0: measure more"),
+        ({"value": -5.0, "low": -9.0}, ResultsError, "no value above 0"),
+        ({"value": 0.0, "low": 0.0}, ResultsError, "no value above 0"),
+        ({"high": math.inf}, ResultsError, "no upper end above 0"),
+        ({"value": 1e300, "high": 1e305}, ResultsError, "no value"),
         ({"value": "much"}, DataError, "is not what cbs noise-scale writes"),
     ],
 )
@@ -354,6 +359,13 @@ def test_a_trace_without_an_interval_is_refused(
     (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run(**changes)))
     with pytest.raises(error, match=said):
         of_trace(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize(("ratio", "price"), [(1e300, 50.0), (1.0, 1e300), (1.0, 1e16)])
+def test_batch_sizes_beyond_counting_are_refused(ratio: float, price: float, tmp_path: Path) -> None:
+    (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run()))
+    with pytest.raises(ConfigError, match="beyond counting: is the price, or a critical one, right"):
+        plan_schedule([of_trace(tmp_path, CONFIG, ratio)], Ask(price=price), CONFIG)
 
 
 def test_the_steps_of_a_trial_are_cut_where_there_are_intervals(tmp_path: Path) -> None:

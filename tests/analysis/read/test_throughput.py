@@ -32,6 +32,19 @@ def seconds(throughput: Measured | Assumed, batch_size: float, devices: int = 1,
     return float(throughput.seconds_per_step(optimizer, np.array([batch_size]), devices)[0])
 
 
+@pytest.mark.parametrize(("slip", "refused"), [("0.0004", 1), ("400", 1), ("0.2", 0), ("0.11", 0)])
+def test_a_step_in_another_unit_is_asked_about(tmp_path: Path, slip: str, refused: int) -> None:
+    """Seconds of a batch of 64 where those of 16 and 256 are .2 and .8: of another unit, and in noise."""
+    path = table(tmp_path, f"batch_size,devices,seconds_per_step\n256,1,0.8\n16,1,0.2\n64,1,{slip}\n4,8,9\n")
+    if not refused:
+        assert len(read_throughput(path).rows) == 4
+        return
+    with pytest.raises(
+        DataError, match=r"on 1 device a step of batch size (64|256) takes .* and one of (16|64) .* s: c"
+    ):
+        read_throughput(path)
+
+
 def test_a_table_of_rates_is_one_of_seconds(tmp_path: Path) -> None:
     by_rate = read_throughput(table(tmp_path, "batch_size,examples_per_second\n8,80\n16,80\n"))
     by_seconds = read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,0.1\n16,0.2\n"))
@@ -136,7 +149,7 @@ def test_whatever_stands_in_a_file_there_is_a_table_or_one_line(tmp_path: Path, 
             optimizer=st.sampled_from(["", "adamw", "muon(momentum=0.9, a=1)", 'a "quoted", name']),
         ),
         min_size=1,
-        unique_by=lambda row: (row.optimizer, row.devices, row.batch_size),
+        unique_by=lambda row: (row.optimizer, row.devices),
     )
 )
 def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> None:

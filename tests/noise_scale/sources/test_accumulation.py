@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cbs import seeding
 from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.noise_scale import Probe
+from cbs.noise_scale import NoiseScaleMeter, Probe
 from cbs.noise_scale.moments import Moments
 from cbs.workloads import build_workload
 
@@ -52,6 +52,45 @@ def test_moments_are_unbiased_at_a_fixed_point(sizes: list[int], noise: float) -
     error = measured.std(axis=0, ddof=1) / np.sqrt(len(measured))
     # four standard errors: a true estimator fails once in 16,000 of these 30 comparisons
     assert (np.abs(measured.mean(axis=0) - truth) < 4 * error).all()
+
+
+@pytest.mark.parametrize("source", ["accumulation", "split"])
+@pytest.mark.parametrize(
+    ("sizes", "weighted", "said"), [([8, 8], False, 0), ([8, 8, 3], True, 1), ([8, 8, 3], False, 1)]
+)
+def test_micro_batches_of_unequal_size_are_told(source: str, sizes: list[int], weighted: bool, said: int) -> None:
+    """Of a linear teacher whose noise scale is 25 at the start, an equal share of the loss for fewer examples finds 100
+    and more."""
+    generator = seeding.generator(0, "test")
+    model = nn.Linear(20, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    meter = NoiseScaleMeter(model, source=source)
+    for _ in range(400):
+        model.zero_grad()
+        for size in sizes:
+            inputs = torch.randn(size, 20, generator=generator)
+            wanted = inputs.sum(1, keepdim=True) / 2 + torch.randn(size, 1, generator=generator)
+            loss = (model(inputs) - wanted).square().mean() / 2
+            (loss * (size / sum(sizes) if weighted else 1 / len(sizes))).backward()
+        meter.step()
+    found = meter.estimate()
+    assert ("micro-batches of 3 to 8 examples in a step: right only where" in found.note) == bool(said)
+    if weighted or not said:
+        assert found.value == pytest.approx(25, rel=0.15)
+    else:
+        assert found.value is None or found.value > 50
+
+
+@pytest.mark.parametrize("source", ["accumulation", "split"])
+def test_the_smaller_last_batch_of_an_epoch_is_no_unequal_micro_batch(source: str) -> None:
+    model = nn.Linear(4, 1)
+    meter = NoiseScaleMeter(model, source=source)
+    for size in (8, 8, 3):
+        model.zero_grad()
+        for _ in range(2):
+            (model(torch.randn(size, 4, generator=seeding.generator(size, "test"))).square().mean() / 2).backward()
+        meter.step()
+    assert "micro-batches" not in meter.estimate().note
 
 
 def test_sides_are_the_norms_they_say() -> None:
