@@ -22,6 +22,7 @@ from sweeps.cell import Cell
 from sweeps.manifest import merged_manifest
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import write_plan
+from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.lock import Lock
 from sweeps.running.patience import UNTIMED_SECONDS
@@ -113,6 +114,7 @@ def sweep(
     patience: float = UNTIMED_SECONDS,
     limits: Limits | None = None,
     trackers: Sequence[str] = (),
+    ahead: Ahead | None = None,
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -126,6 +128,7 @@ def sweep(
             none; see :mod:`sweeps.running.patience`.
         limits: when no trial starts any more; it counts the trials that are there.
         trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
+        ahead: the Ray of ``resources``, if it is being started.
 
     Returns:
         The finished search, with every result; one that is not done where a limit came first.
@@ -157,7 +160,7 @@ def sweep(
                 run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, limits)
                 try:
                     with progress.showing(search):
-                        run_search(run, resources)
+                        run_search(run, resources, ahead)
                 finally:
                     write_plan(search, output)
                 if run.fatal is not None:

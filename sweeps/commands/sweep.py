@@ -20,6 +20,7 @@ from sweeps.commands import AsJson, Settings
 
 
 def command(
+    context: typer.Context,
     optim: Annotated[
         list[str] | None,
         typer.Option(
@@ -244,7 +245,12 @@ def command(
     {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
     sequence --optim adamw --batch-sizes 64..1024
     """
+    timed = address is None and telescope is None and command_line is None and function is None
     with errors.status("starting"):
+        from sweeps.running.child import Child
+
+        # it imports the same as this process, at the same time
+        timer = context.with_resource(Child("sweeps.running.patience:warm")) if timed else None
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_duration
@@ -261,6 +267,7 @@ def command(
         from sweeps.overrides import override
         from sweeps.precision import check_goal, to_precision
         from sweeps.recipes import RECIPES
+        from sweeps.running.ahead import Ahead
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
@@ -338,13 +345,14 @@ def command(
         TRACKERS[name]
     if address is not None:
         check_listening(address)
+    finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
+    ahead = context.with_resource(Ahead(resources)) if timed and not dry_run and not finished else None
     with errors.status("loading the data and timing a few steps"):
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
-        timed = address is None and telescope is None and program is None
-        cost = timed_apart(planned, trial_timeout) if timed else None
+        cost = timed_apart(planned, trial_timeout, timer) if timed else None
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
@@ -385,6 +393,7 @@ def command(
         patience=patience(planned, cost),
         trackers=trackers,
         limits=limits,
+        ahead=ahead,
     )
     if adding:
         with limit, copied:

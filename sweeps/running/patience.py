@@ -10,6 +10,7 @@ import torch
 from cbs.errors import ConfigError
 from sweeps.outlook.cost import Cost, measure_cost
 from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running.trials import warm
 from sweeps.spec import Sweep
 
 LEAST_SECONDS = 300.0
@@ -34,18 +35,19 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
     return max(UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS, MARGIN * longest)
 
 
-def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
+def timed_apart(sweep: Sweep, silence: float | None = None, child: Child | None = None) -> Cost | None:
     """:func:`sweeps.outlook.cost.measure_cost` in a process of its own.
 
     Args:
         sweep: what is to be run.
+        child: the process, which this ends; ``None`` for a new one.
         silence: seconds after which the first steps are taken to hang; ``None`` for what a trial has at least.
 
     Raises:
         ConfigError: as there; or if the process dies or hangs, as that of every trial would.
     """
     seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
-    with Child() as child:
+    with child or Child() as child:
         try:
             return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=seconds)
         except (Died, Failed) as error:
