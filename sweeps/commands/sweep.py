@@ -250,7 +250,7 @@ def command(
         from sweeps.running.child import Child
 
         # it imports the same as this process, at the same time
-        timer = context.with_resource(Child("sweeps.running.patience:warm")) if timed else None
+        timer = context.with_resource(Child("sweeps.running.trials:warm")) if timed else None
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_batch_sizes, parse_duration

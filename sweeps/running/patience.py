@@ -10,7 +10,6 @@ import torch
 from cbs.errors import ConfigError
 from sweeps.outlook.cost import Cost, measure_cost
 from sweeps.running.child import Channel, Child, Died, Failed
-from sweeps.running.trials import warm
 from sweeps.spec import Sweep
 
 LEAST_SECONDS = 300.0
