@@ -1,4 +1,4 @@
-"""A private Ray starts while a command still plans; Ray and Tune, which take long themselves, are imported meanwhile."""
+"""A private Ray starts while a command still plans, and Ray and Tune, which take long themselves, are imported."""
 
 from __future__ import annotations
 
