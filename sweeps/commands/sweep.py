@@ -18,6 +18,9 @@ from analysis.consoles import errors
 from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
 
+DRY_RUN_SECONDS, LEAST_TIMING = 25.0, 5.0
+"""After so many seconds ``--dry-run`` goes without the time it was measuring, for which it waits at least as long."""
+
 
 def command(
     context: typer.Context,
@@ -245,6 +248,7 @@ def command(
     {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
     sequence --optim adamw --batch-sizes 64..1024
     """
+    began = time.monotonic()
     timed = address is None and telescope is None and command_line is None and function is None
     with errors.status("starting"):
         from sweeps.running.child import Child
@@ -352,7 +356,10 @@ def command(
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
-        cost = timed_apart(planned, trial_timeout, timer) if timed else None
+        give_up = max(LEAST_TIMING, DRY_RUN_SECONDS - (time.monotonic() - began)) if dry_run else math.inf
+        cost = timed_apart(planned, trial_timeout, timer, give_up) if timed else None
+        if timed and cost is None:
+            errors.print("note: no step was timed, for want of memory or of time; how long the sweep takes is unknown")
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
