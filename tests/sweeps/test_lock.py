@@ -86,6 +86,25 @@ def test_on_another_machine_only_the_last_touch_counts(store, seconds, alive):
             pass
 
 
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_the_clock_of_another_machine_need_not_be_ours(store, ahead, monkeypatch):
+    """Files are dated by one clock, that of the folder."""
+    there(store, machine="another", host="elsewhere")
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() + ahead)
+    assert owner(store.root).alive
+    with pytest.raises(ResultsError, match="on elsewhere"):
+        Lock(store, "mine").__enter__()
+    assert [path.name for path in store.root.glob(".tmp-*")] == []
+
+
+def test_a_clock_that_was_set_back_does_not_keep_a_dead_owner_alive(store):
+    there(store, machine="another", host="elsewhere")
+    later = time.time() + STALE_SECONDS + 60
+    os.utime(store.root / LOCK, (later, later))
+    assert not owner(store.root).alive
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
 def test_a_lock_that_says_nothing_counts_until_it_is_old(store, content):
     (store.root / LOCK).write_text(content)
