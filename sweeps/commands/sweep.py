@@ -343,7 +343,7 @@ def command(
     resources.check_devices(asked.device, command=program is not None)
     if adding:
         check_goal(asked, precision)
-    limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
+    limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"), began)
     trackers = list(dict.fromkeys(log or ()))
     for name in trackers:
         TRACKERS[name]
