@@ -15,7 +15,7 @@ from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import check_clipping
 from cbs.schedules import build_schedule
 from cbs.seeding import seeded
-from cbs.store import Store
+from cbs.store import MANIFEST, Store
 from cbs.target import Target
 from cbs.training_loop import run_of
 from sweeps.cell import Cell
@@ -141,7 +141,6 @@ def sweep(
     """
     resources, progress, limits = resources or Resources(), progress or Progress.silent(), limits or Limits()
     store = Store(output)
-    again = f"every finished trial is kept in {output}; to go on: {command or 'the same call'}"
     try:
         store.create()
         with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
@@ -162,15 +161,21 @@ def sweep(
                     with progress.showing(search):
                         run_search(run, resources, ahead)
                 finally:
-                    write_plan(search, output)
+                    if (output / MANIFEST).exists():  # else nobody wants the folder any more
+                        write_plan(search, output)
                 if run.fatal is not None:
-                    raise ResultsError(f"{run.fatal}; {again}")
+                    raise ResultsError(f"{run.fatal}; {_again(output, command)}")
             for cell in search.cells() if search.done else ():
                 for changed in search.settled(cell):
                     store.update_record(changed)
                     tracking.add([changed])
     except Unfinished as error:
-        raise Unfinished(f"{error}; {again}") from error
+        raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; {again}") from None
+        raise Interrupted(f"stopped; {_again(output, command)}") from None
     return search
+
+
+def _again(output: Path, command: str) -> str:
+    kept = f"every finished trial is kept in {output}; to go on" if (output / MANIFEST).exists() else "to begin anew"
+    return f"{kept}: {command or 'the same call'}"

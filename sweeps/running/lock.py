@@ -119,10 +119,12 @@ class Lock:
         """Touch the file and say in it how far the sweep is.
 
         Raises:
-            ResultsError: if another sweep has taken the folder, or the file cannot be written.
+            ResultsError: if another sweep has taken the folder, somebody has removed it, or the file cannot be written.
         """
         there = owner(self._path.parent)
-        if there is not None and there.content.get("token") not in (self._mine["token"], None):
+        if there is None:
+            raise ResultsError(f"{self._path} is gone: somebody has removed it, or its folder, while the sweep ran")
+        if there.content.get("token") not in (self._mine["token"], None):
             raise ResultsError(f"{self._path.parent} was taken over by another sweep: {there}")
         with whole_file(self._path) as draft:
             draft.write_text(json.dumps(self._mine | {"beat": time.time(), "progress": progress}, indent=1) + "\n")
