@@ -86,7 +86,8 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload, found, told, doubted = built(sweep.workload), {}, [], []
+    workload, told, doubted = built(sweep.workload), [], []
+    found: dict[str, StepCost] = {}
     clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
     deadline = time.monotonic() + most_seconds
     timing = _Timing(sweep, workload, clock, deadline)

@@ -13,6 +13,7 @@ from cbs.errors import Unfinished
 from sweeps.running import cluster
 from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import EngineLost, Resources, connected
+from sweeps.running.trainable import Trainable
 
 
 class Stand:
@@ -95,3 +96,28 @@ def test_what_a_sweep_waits_for_does_not_import_what_it_does_not_use(module, slo
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(cluster.__file__).parents[2]
     )
     assert out.stdout.strip() == "False"
+
+
+class Quick(Trainable):
+    """A trial that is over at once."""
+
+    def setup(self, config) -> None:
+        pass
+
+    def step(self) -> dict[str, object]:
+        return {"done": True, "status": "REACHED"}
+
+    def cleanup(self) -> None:
+        pass
+
+
+def test_tune_gets_no_numbers_of_a_trial_that_it_can_do_without():
+    """It keeps the last result of every trial, and statistics of each number in it."""
+    result = Quick({"setup": "long"}).train()
+    assert {key for key, value in result.items() if isinstance(value, int | float)} == {
+        "done",
+        "pid",
+        "training_iteration",
+    }
+    assert "config" not in result
+    assert result["status"] == "REACHED"

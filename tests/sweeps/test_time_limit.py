@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeps import launch
+from sweeps.running.cluster import uninterrupted
 from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep
 
@@ -30,6 +31,13 @@ def test_what_went_before_counts() -> None:
     with pytest.raises(KeyboardInterrupt), time_limit(1.0, started - 3600.0):
         time.sleep(30.0)
     assert time.monotonic() - started < 15.0
+
+
+def test_an_end_that_must_not_be_cut_short_is_over_first() -> None:
+    ended = []
+    with pytest.raises(KeyboardInterrupt), time_limit(0.05, time.monotonic()), uninterrupted():
+        ended.append(time.sleep(0.2))
+    assert len(ended) == 1
 
 
 def test_what_is_in_time_is_left_alone() -> None:
