@@ -18,7 +18,7 @@ from analysis.consoles import errors
 from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
 
-DRY_RUN_SECONDS, LEAST_TIMING = 25.0, 5.0
+DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0
 """After so many seconds ``--dry-run`` goes without the time it was measuring, for which it waits at least as long."""
 
 
