@@ -15,7 +15,7 @@ from cbs import seeding
 from cbs.config import TrialConfig
 from cbs.device import pick
 from cbs.errors import ConfigError
-from cbs.micro_batches import even_sizes, split_batch
+from cbs.micro_batches import split_batch
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
@@ -24,6 +24,7 @@ from cbs.noise_scale.hessian import SYMBOL, hessian_moments
 from cbs.noise_scale.matching import matched
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.options import ProbeOptions
+from cbs.pass_sizes import even_sizes
 from cbs.training_loop import TrainingLoop
 from cbs.workloads import TrainingStream, Workload, build_workload
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from cbs import device as devices
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError
-from cbs.micro_batches import even_sizes, split_batch
+from cbs.micro_batches import split_batch
+from cbs.pass_sizes import even_sizes
 from cbs.sharding import check_shardable, sharded
 from cbs.workloads.base import Batch
 

@@ -28,12 +28,13 @@ from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.errors import ConfigError, out_of_memory, reason
-from cbs.micro_batches import PassTooLarge, micro_sizes, split_batch
+from cbs.micro_batches import PassTooLarge, split_batch
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer, check_clipping
 from cbs.optimizers.scaling import Rescaling
+from cbs.pass_sizes import micro_sizes
 from cbs.ranks import ALONE, Ranks
 from cbs.record import CLIPPED, Measurement, TrialStatus
 from cbs.schedules import build_schedule

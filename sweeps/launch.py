@@ -15,13 +15,14 @@ from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import check_clipping
 from cbs.schedules import build_schedule
 from cbs.seeding import seeded
-from cbs.store import Store
+from cbs.store import MANIFEST, Store
 from cbs.target import Target
 from cbs.training_loop import run_of
 from sweeps.cell import Cell
 from sweeps.manifest import merged_manifest
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import write_plan
+from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.lock import Lock
 from sweeps.running.patience import UNTIMED_SECONDS
@@ -113,6 +114,7 @@ def sweep(
     patience: float = UNTIMED_SECONDS,
     limits: Limits | None = None,
     trackers: Sequence[str] = (),
+    ahead: Ahead | None = None,
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -126,6 +128,7 @@ def sweep(
             none; see :mod:`sweeps.running.patience`.
         limits: when no trial starts any more; it counts the trials that are there.
         trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
+        ahead: the Ray of ``resources``, if it is being started.
 
     Returns:
         The finished search, with every result; one that is not done where a limit came first.
@@ -138,7 +141,6 @@ def sweep(
     """
     resources, progress, limits = resources or Resources(), progress or Progress.silent(), limits or Limits()
     store = Store(output)
-    again = f"every finished trial is kept in {output}; to go on: {command or 'the same call'}"
     try:
         store.create()
         with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
@@ -157,17 +159,23 @@ def sweep(
                 run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, limits)
                 try:
                     with progress.showing(search):
-                        run_search(run, resources)
+                        run_search(run, resources, ahead)
                 finally:
-                    write_plan(search, output)
+                    if (output / MANIFEST).exists():  # else nobody wants the folder any more
+                        write_plan(search, output)
                 if run.fatal is not None:
-                    raise ResultsError(f"{run.fatal}; {again}")
+                    raise ResultsError(f"{run.fatal}; {_again(output, command)}")
             for cell in search.cells() if search.done else ():
                 for changed in search.settled(cell):
                     store.update_record(changed)
                     tracking.add([changed])
     except Unfinished as error:
-        raise Unfinished(f"{error}; {again}") from error
+        raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; {again}") from None
+        raise Interrupted(f"stopped; {_again(output, command)}") from None
     return search
+
+
+def _again(output: Path, command: str) -> str:
+    kept = f"every finished trial is kept in {output}; to go on" if (output / MANIFEST).exists() else "to begin anew"
+    return f"{kept}: {command or 'the same call'}"

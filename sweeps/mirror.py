@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -28,7 +27,7 @@ SECONDS = 20.0
 """Between two copies."""
 STALE_SECONDS = 600.0
 """After so long without a sign of life, whoever else writes to the mirror is taken to be gone."""
-OWNER = "mirror-owner.json"
+OWNER, CLOCK = "mirror-owner.json", ".mirror-clock"
 RECORD = "record.parquet"
 _LOCAL = (LOCK, BOUNDS, OWNER)
 
@@ -59,6 +58,7 @@ class Mirror:
         self._base = PurePosixPath(base)
         self._copied: dict[str, tuple[int, int]] = {}
         self._made: set[PurePosixPath] = set()
+        self._told_lost = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
@@ -95,7 +95,11 @@ class Mirror:
                 told = True
 
     def _copy(self) -> None:
-        """Copy what has changed since the last time; checkpoints that are gone go there, too."""
+        """Copy what has changed since the last time; checkpoints that are over go there, too.
+
+        A sweep never removes a trial or its own description: where one is gone, somebody removes the folder, and all
+        that the mirror has stays.
+        """
         here = self._here()
         for name in sorted(here, key=lambda name: (PurePosixPath(name).name == RECORD, name == MANIFEST, name)):
             if self._copied.get(name) == here[name]:
@@ -113,7 +117,13 @@ class Mirror:
             except FileNotFoundError:
                 continue  # a checkpoint that is over, or a trial that is being replaced: the next round knows
             self._copied[name] = here[name]
-        for name in [name for name in self._copied if name not in here]:
+        gone = [name for name in self._copied if name not in here]
+        if lost := [name for name in gone if PurePosixPath(name).name in (RECORD, MANIFEST)]:
+            if not self._told_lost:
+                self._say(f"{self._root / lost[0]} is gone; the mirror {self._address} keeps what it has")
+            self._told_lost = True
+            return
+        for name in gone:
             self._there.delete_file(str(self._base / name))
             del self._copied[name]
 
@@ -169,22 +179,27 @@ class Mirror:
             )
 
     def _check_owner(self) -> None:
+        """By the clock of the store, since those of two machines need not agree."""
         if self._there.get_file_info(str(self._base / OWNER)).type != fs.FileType.File:
             return
-        owner = _json(self._read(OWNER), OWNER)
-        beat = owner.get("beat")
-        if not isinstance(beat, int | float):
-            raise ResultsError(f"{OWNER} of the mirror {self._address} names no time; remove it there")
-        if time.time() - beat < STALE_SECONDS:
+        self._write(CLOCK, b"")
+        now, touched = (self._there.get_file_info(str(self._base / name)).mtime_ns for name in (CLOCK, OWNER))
+        self._there.delete_file(str(self._base / CLOCK))
+        if abs(now - touched) < STALE_SECONDS * 1e9:
             raise ResultsError(
-                f"the mirror {self._address} belongs to a sweep that is running on {owner.get('host')}; wait for it "
+                f"the mirror {self._address} belongs to a sweep that is running on {self._owner()}; wait for it "
                 f"({STALE_SECONDS / 60:.0f} minutes where that is dead), or choose another folder there"
             )
 
+    def _owner(self) -> str:
+        return str(_json(self._read(OWNER), OWNER).get("host", "a machine without a name"))
+
     def _own(self) -> None:
-        content = {"host": platform.node(), "beat": time.time()}
-        with self._there.open_output_stream(str(self._base / OWNER)) as file:
-            file.write(json.dumps(content).encode())
+        self._write(OWNER, json.dumps({"host": platform.node()}).encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._there.open_output_stream(str(self._base / name)) as file:
+            file.write(content)
 
     def _bring(self, name: PurePosixPath, place: Path) -> None:
         fs.copy_files(

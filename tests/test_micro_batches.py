@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.micro_batches import halved, micro_sizes, split_batch
+from cbs.micro_batches import split_batch
+from cbs.pass_sizes import halved, micro_sizes
 
 sizes = st.integers(1, 5000)
 

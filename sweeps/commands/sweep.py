@@ -20,9 +20,13 @@ from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
 from sweeps.external.flags import program_flags
 
+DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0
+"""After so many seconds ``--dry-run`` goes without the time it was measuring, for which it waits at least as long."""
+
 
 @options(program=program_flags)
 def command(
+    context: typer.Context,
     *,
     optim: Annotated[
         list[str] | None,
@@ -222,7 +226,13 @@ def command(
     {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
     sequence --optim adamw --batch-sizes 64..1024
     """
+    began = time.monotonic()
+    timed = address is None and telescope is None and program["command"] is None and program["function"] is None
     with errors.status("starting"):
+        from sweeps.running.child import Child
+
+        # it imports the same as this process, at the same time
+        timer = context.with_resource(Child("sweeps.running.trials:warm")) if timed else None
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
         from cbs.parsing import parse_duration
@@ -239,6 +249,7 @@ def command(
         from sweeps.overrides import override
         from sweeps.precision import check_goal, to_precision
         from sweeps.recipes import RECIPES
+        from sweeps.running.ahead import Ahead
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
@@ -299,19 +310,23 @@ def command(
     resources.check_devices(asked.device, command=trainer is not None)
     if adding:
         check_goal(asked, precision)
-    limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"))
+    limit = time_limit(None if stop_after is None else parse_duration(stop_after, "--stop-after"), began)
     trackers = list(dict.fromkeys(log or ()))
     for name in trackers:
         TRACKERS[name]
     if address is not None:
         check_listening(address)
+    finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
+    ahead = context.with_resource(Ahead(resources)) if timed and not dry_run and not finished else None
     with errors.status("loading the data and timing a few steps"):
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
             planned = started(planned, folder, from_, functools.partial(errors.print, markup=False))
-        timed = address is None and telescope is None and trainer is None
-        cost = timed_apart(planned, trial_timeout) if timed else None
+        give_up = max(LEAST_TIMING, DRY_RUN_SECONDS - (time.monotonic() - began)) if dry_run else math.inf
+        cost = timed_apart(planned, trial_timeout, timer, give_up) if timed else None
+        if timed and cost is None:
+            errors.print("note: no step was timed, for want of memory or of time; how long the sweep takes is unknown")
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
@@ -347,6 +362,7 @@ def command(
         patience=patience(planned, cost),
         trackers=trackers,
         limits=limits,
+        ahead=ahead,
     )
     if adding:
         with limit, copied:

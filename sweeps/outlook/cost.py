@@ -23,7 +23,7 @@ from sweeps.spec import Sweep
 from sweeps.workload import built
 
 MOST_SECONDS = 12.0
-"""Of timing, all optimizers together; a single step may take longer."""
+"""Of timing on the wall clock, all optimizers together; a single step may take longer."""
 
 STEPS, ENOUGH_SECONDS = 5, 0.3
 """Steps that are timed at a batch size, fewer where they take this long."""
@@ -86,11 +86,19 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload, found, told, doubted = built(sweep.workload), {}, [], []
+    workload, told, doubted = built(sweep.workload), [], []
+    found: dict[str, StepCost] = {}
     clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
-    timing = _Timing(sweep, workload, clock, clock() + most_seconds)
+    deadline = time.monotonic() + most_seconds
+    timing = _Timing(sweep, workload, clock, deadline)
     try:
         for optimizer in sweep.choices:
+            if found and time.monotonic() + timing.built > deadline:
+                first, found[optimizer] = next(iter(found.items()))
+                timing.told.append(
+                    f"steps of {sweep.labels[optimizer]} are taken to cost those of {sweep.labels[first]}"
+                )
+                continue
             found[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
         told, doubted = timing.told, list(timing.doubts())
     except CbsError:
@@ -110,8 +118,10 @@ class _Timing:
     sweep: Sweep
     workload: Workload
     clock: Callable[[], float]
-    """Of this process where it computes itself, so that what else runs on the machine does not count."""
+    """Of this process where it computes itself, so that what else runs on the machine does not count in what is
+    measured. It does in how long that may take, which a person waits for."""
     deadline: float
+    """Of :func:`time.monotonic`, like ``built``."""
     told: list[str] = field(default_factory=list)
     evaluation: float | None = None
     built: float = 0.0
@@ -119,11 +129,11 @@ class _Timing:
 
     def of(self, optimizer: str, share: float) -> StepCost:
         """The cost of one optimizer, in about ``share`` seconds."""
-        until = self.clock() + share
+        until = time.monotonic() + share
         wanted = self._sizes()
         timed: dict[int, float] = {}
         for batch_size in wanted:
-            if timed and self.clock() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
+            if timed and time.monotonic() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
                 break
             timed[batch_size] = self._step(optimizer, batch_size)
         largest = self.sweep.batch_sizes[-1]
@@ -155,9 +165,9 @@ class _Timing:
         grid = self.sweep.lr_grid(optimizer)
         config = self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0])
         config = dataclasses.replace(config, seed=0, batch_schedule=None)
-        started = self.clock()
+        started = time.monotonic()
         loop = TrainingLoop(config, self.workload, pick(config.device, config.precision))
-        self.built = self.clock() - started
+        self.built = time.monotonic() - started
         with seeding.seeded(0, "training"):
             if self.evaluation is None:
                 self.evaluation = self._validation(loop, config)
@@ -166,15 +176,17 @@ class _Timing:
                 started = self._now(loop)
                 loop.train_step(step)
                 seconds.append(self._now(loop) - started)
-                if (sum(seconds) > ENOUGH_SECONDS and len(seconds) > 1) or seconds[-1] > LONG_STEP:
+                enough = sum(seconds) > ENOUGH_SECONDS and len(seconds) > 1
+                if enough or seconds[-1] > LONG_STEP or time.monotonic() > self.deadline:
                     break
         return min(seconds)
 
     def _validation(self, loop: TrainingLoop, config: TrialConfig) -> float:
         """Seconds of a validation pass; one that takes longer than a quarter of the time is extrapolated."""
         started = self._now(loop)
-        limit = max(1.0, (self.deadline - started) / 4)
-        with _Interrupted(loop.model, self.clock, started + limit) as stopped:
+        now = time.monotonic()
+        limit = max(1.0, (self.deadline - now) / 4)
+        with _Interrupted(loop.model, now + limit) as stopped:
             value = loop.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy()).value
             if config.target.reached(value):
                 raise ConfigError(
@@ -206,15 +218,15 @@ class _Enough(BaseException):
 
 
 class _Interrupted:
-    """While entered, forward passes of a model end at a deadline."""
+    """While entered, forward passes of a model end at a deadline of :func:`time.monotonic`."""
 
-    def __init__(self, model: nn.Module, clock: Callable[[], float], deadline: float) -> None:
+    def __init__(self, model: nn.Module, deadline: float) -> None:
         self.cut = False
-        self._model, self._clock, self._deadline = model, clock, deadline
+        self._model, self._deadline = model, deadline
 
     def __enter__(self) -> _Interrupted:
         def check(module: nn.Module, args: object) -> None:
-            if self._clock() > self._deadline:
+            if time.monotonic() > self._deadline:
                 raise _Enough
 
         self._hooks = [module.register_forward_pre_hook(check) for module in self._model.modules()]

@@ -67,9 +67,15 @@ class Failed(CbsError):
 
 
 class Child:
-    """A process that runs functions of this installation. Close it, or use it as a context."""
+    """A process that runs functions of this installation. Close it, or use it as a context.
 
-    def __init__(self) -> None:
+    Args:
+        first: a function without arguments that runs there before all that is asked for, ``package.module:name``: it
+            imports what takes long, while this process does something else. If it fails, so will what is asked for,
+            which is where it is told.
+    """
+
+    def __init__(self, first: str | None = None) -> None:
         self._heard = False
         try:
             self._connection, other = Pipe()
@@ -89,6 +95,8 @@ class Child:
                 f"cannot start a process for trials: {reason(error)} ({tempfile.gettempdir()})"
             ) from None
         other.close()
+        if first is not None:
+            self._connection.send((first, None))
 
     def __enter__(self) -> Child:
         return self
@@ -99,6 +107,10 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def call(
         self,
@@ -189,7 +201,7 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...] | None]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Any) -> None:
@@ -202,14 +214,19 @@ class Channel:
             name, args = self._calls.get()
             module, _, function = name.partition(":")
             try:
-                answer = ("done", getattr(importlib.import_module(module), function)(self, *args))
+                run = getattr(importlib.import_module(module), function)
+                if args is None:
+                    run()
+                    continue
+                answer = ("done", run(self, *args))
             except CbsError as error:
                 plain = type(error).__init__ is CbsError.__init__
                 answer = ("raised", (type(error) if plain else CbsError)(str(error)))
             except Exception as error:  # noqa: BLE001 - told to the one who asked
                 traceback.print_exc()
                 answer = ("raised", Failed(f"{type(error).__name__}: {reason(error)}"))
-            self._connection.send(answer)
+            if args is not None:
+                self._connection.send(answer)
 
     def _listen(self) -> None:
         while True:

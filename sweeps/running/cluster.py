@@ -15,9 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError, Unfinished, reason
+
+if TYPE_CHECKING:
+    from sweeps.running.ahead import Ahead
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -31,6 +34,8 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ray would run workers at low priority; a sweep is what the person is waiting for.
     "RAY_worker_niceness": "0",
+    # Processes that Ray starts unasked are of no use to Tune, which wants an environment of its own around its actors.
+    "RAY_prestart_worker_first_driver": "0",
 }
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912"}
 """Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
@@ -160,49 +165,83 @@ class Resources:
 
 
 @contextlib.contextmanager
-def connected(resources: Resources) -> Iterator[bool]:
+def connected(resources: Resources, ahead: Ahead | None = None) -> Iterator[bool]:
     """Connect to Ray for the length of the block; yields whether the connection was made here.
 
     A private Ray is stopped and its files removed at the end. A connection that exists already is used and left alone.
     Within the block nothing reaches standard output, because Ray writes what it likes there.
+
+    Args:
+        resources: where to.
+        ahead: a Ray that is being started, which this takes over; one that somebody has taken is no more.
 
     Raises:
         ConfigError: if the cluster cannot be reached.
         EngineLost: if a private Ray cannot be started.
         Unfinished: if there is no room for its files.
     """
-    for key, value in (_QUIET | _ALLOCATOR).items():
-        os.environ.setdefault(key, value)
+    quiet()
     import ray
 
-    remove_stale_folders()
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    if ray.is_initialized():
+    engine = None if ahead is None else ahead.taken()
+    if engine is None and ray.is_initialized():
         yield False
         return
-    folder = None
-    options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
-    if resources.address is not None:
-        options["address"] = resources.address
-    else:
-        folder = temporary_folder()
-        options |= {
-            "num_cpus": resources.local_workers * resources.cpus,
-            "include_dashboard": False,
-            "object_store_memory": 100 * 1024**2,
-            "_temp_dir": folder,
-        }
     # Ray brings a SIGTERM handler of its own; ours has to come after it.
     with output_to_error(), contextlib.ExitStack() as stack:
+        engine = engine or Engine(resources)
         try:
-            _start(options)
+            engine.start()
             stack.enter_context(signals_as_interrupt())
             yield True
         finally:
             with uninterrupted():
-                ray.shutdown()
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
+                engine.stop()
+
+
+def quiet() -> None:
+    """Settings of Ray that it reads when it is imported."""
+    for key, value in (_QUIET | _ALLOCATOR).items():
+        os.environ.setdefault(key, value)
+
+
+class Engine:
+    """A Ray to be started, a private one with a folder of its own where no address is given."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+        self._folder: str | None = None
+        if resources.address is not None:
+            self._options["address"] = resources.address
+            return
+        remove_stale_folders()
+        self._folder = temporary_folder()
+        self._options |= {
+            "num_cpus": resources.local_workers * resources.cpus,
+            "include_dashboard": False,
+            "object_store_memory": 100 * 1024**2,
+            "_temp_dir": self._folder,
+        }
+
+    def start(self) -> None:
+        """Start it or connect; once it is there, nothing happens.
+
+        Raises:
+            ConfigError, EngineLost, Unfinished: see :func:`connected`.
+        """
+        import ray
+
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        if not ray.is_initialized():
+            _start(self._options)
+
+    def stop(self) -> None:
+        """Stop or disconnect, whatever has become of it."""
+        import ray
+
+        ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _start(options: dict[str, Any]) -> None:
@@ -251,18 +290,21 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, once more, does not cut the block short, which takes a second."""
+    """Ctrl-C, once more, does not cut the block short, which takes a second; a time limit that is over does so after
+    it."""
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     except ValueError:  # not in the main thread, which alone is interrupted
         yield
         return
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def check_placement(resources: Resources, gpus: float) -> None:

@@ -14,6 +14,7 @@ from cbs.record import TrialStatus, without_curve
 from cbs.store import Store
 from sweeps.cell import Cell
 from sweeps.outlook.progress import Progress
+from sweeps.running.ahead import Ahead
 from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import EngineLost, Resources, connected
 from sweeps.running.lock import Lock
@@ -148,8 +149,13 @@ class Run:
             self.bounds.tell(dict.fromkeys(running, steps))
 
 
-def run_search(run: Run, resources: Resources) -> None:
+def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> None:
     """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
+
+    Args:
+        run: the sweep.
+        resources: where it runs.
+        ahead: the first of them, if it is being started.
 
     Raises:
         ConfigError: if a cluster cannot be reached, or no node can hold a trial.
@@ -161,7 +167,7 @@ def run_search(run: Run, resources: Resources) -> None:
     try:
         while not run.over:
             try:
-                with connected(resources) as ours:
+                with connected(resources, ahead) as ours:
                     tune_search(run, resources)
             except EngineLost as error:
                 done = sum(len(found) for found in run.search.results.values())

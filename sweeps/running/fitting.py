@@ -7,7 +7,7 @@ from typing import Any
 
 from cbs.config import fingerprint
 from cbs.files import whole_file
-from cbs.micro_batches import halved
+from cbs.pass_sizes import halved
 from cbs.store import Store
 
 FILE = "too-large.json"

@@ -1,7 +1,8 @@
 """One sweep at a time in a folder: a file that names its owner, who keeps it fresh and says in it how far the sweep is.
 
 The file is what ``cbs status`` reads from another terminal. A lock is stale when its owner's process is gone, which is
-certain where that ran on this machine; elsewhere when nobody has touched it for :data:`STALE_SECONDS`.
+certain where that ran on this machine; elsewhere when nobody has touched it for :data:`STALE_SECONDS`, by the clock
+that dates the files there, since those of two machines need not agree.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Owner:
     Attributes:
         content: of the file: ``host``, ``pid``, ``machine``, ``born``, ``token``, ``command``, ``started``, ``beat``
             (seconds since 1970), and ``progress``.
-        age: seconds since the file was touched.
+        age: seconds between the last touch of the file and now; whoever lives touches it again when the clock was set.
     """
 
     content: dict[str, Any]
@@ -55,7 +56,7 @@ def owner(root: Path) -> Owner | None:
     """Who holds the folder, dead or alive; ``None`` for nobody."""
     path = root / LOCK
     try:
-        age = max(0.0, time.time() - path.stat().st_mtime)
+        age = abs(_clock(root) - path.stat().st_mtime)
         content = json.loads(path.read_text())
     except FileNotFoundError:
         return None
@@ -118,10 +119,12 @@ class Lock:
         """Touch the file and say in it how far the sweep is.
 
         Raises:
-            ResultsError: if another sweep has taken the folder, or the file cannot be written.
+            ResultsError: if another sweep has taken the folder, somebody has removed it, or the file cannot be written.
         """
         there = owner(self._path.parent)
-        if there is not None and there.content.get("token") not in (self._mine["token"], None):
+        if there is None:
+            raise ResultsError(f"{self._path} is gone: somebody has removed it, or its folder, while the sweep ran")
+        if there.content.get("token") not in (self._mine["token"], None):
             raise ResultsError(f"{self._path.parent} was taken over by another sweep: {there}")
         with whole_file(self._path) as draft:
             draft.write_text(json.dumps(self._mine | {"beat": time.time(), "progress": progress}, indent=1) + "\n")
@@ -137,6 +140,18 @@ class Lock:
         with os.fdopen(descriptor, "w") as file:
             json.dump(self._mine | {"beat": time.time(), "progress": {}}, file)
         return True
+
+
+def _clock(root: Path) -> float:
+    """The time that a file gets which is written there now; this machine's where none can be."""
+    probe = root / f".tmp-{LOCK}-{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+    except OSError:
+        return time.time()
+    return now
 
 
 def _machine() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -34,21 +35,27 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
     return max(UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS, MARGIN * longest)
 
 
-def timed_apart(sweep: Sweep, silence: float | None = None) -> Cost | None:
-    """:func:`sweeps.outlook.cost.measure_cost` in a process of its own.
+def timed_apart(
+    sweep: Sweep, silence: float | None = None, child: Child | None = None, give_up: float = math.inf
+) -> Cost | None:
+    """:func:`sweeps.outlook.cost.measure_cost` in a process of its own; ``None`` also where that takes too long.
 
     Args:
         sweep: what is to be run.
+        child: the process, which this ends; ``None`` for a new one.
+        give_up: seconds after which it takes too long.
         silence: seconds after which the first steps are taken to hang; ``None`` for what a trial has at least.
 
     Raises:
         ConfigError: as there; or if the process dies or hangs, as that of every trial would.
     """
     seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
-    with Child() as child:
+    with child or Child() as child:
         try:
-            return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=seconds)
+            return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=min(seconds, give_up))
         except (Died, Failed) as error:
+            if isinstance(error, Died) and error.hung and give_up < seconds:
+                return None
             raise ConfigError(
                 f"workload {sweep.workload.name!r} fails while its first steps are timed: {error}"
             ) from None

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from cbs.lr_choice import best_lr_many, censored, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
@@ -346,7 +345,8 @@ def _contenders(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rul
 def expected_loss(mean: float, deviation: float) -> float:
     """Expectation of ``max(0, -D)`` for ``D`` normal."""
     z = mean / deviation
-    return float(deviation * norm.pdf(z) - mean * norm.cdf(-z))
+    density, below = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), math.erfc(z / math.sqrt(2)) / 2
+    return deviation * density - mean * below
 
 
 def _ends(table: Table, row: int, other: int) -> str:

@@ -10,11 +10,12 @@ import pytest
 
 from cbs.training import run_trial
 from sweeps.running import dispatch
+from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.dispatch import Run
 
 
-def one_after_the_other(run: Run, resources: Resources) -> None:
+def one_after_the_other(run: Run, resources: Resources, ahead: Ahead | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
     while (config := run.search.next()) is not None:
         result = run_trial(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,12 @@ import pytest
 
 from cbs.errors import ResultsError
 from cbs.store import Store
+from sweeps import launch
+from sweeps.running import dispatch
+from sweeps.running.cluster import Resources
+from sweeps.running.dispatch import Run
 from sweeps.running.lock import LOCK, STALE_SECONDS, Lock, owner
+from tests.sweeps.simulation import small_sweep
 
 
 @pytest.fixture
@@ -86,6 +92,25 @@ def test_on_another_machine_only_the_last_touch_counts(store, seconds, alive):
             pass
 
 
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_the_clock_of_another_machine_need_not_be_ours(store, ahead, monkeypatch):
+    """Files are dated by one clock, that of the folder."""
+    there(store, machine="another", host="elsewhere")
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() + ahead)
+    assert owner(store.root).alive
+    with pytest.raises(ResultsError, match="on elsewhere"):
+        Lock(store, "mine").__enter__()
+    assert [path.name for path in store.root.glob(".tmp-*")] == []
+
+
+def test_a_clock_that_was_set_back_does_not_keep_a_dead_owner_alive(store):
+    there(store, machine="another", host="elsewhere")
+    later = time.time() + STALE_SECONDS + 60
+    os.utime(store.root / LOCK, (later, later))
+    assert not owner(store.root).alive
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
 def test_a_lock_that_says_nothing_counts_until_it_is_old(store, content):
     (store.root / LOCK).write_text(content)
@@ -96,6 +121,15 @@ def test_a_lock_that_says_nothing_counts_until_it_is_old(store, content):
         pass
 
 
+def test_an_owner_whose_folder_was_removed_stops_and_does_not_make_it_anew(store):
+    with Lock(store, "slow") as slow:
+        slow.beat({})
+        shutil.rmtree(store.root)
+        with pytest.raises(ResultsError, match=r"sweep\.lock is gone: somebody has removed it"):
+            slow.beat({})
+    assert not store.root.exists()
+
+
 def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
     with Lock(store, "slow") as slow:
         (store.root / LOCK).unlink()
@@ -103,3 +137,14 @@ def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
         with pytest.raises(ResultsError, match="taken over"):
             slow.beat({})
     assert owner(store.root) is not None
+
+
+def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, monkeypatch):
+    def removed(run: Run, resources: Resources, ahead: object) -> None:
+        shutil.rmtree(run.store.root)
+        run.look_around()
+
+    monkeypatch.setattr(dispatch, "run_search", removed)
+    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to begin anew: cbs sweep$"):
+        launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
+    assert not (tmp_path / "sweep").exists()

@@ -123,9 +123,49 @@ def test_what_was_fetched_is_not_copied_back_and_goes_with_its_trial(
 
 def test_an_owner_that_died_is_forgotten(store: Store, address: str, tmp_path: Path) -> None:
     mirrored(address, store.root)
-    dead = {"host": "spot-1", "beat": time.time() - mirror.STALE_SECONDS - 1}
-    (tmp_path / "there" / OWNER).write_text(json.dumps(dead))
+    touch(tmp_path / "there" / OWNER, mirror.STALE_SECONDS + 5)
     assert mirrored(address, tmp_path / "other") == []
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_clocks_of_two_machines_need_not_agree(
+    ahead: float, store: Store, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the store counts, which dates what both write."""
+    mirrored(address, store.root)
+    touch(tmp_path / "there" / OWNER, mirror.STALE_SECONDS - 60)
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() + ahead)
+    with pytest.raises(ResultsError, match="belongs to a sweep that is running on spot-1"):
+        mirrored(address, tmp_path / "other")
+    touch(tmp_path / "there" / OWNER, mirror.STALE_SECONDS + 60)
+    assert mirrored(address, tmp_path / "other") == []
+    assert not list((tmp_path / "there").glob(".mirror-clock"))
+
+
+@pytest.mark.parametrize("removed", ["trials", "sweep.json", "."])
+def test_a_folder_that_is_removed_is_not_removed_from_its_mirror(
+    removed: str, store: Store, address: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with Mirror(address, store.root, said.append) as kept:
+        kept._copy()
+        before = files(tmp_path / "there")
+        gone = store.root / removed
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        (store.root / "checkpoints" / "running.pt").unlink(missing_ok=True)
+    after = files(tmp_path / "there")
+    assert {name: text for name, text in before.items() if name != OWNER} == after
+    assert "checkpoints/running.pt" in after
+    assert len(said) == 1
+    assert "is gone; the mirror" in said[0]
+
+
+def touch(path: Path, seconds: float) -> None:
+    """As if spot-1 had written it so long ago."""
+    path.write_text('{"host": "spot-1"}')
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
 
 
 def test_another_protocol_is_refused_and_nothing_is_overwritten(store: Store, address: str, tmp_path: Path) -> None:
@@ -216,9 +256,9 @@ def test_a_store_of_objects_holds_it_as_well(bucket: str, store: Store, tmp_path
         mirrored(bucket, tmp_path / "third")
 
 
-@pytest.mark.parametrize("owner", ["{}", "[]", '{"host": "spot-1", "beat": "now"}', '{"beat": {}}'])
-def test_an_owner_without_a_time_is_named(owner: str, store: Store, address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", ["{}", "[]", '{"beat": {}}'])
+def test_an_owner_without_a_name_is_one(owner: str, store: Store, address: str, tmp_path: Path) -> None:
     mirrored(address, store.root)
     (tmp_path / "there" / OWNER).write_text(owner)
-    with pytest.raises(ResultsError, match=r"mirror-owner\.json of the mirror .* names no time; remove it there"):
+    with pytest.raises(ResultsError, match="running on a machine without a name; wait for it"):
         mirrored(address, tmp_path / "other")

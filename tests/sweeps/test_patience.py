@@ -46,6 +46,10 @@ def test_first_steps_that_do_not_come_back_are_one_line(act, words):
     assert "\n" not in str(refusal.value)
 
 
+def test_a_dry_run_does_not_wait_for_steps_that_hang():
+    assert timed_apart(faulty("hang"), give_up=2.0) is None
+
+
 @pytest.mark.slow
 def test_a_first_step_that_does_not_fit_in_memory_is_left_to_the_sweep():
     assert timed_apart(faulty("allocate")) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeps import launch
+from sweeps.running.cluster import uninterrupted
 from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep
 
@@ -16,22 +17,41 @@ from tests.sweeps.simulation import small_sweep
 def test_what_takes_longer_is_interrupted_once() -> None:
     before = signal.getsignal(signal.SIGALRM)
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), time_limit(0.05):
+    with pytest.raises(KeyboardInterrupt), time_limit(0.05, time.monotonic()):
         time.sleep(30.0)
     assert time.monotonic() - started < 15.0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
     assert signal.getsignal(signal.SIGALRM) == before
 
 
+def test_what_went_before_counts() -> None:
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), time_limit(3600.0, started - 3599.95):
+        time.sleep(30.0)
+    with pytest.raises(KeyboardInterrupt), time_limit(1.0, started - 3600.0):
+        time.sleep(30.0)
+    assert time.monotonic() - started < 15.0
+
+
+def test_an_end_that_must_not_be_cut_short_is_over_first() -> None:
+    ended = []
+    with pytest.raises(KeyboardInterrupt), time_limit(0.05, time.monotonic()), uninterrupted():
+        ended.append(time.sleep(0.2))
+    assert len(ended) == 1
+
+
 def test_what_is_in_time_is_left_alone() -> None:
-    with time_limit(0.05):
+    with time_limit(0.05, time.monotonic()):
         pass
     time.sleep(0.1)
-    with time_limit(None):
+    with time_limit(None, 0.0):
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
 def test_a_sweep_that_runs_out_of_time_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, resources: time.sleep(30.0))
-    with pytest.raises(launch.Interrupted, match="to go on: cbs sweep --stop-after 1h"), time_limit(0.2):
+    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda *_: time.sleep(30.0))
+    with (
+        pytest.raises(launch.Interrupted, match="to go on: cbs sweep --stop-after 1h"),
+        time_limit(0.2, time.monotonic()),
+    ):
         launch.sweep(small_sweep(), tmp_path, command="cbs sweep --stop-after 1h")

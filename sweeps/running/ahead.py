@@ -1,0 +1,60 @@
+"""A private Ray starts while a command still plans, and Ray and Tune, which take long themselves, are imported."""
+
+from __future__ import annotations
+
+import importlib
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from sweeps.running.cluster import Engine, Resources, quiet, uninterrupted
+
+
+class Ahead:
+    """Starts a private Ray in the background. Use as a context: a Ray that nobody has taken over is stopped.
+
+    Args:
+        resources: of trials, on this machine.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._engine: Future[Engine | None] | None = self._pool.submit(_started, resources)
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with uninterrupted():
+            left, self._engine = self._engine, None
+            self._pool.shutdown()
+            engine = left.result() if left is not None and left.exception() is None else None
+            if engine is not None:
+                engine.stop()
+
+    def taken(self) -> Engine | None:
+        """The Ray once it is there, from now on the caller's to stop; ``None`` if there is none to take.
+
+        Raises:
+            ConfigError, EngineLost, Unfinished: as :func:`sweeps.running.cluster.connected`.
+        """
+        if self._engine is None:
+            return None
+        self._engine.exception()  # waits; interrupted, it is left to the context
+        engine, self._engine = self._engine, None
+        return engine.result()
+
+
+def _started(resources: Resources) -> Engine | None:
+    """A Ray that runs; ``None`` where this process is connected to one already."""
+    quiet()
+    import ray
+
+    if ray.is_initialized():
+        return None
+    engine = Engine(resources)
+    try:
+        engine.start()
+        importlib.import_module("sweeps.running.tuning")
+    except BaseException:
+        engine.stop()
+        raise
+    return engine

@@ -1,0 +1,123 @@
+"""A Ray that starts ahead is taken over once, stopped if nobody does, and fails where it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+from cbs.errors import Unfinished
+from sweeps.running import cluster
+from sweeps.running.ahead import Ahead
+from sweeps.running.cluster import EngineLost, Resources, connected
+from sweeps.running.trainable import Trainable
+
+
+class Stand:
+    """In the place of Ray: what is done to it."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.done: list[str] = []
+        self.folders: list[Path] = []
+        self.error: Exception | None = None
+        self.up = False
+        monkeypatch.setattr(ray, "is_initialized", lambda: self.up)
+        monkeypatch.setattr(ray, "init", self.init)
+        monkeypatch.setattr(ray, "shutdown", self.shutdown)
+
+    def init(self, **options) -> None:
+        self.done.append("init")
+        self.folders.append(Path(options["_temp_dir"]))
+        if self.error is not None:
+            raise self.error
+        self.up = True
+
+    def shutdown(self) -> None:
+        self.done.append("shutdown")
+        self.up = False
+
+
+@pytest.fixture
+def stand(monkeypatch) -> Stand:
+    return Stand(monkeypatch)
+
+
+def test_it_is_taken_over_once_and_its_folder_goes_with_it(stand):
+    with Ahead(Resources(workers=1)) as ahead:
+        with connected(Resources(workers=1), ahead) as ours:
+            assert ours
+            assert stand.done == ["init"]
+            assert stand.folders[0].exists()
+        assert stand.done == ["init", "shutdown"]
+        with connected(Resources(workers=1), ahead) as ours:
+            assert ours
+        assert stand.done == ["init", "shutdown"] * 2
+    assert stand.done == ["init", "shutdown"] * 2
+    assert len(set(stand.folders)) == 2
+    assert not any(folder.exists() for folder in stand.folders)
+
+
+def test_where_nobody_takes_it_over_it_is_stopped(stand):
+    with pytest.raises(Unfinished, match="something else"), Ahead(Resources(workers=1)):
+        raise Unfinished("something else")
+    assert stand.done == ["init", "shutdown"]
+    assert not stand.folders[0].exists()
+
+
+def test_a_connection_that_exists_is_left_alone(stand):
+    stand.up = True
+    with Ahead(Resources(workers=1)) as ahead, connected(Resources(workers=1), ahead) as ours:
+        assert not ours
+    assert stand.done == []
+    assert stand.up
+
+
+def test_one_that_does_not_start_is_told_to_who_needs_it_and_the_next_one_is_another(stand):
+    stand.error = RuntimeError("the node timed out")
+    with Ahead(Resources(workers=1)) as ahead:
+        with pytest.raises(EngineLost, match="the node timed out"), connected(Resources(workers=1), ahead):
+            pytest.fail("nobody is connected")
+        stand.error = None
+        with connected(Resources(workers=1), ahead) as ours:
+            assert ours
+    with Ahead(Resources(workers=1)):
+        stand.error = RuntimeError("and nobody needs it")
+    assert not any(folder.exists() for folder in stand.folders)
+
+
+@pytest.mark.parametrize(("module", "slow"), [("sweeps.running.trainable", "torch"), ("sweeps.launch", "scipy")])
+def test_what_a_sweep_waits_for_does_not_import_what_it_does_not_use(module, slow):
+    """Seconds of every start."""
+    code = f"import sys, {module}; print({slow!r} in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(cluster.__file__).parents[2]
+    )
+    assert out.stdout.strip() == "False"
+
+
+class Quick(Trainable):
+    """A trial that is over at once."""
+
+    def setup(self, config) -> None:
+        pass
+
+    def step(self) -> dict[str, object]:
+        return {"done": True, "status": "REACHED"}
+
+    def cleanup(self) -> None:
+        pass
+
+
+def test_tune_gets_no_numbers_of_a_trial_that_it_can_do_without():
+    """It keeps the last result of every trial, and statistics of each number in it."""
+    result = Quick({"setup": "long"}).train()
+    assert {key for key, value in result.items() if isinstance(value, int | float)} == {
+        "done",
+        "pid",
+        "training_iteration",
+    }
+    assert "config" not in result
+    assert result["status"] == "REACHED"
