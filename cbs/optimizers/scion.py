@@ -143,8 +143,10 @@ class SignBall(NormBallOptimizer):
     """
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The scaled signs."""
-        return [momentum.sign() / momentum.shape[-1] for momentum in momenta]
+        """The scaled signs; NaN where a momentum is not finite."""
+        # Else what is no number has the sign 0, and infinity that of any other for good.
+        signs = [momentum.sign().where(momentum.isfinite(), torch.nan) for momentum in momenta]
+        return [sign / sign.shape[-1] for sign in signs]
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
         """Random signs, scaled."""

@@ -222,3 +222,27 @@ def test_options_that_an_older_state_dict_lacks_stay_as_built() -> None:
     optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["decay"] == 0.25
     assert optimizer.defaults == {"lr": 0.1, "decay": 0.25}
+
+
+@EVERY
+def test_named_parameters_in_another_order_are_refused(kind: type) -> None:
+    """Of one shape, so that nothing else tells."""
+    named = [(name, nn.Parameter(torch.ones(3, 3))) for name in ("query", "key", "value")]
+    one = kind(named)
+    step([param for _, param in named], one, 0)
+    again = kind([named[1], named[0], named[2]])
+    with pytest.raises(ValueError, match="in another order, 'query' where 'key' is here"):
+        again.load_state_dict(one.state_dict())
+    assert not again.state
+    kind([(f"other.{name}", param) for name, param in named]).load_state_dict(one.state_dict())
+    kind([param for _, param in named]).load_state_dict(one.state_dict())
+
+    def reordered(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        (group,) = saved["param_groups"]
+        group = {**group, "params": [1, 0, 2], "param_names": ["key", "query", "value"]}
+        return {**saved, "param_groups": [group]}
+
+    again.register_load_state_dict_pre_hook(reordered)
+    again.load_state_dict(one.state_dict())
+    for _, param in named:
+        assert torch.equal(again.state[param]["momentum_buffer"], one.state[param]["momentum_buffer"])

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, evaluated, state_dtype
+from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
@@ -154,7 +154,7 @@ def beside_adamw(kind: type[SpectralOptimizer], summary: str) -> Callable[..., C
         if routing.rest:
             own = {"betas": betas, "eps": eps, "weight_decay": options["weight_decay"]}
             fused = has_fused_kernel(routing.rest)
-            parts.append(torch.optim.AdamW(routing.rest, lr=lr * adam_lr_ratio, fused=fused, **own))
+            parts.append(AdamW(routing.rest, lr=lr * adam_lr_ratio, fused=fused, **own))
         return CompositeOptimizer(parts)
 
     build.__doc__ = summary
