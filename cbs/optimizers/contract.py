@@ -166,6 +166,20 @@ def check_decay(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
+def needs_dense_gradients(optimizer: torch.optim.Optimizer) -> RuntimeError:
+    """The error of a sparse gradient."""
+    return RuntimeError(f"{type(optimizer).__name__} needs dense gradients; build the embedding with sparse=False")
+
+
+def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: Tensor) -> RuntimeError:
+    """The error of a gradient or state that cannot belong to a parameter as it is."""
+    found, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
+    return RuntimeError(
+        f"{type(optimizer).__name__}: the {name} ({found}) does not fit its parameter ({wanted}); one that changes shape, "
+        "type or device needs a new gradient and new state: del optimizer.state[parameter]"
+    )
+
+
 def state_dtype(tensor: Tensor) -> torch.dtype:
     """float32 for half precision, else the tensor's own type."""
     return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype

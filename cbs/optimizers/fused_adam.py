@@ -1,8 +1,9 @@
 """torch's Adam and AdamW by the fused kernel, where nothing lies in memory that the kernel would misread.
 
 The kernel goes through weights, gradients and state in the order of memory, as if all lay alike, and on a CPU torch
-does not ask whether they do: state saved of contiguous weights and loaded beside others in ``channels_last``, a
-gradient put there by hand, or an expanded parameter gives other steps, or writes past the end, without a word.
+does not ask whether they do: state saved of contiguous weights and loaded beside others in ``channels_last``, or a
+gradient put there by hand, gives other steps without a word, and state of another shape or an expanded parameter has it
+write past the end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.optimizers.contract import evaluated
+from cbs.optimizers.contract import evaluated, misfit
 
 _FUSED_DEVICES = ("cpu", "cuda")
 
@@ -23,7 +24,11 @@ _adam_step = inspect.unwrap(torch.optim.Adam.step)
 
 
 class _AnyLayout(torch.optim.Adam):
-    """A step is fused where all that a group updates lies alike, otherwise one tensor at a time."""
+    """A step is fused where all that a group updates lies alike, otherwise one tensor at a time.
+
+    Raises:
+        RuntimeError: in a step, if state does not have the shape of its parameter.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -41,8 +46,13 @@ class _AnyLayout(torch.optim.Adam):
     def _lies_alike(self, param: Tensor) -> bool:
         if param.grad is None or param.grad.layout is not torch.strided:
             return True
-        state = self.state[param].values() if param in self.state else ()
-        others = [param.grad, *(value for value in state if isinstance(value, Tensor) and value.ndim)]
+        state = self.state[param].items() if param in self.state else ()
+        others = [param.grad]
+        for name, value in state:
+            if name != "step":
+                if value.shape != param.shape:
+                    raise misfit(self, name, value, param)
+                others.append(value)
         if param.is_contiguous() and all(other.is_contiguous() for other in others):
             return True
         # What is made like a parameter with gaps or repetitions has other strides than it.

@@ -246,3 +246,13 @@ def test_named_parameters_in_another_order_are_refused(kind: type) -> None:
     again.load_state_dict(one.state_dict())
     for _, param in named:
         assert torch.equal(again.state[param]["momentum_buffer"], one.state[param]["momentum_buffer"])
+
+
+@EVERY
+def test_state_of_another_shape_is_refused(kind: type) -> None:
+    few, many = [nn.Parameter(torch.ones(1, 4))], [nn.Parameter(torch.ones(3, 4))]
+    one, other = kind(many), kind(few)
+    step(many, one, 0)
+    other.load_state_dict(one.state_dict())
+    with pytest.raises(RuntimeError, match=r"the momentum_buffer \(\[3, 4\], .*does not fit its parameter \(\[1, 4\]"):
+        step(few, other, 1)

@@ -122,3 +122,17 @@ def test_sparse_gradients_are_refused_in_torchs_words(kind: type, theirs: type) 
     param.grad = torch.ones(3, 4).to_sparse()
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
+
+
+@EITHER
+def test_state_of_another_shape_is_refused(kind: type, theirs: type) -> None:
+    param, other = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(4, 4))
+    saved = kind([param], **options(fused=True))
+    param.grad = torch.ones(2, 4)
+    saved.step()
+    optimizer = kind([other], **options(fused=True))
+    optimizer.load_state_dict(saved.state_dict())
+    other.grad = torch.ones(4, 4)
+    with pytest.raises(RuntimeError, match=r"the exp_avg \(\[2, 4\], .*does not fit its parameter \(\[4, 4\]"):
+        optimizer.step()
+    assert torch.equal(other, torch.ones(4, 4))

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, evaluated, state_dtype
+from cbs.optimizers.contract import (
+    CheckedOptimizer,
+    check_decay,
+    check_size,
+    evaluated,
+    misfit,
+    needs_dense_gradients,
+    state_dtype,
+)
 from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
@@ -67,12 +75,12 @@ class MomentumOptimizer(CheckedOptimizer):
         for param in params:
             assert param.grad is not None
             if param.grad.is_sparse:
-                raise RuntimeError(
-                    f"{type(self).__name__} needs dense gradients; build the embedding with sparse=False"
-                )
+                raise needs_dense_gradients(self)
             state = self.state[param]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(param, dtype=state_dtype(param))
+            if state["momentum_buffer"].shape != param.shape:
+                raise misfit(self, "momentum_buffer", state["momentum_buffer"], param)
             averages.append(state["momentum_buffer"])
             gradients.append(param.grad.to(state_dtype(param)))
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
