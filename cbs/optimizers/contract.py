@@ -175,8 +175,8 @@ def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: T
     """The error of a gradient or state that cannot belong to a parameter as it is."""
     found, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
     return RuntimeError(
-        f"{type(optimizer).__name__}: the {name} ({found}) does not fit its parameter ({wanted}); one that changes shape, "
-        "type or device needs a new gradient and new state: del optimizer.state[parameter]"
+        f"{type(optimizer).__name__}: the {name} ({found}) does not fit its parameter ({wanted}); one that changes "
+        "shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
     )
 
 
