@@ -28,7 +28,13 @@ from cbs.optimizers.contract import (
 from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
-from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
+from cbs.optimizers.spectral.orthogonalization import (
+    COEFFICIENTS,
+    SMALL,
+    check_orthogonalization,
+    fast_dtype,
+    orthogonalize,
+)
 
 
 class MomentumOptimizer(CheckedOptimizer):
@@ -90,14 +96,35 @@ class MomentumOptimizer(CheckedOptimizer):
 class SpectralOptimizer(MomentumOptimizer):
     """Averages the gradients of matrices and orthogonalises the averages.
 
-    See :mod:`cbs.optimizers.spectral.orthogonalization`. Among the options are ``orthogonalization``, ``ns_steps``,
-    ``ns_coefficients`` and ``ns_dtype`` besides those of :class:`MomentumOptimizer`. A group may say its ``layout``,
-    how its parameters are read as matrices, see :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the
-    kernels of convolutions as ``[out, in * places]``.
+    A group may say its ``layout``, how its parameters are read as matrices, see
+    :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the kernels of convolutions as
+    ``[out, in * places]``.
+
+    Args:
+        params: matrices, or groups of them as torch.optim takes them.
+        options: those of the subclass as its ``locals()``, ``lr`` and ``momentum`` among them; what it takes as
+            ``**iteration`` is handed on.
+        orthogonalization: ``"newton_schulz"`` or ``"svd"``, see :mod:`cbs.optimizers.spectral.orthogonalization`.
+        ns_steps: Newton-Schulz steps.
+        ns_coefficients: Newton-Schulz coefficients.
+        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which its group says after the
+            first step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
     """
 
-    def __init__(self, params: ParamsT, options: Mapping[str, Any]) -> None:
-        super().__init__(params, {**options, "layout": "out_in"})
+    def __init__(
+        self,
+        params: ParamsT,
+        options: Mapping[str, Any],
+        *,
+        orthogonalization: str = "newton_schulz",
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        ns_dtype: str = "auto",
+    ) -> None:
+        given = {name: value for name, value in options.items() if name != "iteration"}
+        iteration = {"orthogonalization": orthogonalization, "ns_steps": ns_steps, "ns_coefficients": ns_coefficients}
+        # Not super(), which may have options of its own.
+        MomentumOptimizer.__init__(self, params, {**given, **iteration, "ns_dtype": ns_dtype, "layout": "out_in"})
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
