@@ -22,7 +22,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 NORM_FLOOR = 1e-7
 _told = dict(getattr(torch.cpu, "get_capabilities", dict)())
 FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD" in str(_told.get("cpu_name"))))
-"""Whether the processor multiplies matrices of bfloat16 faster than of float32; ``False`` if torch is too old to tell."""
+"""Whether the processor multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to tell."""
 
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
