@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cbs.optimizers.base import signature_options
 from cbs.optimizers.contract import CheckedOptimizer
 from cbs.optimizers.kfac import KFAC
 from cbs.optimizers.muon import Muon
@@ -256,3 +257,11 @@ def test_state_of_another_shape_is_refused(kind: type) -> None:
     other.load_state_dict(one.state_dict())
     with pytest.raises(RuntimeError, match=r"the momentum_buffer \(\[3, 4\], .*does not fit its parameter \(\[1, 4\]"):
         step(few, other, 1)
+
+
+@pytest.mark.parametrize("kind", [Muon, MuonPlus, OrScale, SpectralBall])
+def test_options_of_the_iteration_are_those_given(kind: type) -> None:
+    given = {"orthogonalization": "svd", "ns_steps": 3, "ns_coefficients": (1.5, -0.5, 0.0), "ns_dtype": "bfloat16"}
+    optimizer = kind(matrices(), momentum=0.5, **given)
+    assert optimizer.defaults | given | {"momentum": 0.5} == optimizer.defaults
+    assert optimizer.defaults.keys() == signature_options(kind).keys() | {"lr", "layout"}
