@@ -18,7 +18,7 @@ import torch
 from interleaved import measure, table
 from torch import nn
 
-from cbs.optimizers import LAMB, MERIT
+from cbs.optimizers import LAMB, MERIT, Muon, hidden_matrices
 from cbs.optimizers.lars import LARS
 from cbs.text.gpt import GPT, SIZES, GPTShape
 
@@ -26,6 +26,7 @@ SHAPES = {
     "30k": (SIZES["30k"], 128),
     "200k": (SIZES["200k"], 128),
     "3m": (SIZES["3m"], 128),
+    "10m": (GPTShape(width=320, layers=8, heads=5, context=256), 512),
     "40m": (GPTShape(width=512, layers=12, heads=8, context=512), 4096),
     "124m": (SIZES["gpt2-small"], 50257),
 }
@@ -48,6 +49,16 @@ def candidates(params: list[nn.Parameter]) -> dict[str, Callable[[], object]]:
     return {name: optimizer.step for name, optimizer in made.items()}
 
 
+def spectral_candidates(params: list[nn.Parameter]) -> dict[str, Callable[[], object]]:
+    """A step of Muon over the same matrices, in the precision of torch's own."""
+    made: dict[str, torch.optim.Optimizer] = {
+        "torch Muon": torch.optim.Muon(params, lr=1e-6, weight_decay=0.0),
+        "Muon(bfloat16)": Muon(params, lr=1e-6, ns_dtype="bfloat16"),
+        "Muon(float32)": Muon(params, lr=1e-6, ns_dtype="float32"),
+    }
+    return {name: optimizer.step for name, optimizer in made.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sizes", nargs="*", default=list(SHAPES), help=f"some of {', '.join(SHAPES)}")
@@ -57,7 +68,8 @@ def main() -> None:
     for size in arguments.sizes:
         torch.manual_seed(0)
         shape, vocabulary = SHAPES[size]
-        params = list(GPT(shape, vocabulary).parameters())
+        model = GPT(shape, vocabulary)
+        params = list(model.parameters())
         for param in params:
             param.grad = torch.randn_like(param)
         print(f"\nGPT of {sum(param.numel() for param in params):,} parameters: one step")
@@ -65,6 +77,10 @@ def main() -> None:
         for reference in ("AdamW(foreach)", "AdamW(fused)"):
             print(table(times, reference))
         print(f"floor of LAMB and MERIT by bytes: {FLOOR:.2f} AdamW(fused)")
+        matrices = hidden_matrices(model)
+        print(f"{sum(param.numel() for param in matrices):,} of them in hidden matrices")
+        times = measure(spectral_candidates(matrices), rounds=max(3, arguments.rounds // 3), clock=time.process_time)
+        print(table(times, "torch Muon"))
 
 
 if __name__ == "__main__":

@@ -26,44 +26,45 @@ def overview(entries: Iterable[Entry]) -> RenderableType:
     table.add_column("noise\nscale", no_wrap=True)
     table.add_column("learning\nrates", no_wrap=True)
     table.add_column("paper", overflow="fold", ratio=1)
-    ordered = sorted(entries, key=lambda entry: (entry.family, entry.name))
-    for family, members in groupby(ordered, key=lambda entry: entry.family):
+    ordered = sorted(entries, key=lambda entry: (entry.spec.family, entry.spec.name))
+    for family, members in groupby(ordered, key=lambda entry: entry.spec.family):
         table.add_row(Text(family, style="bold"))
         for entry in members:
             table.add_row(
-                Text(f"  {entry.name}"),
+                Text(f"  {entry.spec.name}"),
                 "" if entry.state_bytes_per_parameter is None else f"{entry.state_bytes_per_parameter:.1f}",
-                entry.geometry,
-                f"{entry.lr_grid[0]:.2g}..{entry.lr_grid[-1]:.2g}",
-                Text(entry.paper),
+                entry.spec.geometry,
+                f"{entry.spec.lr_grid[0]:.2g}..{entry.spec.lr_grid[-1]:.2g}",
+                Text(entry.spec.paper),
             )
     return table
 
 
 def details(entry: Entry) -> RenderableType:
     """Everything about one optimizer."""
+    spec = entry.spec
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     rows = {
-        "family": entry.family,
-        "paper": entry.paper,
+        "family": spec.family,
+        "paper": spec.paper,
         "state": "not measured"
         if entry.state_bytes_per_parameter is None
         else f"{entry.state_bytes_per_parameter:.1f} bytes per parameter beside weights and gradients (float32)",
-        "noise scale": f"geometry {entry.geometry}",
-        "muP width rule": entry.width_rule,
-        "learning rates": ", ".join(f"{lr:g}" for lr in entry.lr_grid),
-        "options": "\n".join(f"{key} = {_shown(value)}" for key, value in entry.options.items()) or "none",
-        "in examples": "\n".join(entry.options_in_examples) or "none",
+        "noise scale": f"geometry {spec.geometry}",
+        "muP width rule": spec.width_rule,
+        "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
+        "options": "\n".join(f"{key} = {_shown(value)}" for key, value in spec.defaults.items()) or "none",
+        "in examples": "\n".join(spec.options_in_examples) or "none",
     }
     for name, value in rows.items():
         table.add_row(name, Text(value))
-    use = f"cbs sweep --optim {entry.name}"
-    if entry.options:
-        key, value = next(iter(entry.options.items()))
-        use += f" --set '{entry.name}.{key}={_shown(value)}'"
-    return Group(Text(f"{entry.name}: {entry.summary}"), "", table, "", Text(f"use: {use}"))
+    use = f"cbs sweep --optim {spec.name}"
+    if spec.defaults:
+        key, value = next(iter(spec.defaults.items()))
+        use += f" --set '{spec.name}.{key}={_shown(value)}'"
+    return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
 
 
 def routed(sweep: Sweep) -> dict[str, Routing]:

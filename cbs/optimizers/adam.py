@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
-from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.fused_adam import Adam, has_fused_kernel
 
 
 @optimizer(
@@ -27,10 +26,8 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     amsgrad: bool = False,
-) -> torch.optim.Adam:
+) -> Adam:
     """Adam with weight decay added to the gradient; without decay it is ``adamw``, step for step."""
     params = trainable(model)
     fused = has_fused_kernel(params)
-    return torch.optim.Adam(
-        params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused
-    )
+    return Adam(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused)

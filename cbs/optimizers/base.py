@@ -148,7 +148,7 @@ def signature_options(entry: Callable[..., Any]) -> dict[str, Any]:
     options = own_options(entry)
     for owner in entry.__mro__ if isinstance(entry, type) else ():
         if "__init__" in vars(owner):
-            options = {**own_options(owner), **options}
+            options |= {name: value for name, value in own_options(owner).items() if name not in options}
             if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(owner).parameters.values()):
                 break
     return options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
 from cbs.config import Choice
-from cbs.optimizers.base import OPTIMIZERS, build_optimizer
+from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.text import GPT, SIZES
 
@@ -27,34 +27,23 @@ class Entry:
     """One optimizer as a listing shows it.
 
     Attributes:
-        name: what ``--optim`` takes.
-        family: kind of method.
-        summary: one line.
-        paper: author, year and arXiv number or venue.
-        options: options and their defaults.
-        options_in_examples: further options, see :mod:`cbs.optimizers.scaling`.
-        lr_grid: learning rates a sweep starts from.
-        geometry: in which its noise scale is read.
-        width_rule: how its learning rate moves with width, see :mod:`cbs.optimizers.widths`.
+        spec: what the registry has of it.
         state_bytes_per_parameter: memory of its state beside the float32 weights and gradients, in bytes per parameter;
             that of methods with matrix preconditioners depends on the shapes, see :data:`REFERENCE_SIZE`. ``None`` if
             it was not measured.
     """
 
-    name: str
-    family: str
-    summary: str
-    paper: str
-    options: dict[str, Any]
-    options_in_examples: tuple[str, ...]
-    lr_grid: tuple[float, ...]
-    geometry: str
-    width_rule: str
+    spec: OptimizerSpec
     state_bytes_per_parameter: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars."""
-        return asdict(self)
+        shown = ("name", "family", "summary", "paper", "options_in_examples", "lr_grid", "geometry", "width_rule")
+        return {
+            **{name: getattr(self.spec, name) for name in shown},
+            "options": self.spec.defaults,
+            "state_bytes_per_parameter": self.state_bytes_per_parameter,
+        }
 
 
 def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> list[Entry]:
@@ -68,24 +57,10 @@ def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> l
         UnknownNameError: if there is no such optimizer.
         ConfigError: if one cannot be built.
     """
-    return [describe(name, measured=measured) for name in (OPTIMIZERS.names() if names is None else names)]
-
-
-def describe(name: str, *, measured: bool = True) -> Entry:
-    """One optimizer; see :func:`catalogue`."""
-    spec = OPTIMIZERS[name]
-    return Entry(
-        name=name,
-        family=spec.family,
-        summary=spec.summary,
-        paper=spec.paper,
-        options=spec.defaults,
-        options_in_examples=spec.options_in_examples,
-        lr_grid=spec.lr_grid,
-        geometry=spec.geometry,
-        width_rule=spec.width_rule,
-        state_bytes_per_parameter=state_bytes_per_parameter(name) if measured else None,
-    )
+    return [
+        Entry(spec=OPTIMIZERS[name], state_bytes_per_parameter=state_bytes_per_parameter(name) if measured else None)
+        for name in (OPTIMIZERS.names() if names is None else names)
+    ]
 
 
 def state_bytes_per_parameter(name: str) -> float:

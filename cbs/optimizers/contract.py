@@ -78,10 +78,19 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`."""
+        """Load ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`.
+
+        Raises:
+            ValueError: if the groups do not match, or the parameters are named here and there and in another order.
+        """
         seen: list[dict[str, Any]] = []
+
+        def look(_: torch.optim.Optimizer, final: dict[str, Any]) -> None:
+            self._check_order(final)
+            seen.append(final)
+
         # Runs after all other hooks, so it sees what they have made of the state.
-        handle = self.register_load_state_dict_pre_hook(lambda _, final: seen.append(final))
+        handle = self.register_load_state_dict_pre_hook(look)
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -104,6 +113,17 @@ class CheckedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+
+    def _check_order(self, state_dict: dict[str, Any]) -> None:
+        # State goes by position, so another order would give parameters each other's.
+        every = (self.param_groups, state_dict["param_groups"])
+        here, saved = ([name for group in groups for name in group.get("param_names", [])] for groups in every)
+        if here != saved and sorted(here) == sorted(saved):
+            name, other = next(pair for pair in zip(here, saved, strict=True) if pair[0] != pair[1])
+            raise ValueError(
+                f"the state was saved with its parameters in another order, {other!r} where {name!r} is here; build "
+                "the optimizer in that order, or reorder the state in a load_state_dict pre-hook"
+            )
 
     def _keep_precision(self, state_dict: dict[str, Any]) -> None:
         # torch casts what it loads to the parameter's type, which would round the float32 state of bfloat16 weights.
@@ -144,6 +164,20 @@ def check_decay(name: str, value: Any) -> None:
     """
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+def needs_dense_gradients(optimizer: torch.optim.Optimizer) -> RuntimeError:
+    """The error of a sparse gradient."""
+    return RuntimeError(f"{type(optimizer).__name__} needs dense gradients; build the embedding with sparse=False")
+
+
+def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: Tensor) -> RuntimeError:
+    """The error of a gradient or state that cannot belong to a parameter as it is."""
+    found, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
+    return RuntimeError(
+        f"{type(optimizer).__name__}: the {name} ({found}) does not fit its parameter ({wanted}); one that changes "
+        "shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
+    )
 
 
 def state_dtype(tensor: Tensor) -> torch.dtype:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from cbs.optimizers.layout import Layout
 
@@ -18,6 +19,7 @@ OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifi
 OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
 """Names of output layers that are more than that elsewhere: these count for a single linear layer."""
 
+EMBEDDINGS = nn.Embedding, nn.EmbeddingBag
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
@@ -31,13 +33,14 @@ _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[
 
 def kinds(model: nn.Module) -> dict[int, Told]:
     """What every parameter is, by its id; the first module that holds it decides."""
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    tables = [_weight(module) for module in model.modules() if isinstance(module, EMBEDDINGS)]
     outputs = _outputs(model, tables)
     rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
+    owners = {key: owner for owner in model.modules() for key in _originals(owner)}
     for path, module in model.named_modules():
         for name, param in module.named_parameters(path, recurse=False):
             if id(param) not in rule:
-                kind, layout, guessed = _told(module, name, param)
+                kind, layout, guessed = _told(owners.get(id(param), module), name, param)
                 if kind == "hidden" and id(param) in outputs:
                     kind, guessed = "output layer", outputs[id(param)]
                 rule[id(param)] = kind, layout, guessed
@@ -46,8 +49,10 @@ def kinds(model: nn.Module) -> dict[int, Told]:
 
 def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
     """What a parameter of ``module`` is, the output layer apart."""
-    if param.ndim < 2:
+    if param.ndim < 2 or name.endswith("weight_g"):
         return "not a matrix", "out_in", False
+    if isinstance(module, EMBEDDINGS):
+        return "embedding", "out_in", False
     if isinstance(module, nn.Linear) or _is_conv1d(module, param):
         layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
         return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
@@ -55,7 +60,7 @@ def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
         if module.groups > 1 and module.groups == module.in_channels:
             return "not a matrix", "out_in", False
         return "kernel", ("in_out" if isinstance(module, TRANSPOSED) else "out_in"), False
-    if type(module).__module__.startswith("torch.nn.modules"):
+    if type(module).__module__.startswith("torch.nn.modules") and not _holds_anything(module):
         plain = param.ndim == 2 and "Norm" not in type(module).__name__
         return ("hidden" if plain else "not a matrix"), "out_in", False
     if param.ndim > 3 or (param.ndim == 3 and min(param.shape) == 1):
@@ -68,6 +73,24 @@ def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
         return "hidden", "out_in", True
     transposed = getattr(module, "is_transposed", None)
     return "experts", ("experts_in_out" if transposed else "experts_out_in"), transposed is None
+
+
+def _originals(module: nn.Module) -> dict[int, nn.Parameter]:
+    """By their ids, the parameters that ``torch.nn.utils.parametrize`` makes tensors of their own shapes from."""
+    made = getattr(module, "parametrizations", {}).items() if is_parametrized(module) else ()
+    every = [(getattr(module, name).shape, source) for name, part in made for source in part.parameters(recurse=False)]
+    return {id(source): source for shape, source in every if source.shape == shape}
+
+
+def _weight(module: nn.Module) -> Tensor:
+    """The weight of a module, or the parameter of its shape that it is made from."""
+    weight: Tensor = module.weight  # type: ignore[assignment]
+    return next((source for source in _originals(module).values() if source.shape == weight.shape), weight)
+
+
+def _holds_anything(module: nn.Module) -> bool:
+    """Whether its type says nothing of its parameters."""
+    return isinstance(module, nn.ParameterList | nn.ParameterDict) or type(module) is nn.Module
 
 
 def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
@@ -85,14 +108,14 @@ def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
         if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
             found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
     for module in model.modules():
-        found.update({id(layer.weight): False for layer in _declared(module)})
+        found.update({id(_weight(layer)): False for layer in _declared(module)})
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not found and not any(module.weight is table for _, module in linears for table in tables):
+    if not found and not any(_weight(module) is table for _, module in linears for table in tables):
         vocabulary = max(map(len, tables), default=0)
         for place, (name, module) in enumerate(linears, 1):
             numbered = any(part.isdigit() for part in name.split("."))
             if module.out_features == vocabulary and (place == len(linears) or not numbered):
-                found[id(module.weight)] = True
+                found[id(_weight(module))] = True
     return found
 
 

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.layout import as_parameter
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS, NORM_FLOOR
+from cbs.optimizers.spectral.orthogonalization import NORM_FLOOR
 
 LR_CONVENTIONS = ("match_rms_adamw", "original")
 
@@ -33,14 +33,10 @@ class Muon(SpectralOptimizer):
         lr: learning rate.
         momentum: decay of the average gradient per step.
         nesterov: whether to look one step ahead.
-        orthogonalization: ``"newton_schulz"`` or ``"svd"``.
-        ns_steps: Newton-Schulz steps.
-        ns_coefficients: Newton-Schulz coefficients.
-        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which its group says after the
-            first step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
         lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
             mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
         weight_decay: decoupled weight decay.
+        iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:
         ValueError: if a value is outside its domain, or a parameter is not a matrix.
@@ -53,14 +49,11 @@ class Muon(SpectralOptimizer):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
-        orthogonalization: str = "newton_schulz",
-        ns_steps: int = 5,
-        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-        ns_dtype: str = "auto",
         lr_convention: str = "match_rms_adamw",
         weight_decay: float = 0.0,
+        **iteration: Any,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(params, locals(), **iteration)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # torch.optim.Muon has another name for the convention.

@@ -12,7 +12,6 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 _DIMENSIONS = {"col": (-2,), "row": (-1,), "col_row": (-2, -1), "row_col": (-1, -2)}
 """Along which dimensions the norms are taken, in order: a column's norm runs over the rows."""
@@ -44,14 +43,11 @@ class MuonPlus(Muon):
         norm_eps: float = 1e-8,
         momentum: float = 0.95,
         nesterov: bool = True,
-        orthogonalization: str = "newton_schulz",
-        ns_steps: int = 5,
-        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-        ns_dtype: str = "auto",
         lr_convention: str = "match_rms_adamw",
         weight_decay: float = 0.0,
+        **iteration: Any,
     ) -> None:
-        SpectralOptimizer.__init__(self, params, locals())
+        SpectralOptimizer.__init__(self, params, locals(), **iteration)
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""

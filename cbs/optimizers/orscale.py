@@ -13,7 +13,6 @@ from cbs.optimizers.base import optimizer
 from cbs.optimizers.layout import as_matrices, as_parameter
 from cbs.optimizers.muon import shape_scale
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 FORMS = ("lm", "general")
 
@@ -40,11 +39,8 @@ class OrScale(SpectralOptimizer):
         ratio_eps: added to the denominator of the ratio.
         momentum: decay of the average gradient per step.
         nesterov: whether to look one step ahead.
-        orthogonalization: ``"newton_schulz"`` or ``"svd"``.
-        ns_steps: Newton-Schulz steps.
-        ns_coefficients: Newton-Schulz coefficients.
-        ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``, as in :class:`~cbs.optimizers.muon.Muon`.
         weight_decay: coefficient of the weight inside the direction.
+        iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:
         ValueError: if a value is outside its domain, or a parameter is not a matrix.
@@ -61,13 +57,10 @@ class OrScale(SpectralOptimizer):
         ratio_eps: float = 1e-6,
         momentum: float = 0.95,
         nesterov: bool = True,
-        orthogonalization: str = "newton_schulz",
-        ns_steps: int = 5,
-        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-        ns_dtype: str = "auto",
         weight_decay: float = 0.0,
+        **iteration: Any,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(params, locals(), **iteration)
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""

@@ -15,7 +15,6 @@ from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_parameter, fans
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.base import MomentumOptimizer, SpectralOptimizer
-from cbs.optimizers.spectral.orthogonalization import COEFFICIENTS
 
 
 class NormBallOptimizer(MomentumOptimizer):
@@ -76,7 +75,7 @@ class NormBallOptimizer(MomentumOptimizer):
         raise NotImplementedError
 
 
-class SpectralBall(NormBallOptimizer, SpectralOptimizer):
+class SpectralBall(SpectralOptimizer, NormBallOptimizer):
     """Scion in the spectral norm from root mean square to root mean square, whose ball has singular values up to
     ``radius * sqrt(d_out / d_in)``: ``lmo(d) = -radius sqrt(d_out / d_in) U V^T`` for matrices ``[d_out, d_in]``.
 
@@ -89,10 +88,7 @@ class SpectralBall(NormBallOptimizer, SpectralOptimizer):
         radius: of the ball.
         constrained: whether weights shrink.
         momentum: decay of the average gradient.
-        orthogonalization: this and what follows as in :class:`~cbs.optimizers.muon.Muon`.
-        ns_steps: Newton-Schulz steps.
-        ns_coefficients: Newton-Schulz coefficients.
-        ns_dtype: ``"auto"``, ``"float32"`` or ``"bfloat16"``.
+        iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
     """
 
     def __init__(
@@ -103,12 +99,9 @@ class SpectralBall(NormBallOptimizer, SpectralOptimizer):
         radius: float = 1.0,
         constrained: bool = True,
         momentum: float = 0.9,
-        orthogonalization: str = "newton_schulz",
-        ns_steps: int = 5,
-        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
-        ns_dtype: str = "auto",
+        **iteration: Any,
     ) -> None:
-        SpectralOptimizer.__init__(self, params, locals())
+        super().__init__(params, locals(), **iteration)
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The scaled polar factors."""
@@ -143,8 +136,10 @@ class SignBall(NormBallOptimizer):
     """
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The scaled signs."""
-        return [momentum.sign() / momentum.shape[-1] for momentum in momenta]
+        """The scaled signs; NaN where a momentum is not finite."""
+        # Else what is no number has the sign 0, and infinity that of any other for good.
+        signs = [momentum.sign().where(momentum.isfinite(), torch.nan) for momentum in momenta]
+        return [sign / sign.shape[-1] for sign in signs]
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
         """Random signs, scaled."""

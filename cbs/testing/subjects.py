@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -266,7 +267,8 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor], message: str, *, tole
         if a.shape != b.shape or a.dtype != b.dtype:
             raise Failure(f"{message}: {name} is {a.dtype}{list(a.shape)} here and {b.dtype}{list(b.shape)} there")
         if tolerance:
-            apart = (a - b).abs().max().item() > tolerance * a.abs().max().item() if a.numel() else False
+            # Told so that what is not finite is apart.
+            apart = a.numel() > 0 and not (a - b).abs().max() <= tolerance * a.abs().max() < math.inf
         else:
             apart = not torch.equal(a, b)
         if apart:

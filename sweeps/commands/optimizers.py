@@ -72,5 +72,5 @@ def command(
         return
     for place, entry in enumerate(entries):
         out.print(*([""] if place else []), listing.details(entry), sep="\n")
-        if entry.name in routings:
-            out.print("", listing.routing_table(routings[entry.name]), sep="\n")
+        if entry.spec.name in routings:
+            out.print("", listing.routing_table(routings[entry.spec.name]), sep="\n")

@@ -19,6 +19,7 @@ from cbs.batch_sizes import SEEN, BatchSizes, observed
 from cbs.checkpoint import Checkpoint
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError
+from cbs.optimizers.fused_adam import AdamW
 from cbs.record import GeometryColumns, TrialResult, TrialStatus, examples_at
 from cbs.schedules import build_schedule
 from cbs.store import Store
@@ -208,7 +209,7 @@ def test_options_in_examples_follow_the_batch_size() -> None:
     options = {"beta2_half_life": 500, "weight_decay_timescale": 4000}
     config = config_with(optimizer=Choice(name="adamw", options=options), batch_schedule=STAGES, probe=None)
     seen: list[tuple[int, float, float]] = []
-    inner = torch.optim.AdamW.step
+    inner = AdamW.step
 
     def step(self: Any, *args: Any) -> Any:
         (group,) = self.param_groups
@@ -216,7 +217,7 @@ def test_options_in_examples_follow_the_batch_size() -> None:
         return inner(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "step", step)
+        patch.setattr(AdamW, "step", step)
         sizes = run_trial(config).steps["batch_size"]
     np.testing.assert_allclose([beta2 for _, beta2, _ in seen], 2.0 ** (-sizes / 500))
     np.testing.assert_allclose([decay for *_, decay in seen], sizes / (0.05 * np.sqrt(sizes / 6) * 4000))

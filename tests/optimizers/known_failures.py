@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-FUSED = "torch's fused kernels read gradients as if they had the layout of the parameters"
 COMPLETE = "torch's and the library's own classes take state dicts with all options alone"
 
 _OWN = {
@@ -16,7 +15,6 @@ _OWN = {
         COMPLETE: "adafactor adam adamw lion schedule_free sgd shampoo signsgd signum soap sophia",
     },
     "check_memory_layouts": {
-        FUSED: "adam adamw muon muon_plus orscale",
         "eigenvectors differ with the layout": "soap",
     },
     "check_reset": {"counts steps in the groups": "schedule_free soap sophia"},

@@ -11,7 +11,7 @@ from rich.console import Console
 from cbs.config import Choice
 from cbs.errors import UnknownNameError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
-from cbs.optimizers.catalogue import Entry, catalogue, describe, state_bytes_per_parameter
+from cbs.optimizers.catalogue import Entry, catalogue, state_bytes_per_parameter
 from cbs.text import GPT, SIZES
 from sweeps.listing import details, overview
 
@@ -28,24 +28,24 @@ def printed(renderable: object) -> str:
 
 
 def test_lists_every_entry(entries: list[Entry]) -> None:
-    assert [entry.name for entry in entries] == OPTIMIZERS.names()
+    assert [entry.spec.name for entry in entries] == OPTIMIZERS.names()
 
 
 def test_is_plain_json(entries: list[Entry]) -> None:
     for entry in entries:
         data = json.loads(json.dumps(entry.to_json(), allow_nan=False))
-        assert tuple(data["lr_grid"]) == entry.lr_grid
-        assert data["options"].keys() == OPTIMIZERS[entry.name].defaults.keys()
+        assert tuple(data["lr_grid"]) == entry.spec.lr_grid
+        assert data["options"].keys() == OPTIMIZERS[entry.spec.name].defaults.keys()
 
 
 def test_shows_everything_within_eighty_columns(entries: list[Entry]) -> None:
     table = printed(overview(entries))
     assert all(len(line) <= 80 for line in table.splitlines())
     for entry in entries:
-        assert entry.name in table
+        assert entry.spec.name in table
         page = printed(details(entry))
         assert all(len(line) <= 80 for line in page.splitlines())
-        assert all(option in page for option in (*entry.options, *entry.options_in_examples))
+        assert all(option in page for option in (*entry.spec.defaults, *entry.spec.options_in_examples))
 
 
 # Two moments, one, and none, in float32; a step counter per tensor adds less than 0.01 bytes per parameter.
@@ -59,7 +59,7 @@ def test_measuring_leaves_the_random_state_alone() -> None:
 
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    describe("sgd")
+    catalogue(["sgd"])
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -68,12 +68,14 @@ def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) ->
     from sweeps.recipes import RECIPES
 
     for entry in entries:
-        if not entry.options:
+        if not entry.spec.defaults:
             continue
         page = printed(details(entry)).replace("\n", " ")
         setting = " ".join(page.split("--set '")[1].split("'")[0].split())
-        (choice,) = override(RECIPES["quick"]().replace(optimizers=(Choice(name=entry.name),)), [setting]).optimizers
-        build_optimizer(choice, GPT(SIZES["30k"], 128), entry.lr_grid[0])
+        (choice,) = override(
+            RECIPES["quick"]().replace(optimizers=(Choice(name=entry.spec.name),)), [setting]
+        ).optimizers
+        build_optimizer(choice, GPT(SIZES["30k"], 128), entry.spec.lr_grid[0])
 
 
 def test_an_unknown_name() -> None:

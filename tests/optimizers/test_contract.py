@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cbs.optimizers.base import signature_options
 from cbs.optimizers.contract import CheckedOptimizer
 from cbs.optimizers.kfac import KFAC
 from cbs.optimizers.muon import Muon
@@ -222,3 +223,45 @@ def test_options_that_an_older_state_dict_lacks_stay_as_built() -> None:
     optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["decay"] == 0.25
     assert optimizer.defaults == {"lr": 0.1, "decay": 0.25}
+
+
+@EVERY
+def test_named_parameters_in_another_order_are_refused(kind: type) -> None:
+    """Of one shape, so that nothing else tells."""
+    named = [(name, nn.Parameter(torch.ones(3, 3))) for name in ("query", "key", "value")]
+    one = kind(named)
+    step([param for _, param in named], one, 0)
+    again = kind([named[1], named[0], named[2]])
+    with pytest.raises(ValueError, match="in another order, 'query' where 'key' is here"):
+        again.load_state_dict(one.state_dict())
+    assert not again.state
+    kind([(f"other.{name}", param) for name, param in named]).load_state_dict(one.state_dict())
+    kind([param for _, param in named]).load_state_dict(one.state_dict())
+
+    def reordered(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        (group,) = saved["param_groups"]
+        group = {**group, "params": [1, 0, 2], "param_names": ["key", "query", "value"]}
+        return {**saved, "param_groups": [group]}
+
+    again.register_load_state_dict_pre_hook(reordered)
+    again.load_state_dict(one.state_dict())
+    for _, param in named:
+        assert torch.equal(again.state[param]["momentum_buffer"], one.state[param]["momentum_buffer"])
+
+
+@EVERY
+def test_state_of_another_shape_is_refused(kind: type) -> None:
+    few, many = [nn.Parameter(torch.ones(1, 4))], [nn.Parameter(torch.ones(3, 4))]
+    one, other = kind(many), kind(few)
+    step(many, one, 0)
+    other.load_state_dict(one.state_dict())
+    with pytest.raises(RuntimeError, match=r"the momentum_buffer \(\[3, 4\], .*does not fit its parameter \(\[1, 4\]"):
+        step(few, other, 1)
+
+
+@pytest.mark.parametrize("kind", [Muon, MuonPlus, OrScale, SpectralBall])
+def test_options_of_the_iteration_are_those_given(kind: type) -> None:
+    given = {"orthogonalization": "svd", "ns_steps": 3, "ns_coefficients": (1.5, -0.5, 0.0), "ns_dtype": "bfloat16"}
+    optimizer = kind(matrices(), momentum=0.5, **given)
+    assert optimizer.defaults | given | {"momentum": 0.5} == optimizer.defaults
+    assert optimizer.defaults.keys() == signature_options(kind).keys() | {"lr", "layout"}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
@@ -332,6 +333,49 @@ def test_parameters_without_a_telling_module_are_told_by_name_and_shape() -> Non
     }
     assert routes["up.weight"].layout == "in_out"
     assert {entry.layout for name, entry in routes.items() if entry.kind == "hidden"} == {"out_in"}
+
+
+class Wrapped(nn.Module):
+    """Layers whose weights are made from other parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = weight_norm(nn.Embedding(11, 8))
+        self.up = weight_norm(nn.Linear(8, 6))
+        self.mix = orthogonal(nn.Linear(6, 6))
+        self.filter = weight_norm(nn.Conv1d(6, 4, 3))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self.old = nn.utils.weight_norm(nn.Linear(4, 5))
+            self.old_words = nn.utils.weight_norm(nn.Embedding(11, 8))
+        self.lists = nn.ParameterList([torch.ones(5, 5), torch.ones(1, 5)])
+        self.unusual = weight_norm(nn.Linear(5, 11))
+
+
+def test_parameters_behind_a_weight_are_what_it_is() -> None:
+    model = Wrapped()
+    told = {
+        entry.name.replace("parametrizations.weight.", ""): entry.kind + "?" * entry.guessed
+        for entry in route(model).routes
+        if not entry.name.endswith("bias")
+    }
+    assert told == {
+        "words.original0": "not a matrix?",
+        "words.original1": "embedding",
+        "up.original0": "not a matrix?",
+        "up.original1": H,
+        "mix.original": H,
+        "filter.original0": N,
+        "filter.original1": "kernel",
+        "old.weight_g": N,
+        "old.weight_v": H,
+        "old_words.weight_g": N,
+        "old_words.weight_v": "embedding",
+        "lists.0": "hidden?",
+        "lists.1": "not a matrix?",
+        "unusual.original0": "not a matrix?",
+        "unusual.original1": "output layer?",
+    }
 
 
 class LanguageModel(nn.Module):

@@ -360,7 +360,7 @@ def test_the_precision_is_chosen_by_the_processor_and_the_size_and_never_in_floa
 ) -> None:
     small, large = torch.ones(4, 6), torch.ones(160, 160)
     for has_amx, expected in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr(orthogonalization, "HAS_AMX", has_amx)
+        monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", has_amx)
         assert fast_dtype([small]) == "float32"
         assert fast_dtype([small, large]) == expected
         assert fast_dtype([large.double()]) == "float32"
@@ -377,12 +377,12 @@ def test_a_run_goes_on_in_the_precision_in_which_it_began(monkeypatch: pytest.Mo
 
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(160, 160))
-    monkeypatch.setattr(orthogonalization, "HAS_AMX", True)
+    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", True)
     optimizer = Muon([weight], 0.1)
     step(optimizer, 0)
     other = nn.Parameter(weight.detach().clone())
     # As on a machine of another kind.
-    monkeypatch.setattr(orthogonalization, "HAS_AMX", False)
+    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", False)
     resumed = Muon([other], 0.1)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert resumed.param_groups[0]["ns_dtype"] == "bfloat16"
@@ -405,11 +405,11 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
         matrix = torch.randn(4, 6)
         matrix[1, 2] = value
         assert orthogonalize([matrix], method=method)[0].isnan().any()
-    for build in (Muon, OrScale):
-        broken = one_step(
-            lambda params, build=build: build(params, 0.1), torch.ones(4, 6), torch.full((4, 6), torch.nan)
-        )
-        assert broken.isnan().all()
+        for build in (Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall):
+            gradient = torch.ones(4, 6)
+            gradient[1, 2] = value
+            broken = one_step(lambda params, build=build: build(params, 0.1), torch.ones(4, 6), gradient)
+            assert broken[1, 2].isnan()
 
 
 @EVERY

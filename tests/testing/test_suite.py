@@ -8,6 +8,7 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
 from cbs.testing import Check, Failure, Subject, checks, conformance_test, examine, require, subject
+from cbs.testing.subjects import same
 from cbs.testing.surroundings import SCHEDULERS
 from tests.testing.broken import BROKEN, Good, broken
 
@@ -26,6 +27,21 @@ def test_a_check_fails_where_its_promise_is_broken(check: Check) -> None:
     with pytest.raises(Failure) as caught:
         check(broken(check.name))
     assert str(caught.value)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-4])
+def test_what_is_no_number_is_not_the_same(tolerance: float) -> None:
+    numbers = {"w": torch.ones(3)}
+    same(numbers, numbers, "alike", tolerance=tolerance)
+    for one, other in ((1.0, torch.nan), (torch.nan, 1.0), (torch.nan, torch.nan), (torch.inf, 1.0)):
+        values = {"ones": 1.0, "nan": torch.nan, "inf": torch.inf}
+        with pytest.raises(Failure, match="apart"):
+            same(
+                {"w": torch.full((3,), values[one])},
+                {"w": torch.full((3,), values[other])},
+                "apart",
+                tolerance=tolerance,
+            )
 
 
 def test_every_check_is_broken_and_says_what_is_promised() -> None:

@@ -15,12 +15,26 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs.optimizers.adamw import has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import CheckedOptimizer, check_decay, check_size, evaluated, state_dtype
+from cbs.optimizers.contract import (
+    CheckedOptimizer,
+    check_decay,
+    check_size,
+    evaluated,
+    misfit,
+    needs_dense_gradients,
+    state_dtype,
+)
+from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
-from cbs.optimizers.spectral.orthogonalization import SMALL, check_orthogonalization, fast_dtype, orthogonalize
+from cbs.optimizers.spectral.orthogonalization import (
+    COEFFICIENTS,
+    SMALL,
+    check_orthogonalization,
+    fast_dtype,
+    orthogonalize,
+)
 
 
 class MomentumOptimizer(CheckedOptimizer):
@@ -67,12 +81,12 @@ class MomentumOptimizer(CheckedOptimizer):
         for param in params:
             assert param.grad is not None
             if param.grad.is_sparse:
-                raise RuntimeError(
-                    f"{type(self).__name__} needs dense gradients; build the embedding with sparse=False"
-                )
+                raise needs_dense_gradients(self)
             state = self.state[param]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(param, dtype=state_dtype(param))
+            if state["momentum_buffer"].shape != param.shape:
+                raise misfit(self, "momentum_buffer", state["momentum_buffer"], param)
             averages.append(state["momentum_buffer"])
             gradients.append(param.grad.to(state_dtype(param)))
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
@@ -82,14 +96,35 @@ class MomentumOptimizer(CheckedOptimizer):
 class SpectralOptimizer(MomentumOptimizer):
     """Averages the gradients of matrices and orthogonalises the averages.
 
-    See :mod:`cbs.optimizers.spectral.orthogonalization`. Among the options are ``orthogonalization``, ``ns_steps``,
-    ``ns_coefficients`` and ``ns_dtype`` besides those of :class:`MomentumOptimizer`. A group may say its ``layout``,
-    how its parameters are read as matrices, see :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the
-    kernels of convolutions as ``[out, in * places]``.
+    A group may say its ``layout``, how its parameters are read as matrices, see
+    :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the kernels of convolutions as
+    ``[out, in * places]``.
+
+    Args:
+        params: matrices, or groups of them as torch.optim takes them.
+        options: those of the subclass as its ``locals()``, ``lr`` and ``momentum`` among them; what it takes as
+            ``**iteration`` is handed on.
+        orthogonalization: ``"newton_schulz"`` or ``"svd"``, see :mod:`cbs.optimizers.spectral.orthogonalization`.
+        ns_steps: Newton-Schulz steps.
+        ns_coefficients: Newton-Schulz coefficients.
+        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which its group says after the
+            first step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
     """
 
-    def __init__(self, params: ParamsT, options: Mapping[str, Any]) -> None:
-        super().__init__(params, {**options, "layout": "out_in"})
+    def __init__(
+        self,
+        params: ParamsT,
+        options: Mapping[str, Any],
+        *,
+        orthogonalization: str = "newton_schulz",
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        ns_dtype: str = "auto",
+    ) -> None:
+        given = {name: value for name, value in options.items() if name != "iteration"}
+        iteration = {"orthogonalization": orthogonalization, "ns_steps": ns_steps, "ns_coefficients": ns_coefficients}
+        # Not super(), which may have options of its own.
+        MomentumOptimizer.__init__(self, params, {**given, **iteration, "ns_dtype": ns_dtype, "layout": "out_in"})
 
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
@@ -154,7 +189,7 @@ def beside_adamw(kind: type[SpectralOptimizer], summary: str) -> Callable[..., C
         if routing.rest:
             own = {"betas": betas, "eps": eps, "weight_decay": options["weight_decay"]}
             fused = has_fused_kernel(routing.rest)
-            parts.append(torch.optim.AdamW(routing.rest, lr=lr * adam_lr_ratio, fused=fused, **own))
+            parts.append(AdamW(routing.rest, lr=lr * adam_lr_ratio, fused=fused, **own))
         return CompositeOptimizer(parts)
 
     build.__doc__ = summary

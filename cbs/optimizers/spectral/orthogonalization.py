@@ -20,8 +20,9 @@ METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
 
 NORM_FLOOR = 1e-7
-HAS_AMX = bool(dict(getattr(torch.cpu, "get_capabilities", dict)()).get("amx_bf16"))
-"""Whether the processor has units for products of bfloat16 matrices; ``False`` if torch is too old to tell."""
+_told = dict(getattr(torch.cpu, "get_capabilities", dict)())
+FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD" in str(_told.get("cpu_name"))))
+"""Whether the processor multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to tell."""
 
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
@@ -67,15 +68,16 @@ def orthogonalize(
 def fast_dtype(matrices: Sequence[Tensor]) -> str:
     """``"bfloat16"`` where the iteration of such matrices is faster in it than in float32, else ``"float32"``.
 
-    It is on accelerators, and for large matrices on processors with AMX (three times, from 256 x 256 on); on others it
-    is slower, 1.5 times with AVX512-BF16, 5 times with AVX512, 50 times with AVX2. What the processor says of itself
-    decides, and no clock, so all trials of a sweep on machines of one kind decide alike. float64 is left alone.
+    It is on accelerators, and for large matrices on processors with AMX (three times, from 256 x 256 on) and on AMD's
+    with AVX512-BF16 (twice); on others it is slower, 1.5 times with AVX512-BF16, 5 times with AVX512, 50 times with
+    AVX2. What the processor says of itself decides, and no clock, so all trials of a sweep on machines of one kind
+    decide alike. float64 is left alone.
     """
     if any(matrix.dtype is torch.float64 for matrix in matrices):
         return "float32"
     if all(matrix.device.type != "cpu" for matrix in matrices):
         return "bfloat16"
-    return "bfloat16" if HAS_AMX and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
+    return "bfloat16" if FAST_BFLOAT16 and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:

@@ -29,7 +29,7 @@ class Extent(NamedTuple):
     block: int
 
 
-CPU = Extent(small=2**16, tile=2**18, block=2**22)
+CPU = Extent(small=2**16, tile=2**19, block=2**22)
 ACCELERATOR = Extent(small=2**22, tile=2**24, block=2**24)
 
 

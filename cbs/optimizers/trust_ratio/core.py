@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cbs.optimizers.contract import CheckedOptimizer, evaluated, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, evaluated, misfit, needs_dense_gradients, state_dtype
 from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
@@ -172,19 +172,16 @@ class TrustRatioOptimizer(CheckedOptimizer):
     def _fit(self, param: Tensor, state: dict[str, Any]) -> None:
         """Have gradient and state lie as a step needs them, or refuse them."""
         check_layout(param)
-        grad, kind = param.grad, type(self).__name__
+        grad = param.grad
         if grad is not None and grad.layout is not torch.strided:
-            raise RuntimeError(f"{kind} needs dense gradients; build the embedding with sparse=False")
+            raise needs_dense_gradients(self)
         for name, tensor in [("gradient", grad), *((name, state[name]) for name in self.state_names)]:
             if name == "step":
                 state[name] = torch.as_tensor(tensor, dtype=torch.float32, device=param.device)
                 continue
             dtype = state_dtype(param) if name in self.state_names else tensor.dtype
             if (tensor.shape, tensor.device, tensor.dtype) != (param.shape, param.device, dtype):
-                raise RuntimeError(
-                    f"{kind}: the {name} ({_said(tensor)}) does not fit its parameter ({_said(param)}); one that "
-                    "changes shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
-                )
+                raise misfit(self, name, tensor, param)
             if name in state:
                 state[name] = tensor.contiguous()
 
@@ -218,7 +215,3 @@ def never_waits(group: Mapping[str, Any]) -> bool:
 
 def _form(tensor: Any) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device, layout_of(tensor) if is_sharded(tensor) else tensor.layout
-
-
-def _said(tensor: Tensor) -> str:
-    return f"{list(tensor.shape)}, {tensor.dtype}, {tensor.device}"

@@ -1,0 +1,138 @@
+"""Adam and AdamW step alike however weights, gradients and state lie in memory, and fused where that may be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from cbs.optimizers.fused_adam import Adam, AdamW
+
+EITHER = pytest.mark.parametrize(("kind", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
+
+
+def plain(tensor: Tensor) -> Tensor:
+    return tensor.contiguous()
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def with_gaps(tensor: Tensor) -> Tensor:
+    wide = torch.full((*tensor.shape, 2), 99.0)
+    wide[..., 0] = tensor
+    return wide[..., 0]
+
+
+LAYOUTS = (plain, channels_last, with_gaps)
+
+
+def draw(seed: int) -> Tensor:
+    return torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+
+
+def options(**more: Any) -> dict[str, Any]:
+    return {"lr": 0.01, "weight_decay": 0.1, **more}
+
+
+@EITHER
+@pytest.mark.parametrize("gradient", LAYOUTS)
+@pytest.mark.parametrize("weight", LAYOUTS)
+@pytest.mark.parametrize("saved", LAYOUTS)
+def test_memory_makes_no_difference(kind: type, theirs: type, weight: Any, gradient: Any, saved: Any) -> None:
+    """State is saved of weights that lie in one way and goes on beside weights that lie in another."""
+    reference, earlier = nn.Parameter(draw(0)), nn.Parameter(saved(draw(0)))
+    optimizers = [theirs([reference], **options(foreach=False)), kind([earlier], **options(fused=True))]
+    later = nn.Parameter(weight(draw(0)))
+    for seed in (1, 2, 3):
+        reference.grad = draw(seed)
+        optimizers[0].step()
+        if seed == 1:
+            earlier.grad = gradient(draw(seed))
+            optimizers[1].step()
+            later.data.copy_(earlier.data)
+            optimizers.append(kind([later], **options(fused=True)))
+            optimizers[2].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+        else:
+            later.grad = gradient(draw(seed))
+            optimizers[2].step()
+        torch.testing.assert_close(earlier if seed == 1 else later, reference)
+    assert optimizers[2].param_groups[0]["fused"] is True
+
+
+@EITHER
+@pytest.mark.parametrize("layout", [plain, channels_last])
+def test_what_lies_alike_is_fused_bit_for_bit(
+    kind: type, theirs: type, layout: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.optim import adam
+
+    fused = []
+    inner = adam._fused_adam
+
+    def spy(*args: Any, **kwargs: Any) -> None:
+        fused.append(True)
+        inner(*args, **kwargs)
+
+    monkeypatch.setattr(adam, "_fused_adam", spy)
+    params = [nn.Parameter(layout(draw(0))) for _ in range(2)]
+    optimizers = [theirs(params[:1], **options(fused=True)), kind(params[1:], **options(fused=True))]
+    for seed in (1, 2):
+        for param, optimizer in zip(params, optimizers, strict=True):
+            param.grad = layout(draw(seed))
+            optimizer.step()
+    assert torch.equal(*params)
+    assert len(fused) == 4
+
+
+@EITHER
+def test_entries_that_share_memory_are_refused(kind: type, theirs: type) -> None:
+    param = nn.Parameter(torch.ones(1, 4).expand(3, 4))
+    optimizer = kind([param], **options(fused=True))
+    param.grad = torch.ones(3, 4)
+    with pytest.raises(RuntimeError, match="refers to a single memory location"):
+        optimizer.step()
+    assert optimizer.param_groups[0]["fused"] is True
+
+
+@EITHER
+def test_hooks_run_once_whatever_was_built_before(kind: type, theirs: type) -> None:
+    theirs([nn.Parameter(torch.ones(2))])
+    param = nn.Parameter(torch.ones(2))
+    optimizer, calls = kind([param], **options(fused=True)), []
+    optimizer.register_step_post_hook(lambda *_: calls.append("own"))
+    handle = register_optimizer_step_pre_hook(lambda *_: calls.append("any"))
+    try:
+        optimizer.step(lambda: calls.append("closure"))
+    finally:
+        handle.remove()
+    assert calls == ["any", "closure", "own"]
+
+
+@EITHER
+def test_sparse_gradients_are_refused_in_torchs_words(kind: type, theirs: type) -> None:
+    param = nn.Parameter(torch.ones(3, 4))
+    optimizer = kind([param], **options(fused=True))
+    param.grad = torch.ones(3, 4).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+
+
+@EITHER
+def test_state_of_another_shape_is_refused(kind: type, theirs: type) -> None:
+    param, other = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(4, 4))
+    saved = kind([param], **options(fused=True))
+    param.grad = torch.ones(2, 4)
+    saved.step()
+    optimizer = kind([other], **options(fused=True))
+    optimizer.load_state_dict(saved.state_dict())
+    other.grad = torch.ones(4, 4)
+    with pytest.raises(RuntimeError, match=r"the exp_avg \(\[2, 4\], .*does not fit its parameter \(\[4, 4\]"):
+        optimizer.step()
+    assert torch.equal(other, torch.ones(4, 4))
