@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_map
 from cbs import device as devices
 from cbs import seeding
 from cbs.averaging import build_averaging
-from cbs.averaging.weights import averaged_weights
+from cbs.averaging.weights import averaged_weights, trained_weights
 from cbs.batch_schedules import Run, build_batch_schedule
 from cbs.batch_sizes import LR_FACTOR, SEEN, BatchSizes
 from cbs.checkpoint import Checkpoint
+from cbs.checks import check_losses, check_model, check_optimizer
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
@@ -40,7 +41,7 @@ from cbs.schedules import build_schedule
 from cbs.sharding import parted, parted_state, whole
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload
-from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
+from cbs.workloads.base import Batch, PredictiveWorkload
 from cbs.workloads.streams import skip
 
 
@@ -69,7 +70,9 @@ class TrainingLoop:
         self.micro_batch_size = smaller(config.micro_batch_size, self.most)
         self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         with seeding.seeded(config.seed, "init"):
-            self.model = self.ranks.placed(self.workload.build_model(), self.device)
+            self.model = self.ranks.placed(check_model(self.workload.build_model()), self.device)
+        if not self.model.training:  # as models come that are loaded; a part alone that does not train is meant so
+            self.model.train()
         cut = self.most is not None and self.most < micro_sizes(config.batch_size, config.micro_batch_size)[0]
         if cut and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise MemoryError(
@@ -77,6 +80,8 @@ class TrainingLoop:
                 "passes is another model; to train that one at every batch size: --set micro_batch_size=N"
             )
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
+        check_optimizer(self.optimizer, self.model, config.optimizer.name)
+        trained_weights(self.optimizer)
         if isinstance(self.optimizer, ProblemOptimizer):
             if self.ranks.world > 1:
                 raise ConfigError(
@@ -367,6 +372,7 @@ class TrainingLoop:
 
     def validated(self) -> float:
         """The validation metric. What it draws at random is the same every time, and not what training draws."""
+        evaluating = [module for module in self.model.modules() if not module.training]
         self.model.eval()
         with (
             seeding.seeded(0, "validation"),
@@ -376,6 +382,8 @@ class TrainingLoop:
         ):
             value = float(self.workload.validate(self.called))
         self.model.train()
+        for module in evaluating:  # normalisation that is frozen
+            module.training = False
         return value
 
     def to_device(self, batch: Batch) -> Batch:

@@ -107,7 +107,7 @@ def command(
         typer.Option(
             "--command",
             help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
-            "{folder}'. Also {optimizer}, its options, {steps}, {resume}.",
+            "{folder}'. Also {optimizer}, its options, {steps}, {port}, {resume}.",
         ),
     ] = None,
     function: Annotated[
