@@ -45,8 +45,8 @@ class BatchSizeController:
         noise_scale_meter: measures the steps; without a window, and from here on the controller's own: it
             is reset at every look. A second meter can keep averages over the run.
         optimizer: whose learning rate is multiplied for as long as its ``step`` takes, by the :attr:`lr_factor` that
-            the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the geometry of the optimizer need
-            it, too.
+            the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the
+            geometry of the optimizer need it, too.
         rule, micro_batch_size, micro_batches, world_size, cap, warmup_examples: see
             :class:`~cbs.accumulation.Accumulation`; the ranks of the process group by default.
         drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.

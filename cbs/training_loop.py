@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -372,25 +373,33 @@ class TrainingLoop:
 
     def validated(self) -> float:
         """The validation metric. What it draws at random is the same every time, and not what training draws."""
-        evaluating = [module for module in self.model.modules() if not module.training]
-        self.model.eval()
         with (
+            evaluating(self.model),
             seeding.seeded(0, "validation"),
             averaged_weights(self.optimizer, self.average),
             torch.no_grad(),
             devices.autocast(self.device, self.config.precision),
         ):
-            value = float(self.workload.validate(self.called))
-        self.model.train()
-        for module in evaluating:  # normalisation that is frozen
-            module.training = False
-        return value
+            return float(self.workload.validate(self.called))
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch with every tensor on the trial's device."""
         return tree_map(
             lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
         )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with a model in evaluation mode, which trains afterwards but for the parts that did not before."""
+    frozen = [module for module in model.modules() if not module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module in frozen:
+            module.training = False
 
 
 def smaller(one: int | None, other: int | None) -> int | None:

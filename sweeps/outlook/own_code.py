@@ -21,7 +21,7 @@ from cbs.device import pick
 from cbs.errors import ConfigError
 from cbs.micro_batches import split_batch
 from cbs.optimizers import build_optimizer
-from cbs.training_loop import TrainingLoop
+from cbs.training_loop import TrainingLoop, evaluating
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 
@@ -86,13 +86,11 @@ def _of_data(workload: Workload) -> Iterator[str]:
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:
     """Whether the loss of an example depends on those beside it, as a sum over the batch does."""
-    loop.model.eval()
     batch = loop.to_device(loop.stream.next(EXAMPLES))
     halves = [part for _, part in split_batch(batch, [EXAMPLES // 2] * 2)]
-    with torch.no_grad():
+    with evaluating(loop.model), torch.no_grad():
         whole, again = _loss(loop, [batch], 0), _loss(loop, [batch], 1)
         ratio = whole / _loss(loop, halves, 0)
-    loop.model.train()
     if math.isclose(whole, again, rel_tol=ALIKE) and abs(ratio - 1.0) > ALIKE:
         yield (
             f"the loss of a batch is {ratio:.3g} times that of its halves: example_losses of an example depend on "

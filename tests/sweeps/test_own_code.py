@@ -372,6 +372,23 @@ def test_batch_normalisation_is_not_cut_to_what_memory_holds() -> None:
         assert fits.final_step == 1
 
 
+def test_a_model_that_needs_more_than_one_example_is_timed_at_the_sizes_of_the_sweep() -> None:
+    sweep = Sweep(
+        name="x",
+        workload=Choice(name=f"{HERE}:Normalised"),
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=(4, 8),
+        target=Target(metric="validation_loss", value=0.0),
+        probe=None,
+    )
+    _built.cache_clear()
+    cost = measure_cost(sweep, most_seconds=0.5)
+    assert cost is not None
+    assert cost.steps["sgd"].seconds(8, steps=1) > 0
+    with pytest.raises(ConfigError, match="more than 1 value per channel"):
+        measure_cost(sweep.replace(batch_sizes=(1, 8)), most_seconds=0.5)
+
+
 def test_it_is_told_with_the_cost_of_a_sweep_and_not_of_what_is_built_in() -> None:
     sweep = Sweep(
         name="x",
