@@ -76,7 +76,8 @@ def descendants() -> set[int]:
             state, parent = file.read().rpartition(b")")[2].split()[:2]
             if state not in b"ZX":
                 parents[int(name)] = int(parent)
-    found, more = set(), {os.getpid()}
+    found: set[int] = set()
+    more = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in more} - found:
         found |= more
     return found
