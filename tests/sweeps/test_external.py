@@ -75,7 +75,9 @@ def test_every_place_is_filled_and_no_shell_is_asked() -> None:
 
 
 def test_every_program_has_a_port_of_its_own(tmp_path: Path) -> None:
-    listens = "import socket, sys; socket.create_server(('', int(sys.argv[1]))); print('heard')"
+    listens = (
+        "import socket, sys; assert sys.argv[1] != '0'; socket.create_server(('', int(sys.argv[1]))); print('heard')"
+    )
     made = trainer(f'{sys.executable} -Sc "{listens}" {{port}} {PLACES}')
     for folder in ("one", "other"):
         assert "logged no 'loss'" in run_command(trial(made), tmp_path / folder, path=str(tmp_path)).message
@@ -317,6 +319,8 @@ def test_a_program_that_resumes_and_counts_from_its_first_step_again_is_refused(
         assert f"back at step {first} with 2.1, where it had" in counted.message
     anew = again("say(0, 4.1); say(10, 0.5)", (0, 4.0), (10, 3.5), (20, 3.0))  # it had saved nothing yet
     assert [row.value for row in anew.evaluations] == [4.1, 0.5]
+    noisy = again("say(10, 2.2); say(30, 0.5)", (0, 4.0), (5, 3.0), (10, 2.6), (20, 2.1))
+    assert [row.value for row in noisy.evaluations] == [4.0, 3.0, 2.2, 0.5]
 
 
 # -- the same numbers ----------------------------------------------------------------------------------------------
