@@ -44,9 +44,9 @@ class BatchSizeController:
     Args:
         noise_scale_meter: measures the steps; without a window, and from here on the controller's own: it
             is reset at every look. A second meter can keep averages over the run.
-        optimizer: whose learning rate is multiplied by :attr:`lr_factor` for as long as its ``step`` takes, if the
-            controller drives. Without it that is up to the loop. Rules that look in the geometry of the optimizer need
-            it, too.
+        optimizer: whose learning rate is multiplied for as long as its ``step`` takes, by the :attr:`lr_factor` that
+            the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the
+            geometry of the optimizer need it, too.
         rule, micro_batch_size, micro_batches, world_size, cap, warmup_examples: see
             :class:`~cbs.accumulation.Accumulation`; the ranks of the process group by default.
         drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.
@@ -96,8 +96,10 @@ class BatchSizeController:
         self._log = None if log is None or (initialized() and dist.get_rank() > 0) else Path(log)
         self._write("w")
         self._hooks: list[Any] = []
+        self._of_step = self.stage.lr_factor
         if drives and optimizer is not None:
-            self._hooks = multiplied(optimizer, lambda: self.stage.lr_factor)
+            # a loop that adopts between steps may have its gradients, and with them step(), in the optimizer's step
+            self._hooks = multiplied(optimizer, lambda: self.stage.lr_factor if deferred else self._of_step)
 
     @property
     def batch_size(self) -> int:
@@ -129,7 +131,7 @@ class BatchSizeController:
         Raises:
             ConfigError: if the meter raises one.
         """
-        watching = self.meter.probe.watching
+        watching, self._of_step = self.meter.probe.watching, self.stage.lr_factor
         self.meter.step(loss_scale=loss_scale, gradients_unscaled=gradients_unscaled)
         self.steps += 1
         self.examples += self.stage.batch_size

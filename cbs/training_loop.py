@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from torch.utils._pytree import tree_map
 from cbs import device as devices
 from cbs import seeding
 from cbs.averaging import build_averaging
-from cbs.averaging.weights import averaged_weights
+from cbs.averaging.weights import averaged_weights, trained_weights
 from cbs.batch_schedules import Run, build_batch_schedule
 from cbs.batch_sizes import LR_FACTOR, SEEN, BatchSizes
 from cbs.checkpoint import Checkpoint
+from cbs.checks import check_losses, check_model, check_optimizer
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
@@ -41,7 +43,7 @@ from cbs.schedules import build_schedule
 from cbs.sharding import parted, parted_state, whole
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload
-from cbs.workloads.base import Batch, PredictiveWorkload, check_losses
+from cbs.workloads.base import Batch, PredictiveWorkload
 from cbs.workloads.streams import skip
 
 
@@ -70,7 +72,9 @@ class TrainingLoop:
         self.micro_batch_size = smaller(config.micro_batch_size, self.most)
         self.diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         with seeding.seeded(config.seed, "init"):
-            self.model = self.ranks.placed(self.workload.build_model(), self.device)
+            self.model = self.ranks.placed(check_model(self.workload.build_model()), self.device)
+        if not self.model.training:  # as models come that are loaded; a part alone that does not train is meant so
+            self.model.train()
         cut = self.most is not None and self.most < micro_sizes(config.batch_size, config.micro_batch_size)[0]
         if cut and any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise MemoryError(
@@ -78,6 +82,8 @@ class TrainingLoop:
                 "passes is another model; to train that one at every batch size: --set micro_batch_size=N"
             )
         self.optimizer = build_optimizer(config.optimizer, self.model, config.lr, config.batch_size)
+        check_optimizer(self.optimizer, self.model, config.optimizer.name)
+        trained_weights(self.optimizer)
         if isinstance(self.optimizer, ProblemOptimizer):
             if self.ranks.world > 1:
                 raise ConfigError(
@@ -366,22 +372,33 @@ class TrainingLoop:
 
     def validated(self) -> float:
         """The validation metric. What it draws at random is the same every time, and not what training draws."""
-        self.model.eval()
         with (
+            evaluating(self.model),
             seeding.seeded(0, "validation"),
             averaged_weights(self.optimizer, self.average),
             torch.no_grad(),
             devices.autocast(self.device, self.config.precision),
         ):
-            value = float(self.workload.validate(self.called))
-        self.model.train()
-        return value
+            return float(self.workload.validate(self.called))
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch with every tensor on the trial's device."""
         return tree_map(
             lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
         )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with a model in evaluation mode, which trains afterwards but for the parts that did not before."""
+    frozen = [module for module in model.modules() if not module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module in frozen:
+            module.training = False
 
 
 def smaller(one: int | None, other: int | None) -> int | None:

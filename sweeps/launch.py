@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cbs.averaging import build_averaging
 from cbs.batch_schedules import ClosedLoop, build_batch_schedule
+from cbs.checks import check_model
 from cbs.choices import Choice
 from cbs.errors import CbsError, ConfigError, ResultsError, Unfinished
 from cbs.noise_scale.columns import build_probe
@@ -57,7 +58,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         value = workload.default_target if target is None else target
         sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
     with seeded(0, "init"):
-        model = workload.build_model()
+        model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):
         if _alike(one, other):
             raise ConfigError(f"{one} and {other} train alike: options that differ have their default; leave one out")

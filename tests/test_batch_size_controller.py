@@ -266,9 +266,9 @@ def trained(noise: float, steps: int, micro_batches: int = 2, **options: Any) ->
         for _ in range(controller.micro_batches):
             inputs, targets = next(data)
             (0.5 * nn.functional.mse_loss(model(inputs), targets) / controller.micro_batches).backward()
+        factor = controller.lr_factor  # of the batch whose gradient this is, not of one that the look asks for
         controller.step()
         before, gradient = model.weight.detach().double().clone(), model.weight.grad
-        factor = controller.lr_factor
         optimizer.step()
         moved.append(float((before - model.weight.detach().double()).norm() / gradient.norm() / 1e-9 / factor))
         assert optimizer.param_groups[0]["lr"] == 1e-9

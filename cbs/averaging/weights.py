@@ -26,11 +26,15 @@ def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | 
         with average.in_place():
             yield
         return
-    modes = answers_for_another_point(optimizer)
-    if modes:
+    if answers_for_another_point(optimizer):
         optimizer.eval()  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        if modes:
-            optimizer.train()  # type: ignore[attr-defined]
+        trained_weights(optimizer)
+
+
+def trained_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Have a schedule-free method take its steps where gradients are computed; some refuse to before they are told."""
+    if answers_for_another_point(optimizer):
+        optimizer.train()  # type: ignore[attr-defined]

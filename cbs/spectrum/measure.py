@@ -15,7 +15,7 @@ from cbs.spectrum.curvature import curvature_product, flat
 from cbs.spectrum.gradients import LEAST, Sampler
 from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
-from cbs.training_loop import TrainingLoop
+from cbs.training_loop import TrainingLoop, evaluating
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
 
 AUTO = "auto"
@@ -96,6 +96,8 @@ def measure(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("the model has no trainable parameter; there is no curvature to measure")
+    if any(parameter.is_complex() for parameter in parameters):
+        raise ConfigError("the model has complex parameters, and a spectrum is measured in real ones")
     kind = curvature_kind(loop, effort)
     problem = loop.problem() if kind == GAUSS_NEWTON else None
 
@@ -114,9 +116,7 @@ def measure(
         return loop.workload.training_stream(seeding.generator(config.seed, f"{purpose} {part}"))
 
     sampler = Sampler(gradient, lambda: stream("gradient"), effort.gradient_examples)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         batch = loop.to_device(stream("curvature").next(effort.curvature_examples))
         product = curvature_product(kind, model, loss, problem, batch)
         (first, second), train_loss = sampler.halves()
@@ -145,9 +145,6 @@ def measure(
                 found = lanczos(rest, outside(vector, directions), effort.nodes)
                 measures.append(Measure(name, found.points, found.weights() / len(starts)))
                 progress()
-    finally:
-        for module, training in modes.items():
-            module.training = training
     return Sample(
         point=point,
         replicate=replicate,

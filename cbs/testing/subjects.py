@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from cbs.averaging.weights import trained_weights
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 
 Shapes = dict[str, tuple[int, ...]]
@@ -170,6 +171,7 @@ class Run:
         seed(0)
         lr = subject.lr if lr is None else lr
         self.optimizer = subject.build(model, lr, **options) if optimizer is None else optimizer
+        trained_weights(self.optimizer)
         words = torch.arange(2 * _WORDS) % _WORDS
         self.batch = (words, (words * words) % _CLASSES)
         self.steps = 0

@@ -7,28 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cbs.errors import ConfigError
 from cbs.target import Direction
 
 Batch = Any
 """A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""
-
-
-def check_losses(losses: Any, examples: int) -> Tensor:
-    """What a workload returned as the losses of so many examples, one each.
-
-    Their mean is what trains; a mean of fewer, or over more dimensions, would be another loss at another learning rate.
-
-    Raises:
-        ConfigError: if it is not a tensor of shape ``[examples]``.
-    """
-    if not isinstance(losses, Tensor):
-        raise ConfigError(f"example_losses must return a tensor of one loss per example, got {type(losses).__name__}")
-    if losses.shape != (examples,):
-        raise ConfigError(
-            f"example_losses must return one loss per example, shape [{examples}], got shape {list(losses.shape)}"
-        )
-    return losses
 
 
 class TrainingStream(Protocol):

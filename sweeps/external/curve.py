@@ -153,11 +153,23 @@ class Curve:
 
 
 def _latest(run: Run) -> Run:
-    """The run without what an earlier try logged at and after the step at which the later one went on."""
+    """The run without what an earlier try logged at and after the step at which the later one went on.
+
+    Raises:
+        DataError: if the later one is back at the first step with the value that the earlier one ended with.
+    """
     kept: list[int] = []
-    axis = np.asarray(run.axis)
+    axis, values = np.asarray(run.axis), np.asarray(run.values)
     for row, at in enumerate(axis):
+        gone: list[int] = []
         while kept and axis[kept[-1]] >= at:
-            kept.pop()
+            gone.append(kept.pop())
+        if gone and not any(axis[kept] > 0):
+            last, first, now = values[[gone[0], gone[-1], row]]
+            if abs(now - last) < abs(now - first):
+                raise DataError(
+                    f"after --resume the log is back at {run.unit} {at:g} with {now:.4g}, where it had {first:.4g} at "
+                    f"first and {last:.4g} at its end: let the program count on from where it resumes"
+                )
         kept.append(row)
-    return dataclasses.replace(run, axis=axis[kept], values=np.asarray(run.values)[kept])
+    return dataclasses.replace(run, axis=axis[kept], values=values[kept])

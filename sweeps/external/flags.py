@@ -12,7 +12,7 @@ def program_flags(
         str | None,
         typer.Option(
             help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
-            "{folder}'. Also {optimizer}, its options, {steps}, {resume}.",
+            "{folder}'. Also {optimizer}, its options, {steps}, {port}, {resume}.",
         ),
     ] = None,
     function: Annotated[

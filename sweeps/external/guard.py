@@ -2,18 +2,28 @@
 
 ``python guard.py SECONDS PROGRAM ARGUMENT...``: what it prints goes to standard error. When standard input ends,
 because it was closed or because the process at the other end is gone however it went, the program's group of processes
-gets SIGTERM, and after so many seconds SIGKILL. Once the program has ended, its exit code stands on standard output
-(that of a signal is negative).
+gets SIGTERM, and after so many seconds SIGKILL, as does everything else it has started: workers of ``torchrun`` are in
+sessions of their own. Once the program has ended, its exit code stands on standard output (that of a signal is
+negative).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+
+_SUBREAPER = 36
+"""Option of Linux's ``prctl``: processes whose parent is gone become children of this one, and not of the first."""
+
+_LOOKS, _BETWEEN = 100, 0.02
+"""How often, and after how many seconds, it is looked whether processes that were killed are gone and left no others:
+one that waits for a device may take its time."""
 
 
 def main(seconds: float, command: list[str]) -> None:
@@ -21,6 +31,8 @@ def main(seconds: float, command: list[str]) -> None:
     if os.fork():  # a child of nobody: what ends the children of a worker must not end this
         os._exit(0)
     os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True)
     except (OSError, ValueError) as error:
@@ -29,7 +41,7 @@ def main(seconds: float, command: list[str]) -> None:
         return
     threading.Thread(target=end, args=(program, seconds), daemon=True).start()
     code = program.wait()
-    send(program, signal.SIGKILL)  # what it has left behind
+    kill(program)  # what it has left behind
     tell(code)
 
 
@@ -40,7 +52,35 @@ def end(program: subprocess.Popen[bytes], seconds: float) -> None:
     send(program, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         program.wait(seconds)
+    kill(program)
+
+
+def kill(program: subprocess.Popen[bytes]) -> None:
+    """End the program's group at once, and whatever else this process has descendants of."""
     send(program, signal.SIGKILL)
+    for _ in range(_LOOKS):
+        left = descendants()
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_BETWEEN)
+
+
+def descendants() -> set[int]:
+    """Processes below this one that live, on systems that have ``/proc``."""
+    parents = {}
+    for name in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+            if state not in b"ZX":
+                parents[int(name)] = int(parent)
+    found: set[int] = set()
+    more = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in more} - found:
+        found |= more
+    return found
 
 
 def tell(code: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def run_command(
     """
     trainer = Trainer.of(trial.workload)
     resumed = _prepare(folder, keep=bool(trainer.resume))
-    command = trainer.argv(trial, folder, resumed=resumed)
+    command = trainer.argv(trial, folder, resumed=resumed, port=_free_port())
     curve = Curve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
     process = Process(command, folder, path, {FOLDER: str(folder)})
@@ -69,6 +70,13 @@ def run_command(
         message=f"{ending[1]}{words}",
         timing={"seconds": time.perf_counter() - started, "host": platform.node()},
     )
+
+
+def _free_port() -> int:
+    """A port of this machine that nobody listens on: two programs with one default for it would collide."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])
 
 
 def _prepare(folder: Path, *, keep: bool) -> bool:

@@ -30,7 +30,7 @@ REPORT = "report"
 FORMATS = {"trainer_state": "huggingface"}
 """Further names of formats."""
 
-_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "resume")
+_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
 _SET = ("max_steps", "max_examples", "prune_factor")
 _TOLD = {
     "batch_size": "every batch size would train alike",
@@ -45,7 +45,8 @@ class Trainer:
 
     Attributes:
         command: its command line, with ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this trial alone),
-            ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget) and ``{resume}``.
+            ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget), ``{port}`` (one that
+            nobody listens on) and ``{resume}``.
             It is split as a shell would, but no shell runs it.
         function: instead of a command ``package.module:name``, called with those of the same that it takes.
         metric: name of the metric in its log.
@@ -112,13 +113,13 @@ class Trainer:
         }
         return Choice(name=COMMAND, options=given)
 
-    def argv(self, trial: TrialConfig, folder: Path, *, resumed: bool) -> list[str]:
+    def argv(self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0) -> list[str]:
         """The program and its arguments for one trial.
 
         Raises:
             ConfigError: if the command asks for something that there is not.
         """
-        values = self.values(trial, folder)
+        values = self.values(trial, folder, port)
         if self.function:
             told = [f"{name}={value}" for name, value in values.items()]
             return [sys.executable, "-m", "sweeps.external.call", self.function, *told]
@@ -132,7 +133,7 @@ class Trainer:
                 arguments.append(_filled(token, values))
         return arguments
 
-    def values(self, trial: TrialConfig, folder: Path) -> dict[str, str]:
+    def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
         """What the names in braces stand for."""
         options = {name: _text(value) for name, value in trial.optimizer.options.items()}
         return options | {
@@ -142,6 +143,7 @@ class Trainer:
             "folder": str(folder),
             "optimizer": trial.optimizer.name,
             "steps": str(trial.max_steps),
+            "port": str(port),
         }
 
     def settings(self, trial: TrialConfig, columns: Mapping[str, str]) -> Settings:

@@ -15,7 +15,7 @@ from cbs import device, seeding
 from cbs.config import EvaluationPlan, TrialConfig
 from cbs.device import pick
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.training_loop import TrainingLoop
+from cbs.training_loop import TrainingLoop, evaluating
 from cbs.workloads import Workload
 from sweeps.cell import Cell
 from sweeps.outlook.own_code import EXAMPLES, doubts
@@ -135,7 +135,12 @@ class _Timing:
         for batch_size in wanted:
             if timed and time.monotonic() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
                 break
-            timed[batch_size] = self._step(optimizer, batch_size)
+            try:
+                timed[batch_size] = self._step(optimizer, batch_size)
+            except Exception:
+                if batch_size >= self.sweep.batch_sizes[0]:
+                    raise
+                # nobody asked for so few examples, and batch normalisation needs two
         largest = self.sweep.batch_sizes[-1]
         if max(timed) < largest:
             self.told.append(f"steps beyond batch size {max(timed)} are taken to grow like those up to it")
@@ -203,7 +208,7 @@ class _Timing:
             return limit
         batch = loop.to_device(loop.stream.next(1))
         started = self._now(loop)
-        with torch.no_grad():
+        with evaluating(loop.model), torch.no_grad():
             self.workload.example_losses(loop.trained, batch)
         self.told.append(f"a validation pass is extrapolated from one of its {examples} examples")
         return (self._now(loop) - started) * int(examples)

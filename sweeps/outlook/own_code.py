@@ -6,10 +6,13 @@ What does not hold makes no trial fail, so it is told beforehand: an answer woul
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cbs import seeding
@@ -18,7 +21,7 @@ from cbs.device import pick
 from cbs.errors import ConfigError
 from cbs.micro_batches import split_batch
 from cbs.optimizers import build_optimizer
-from cbs.training_loop import TrainingLoop
+from cbs.training_loop import TrainingLoop, evaluating
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 
@@ -27,6 +30,10 @@ EXAMPLES = 8
 
 ALIKE = 1e-3
 """Relative difference up to which two values are one: beyond the rounding of half precision sums and of devices."""
+
+
+QUICK_STEP = 0.05
+"""Seconds; where a step takes no longer, more of them are tried out."""
 
 
 def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
@@ -40,15 +47,14 @@ def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
         ConfigError: if the optimizer makes nothing of its learning rate.
     """
     yield from _of_data(workload)
-    _check_lr(config, workload)
-    trained = TrainingLoop(config, workload, pick(config.device, config.precision))
+    trained = _loop(config, workload)
+    _check_lr(config, trained.model)
     yield from _of_losses(trained)
     yield from _of_validation(trained)
-    yield from _of_repetition(config, workload)
+    yield from _of_steps(config, workload)
 
 
-def _check_lr(config: TrialConfig, workload: Workload) -> None:
-    model = workload.build_model()
+def _check_lr(config: TrialConfig, model: nn.Module) -> None:
     rates = [
         [float(group["lr"]) for group in build_optimizer(config.optimizer, model, lr, EXAMPLES).param_groups]
         for lr in (config.lr, 2 * config.lr)
@@ -80,13 +86,11 @@ def _of_data(workload: Workload) -> Iterator[str]:
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:
     """Whether the loss of an example depends on those beside it, as a sum over the batch does."""
-    loop.model.eval()
     batch = loop.to_device(loop.stream.next(EXAMPLES))
     halves = [part for _, part in split_batch(batch, [EXAMPLES // 2] * 2)]
-    with torch.no_grad():
+    with evaluating(loop.model), torch.no_grad():
         whole, again = _loss(loop, [batch], 0), _loss(loop, [batch], 1)
         ratio = whole / _loss(loop, halves, 0)
-    loop.model.train()
     if math.isclose(whole, again, rel_tol=ALIKE) and abs(ratio - 1.0) > ALIKE:
         yield (
             f"the loss of a batch is {ratio:.3g} times that of its halves: example_losses of an example depend on "
@@ -101,53 +105,84 @@ def _loss(loop: TrainingLoop, batches: list[Batch], seed: int) -> float:
 
 
 def _of_validation(loop: TrainingLoop) -> Iterator[str]:
-    """Whether one model has one value, also after another one was built."""
+    """Whether one model has one value, also after another one was built and saw examples of its own."""
     before = loop.validated()
     with seeding.seeded(1, "init"):
-        loop.workload.build_model()
+        other = loop.workload.build_model().to(loop.device)
+        stream = loop.workload.training_stream(seeding.generator(1, "data"))
+        loop.workload.example_losses(other, loop.to_device(stream.next(EXAMPLES)))
     after = loop.validated()
     if not math.isclose(before, after, rel_tol=ALIKE):
         yield (
             f"validate of one model gives {before:.4g} and then {after:.4g}: the noise of the metric ends trials too "
-            "early; use the same data every time"
+            "early; use the same data every time, whatever was built or trained meanwhile"
         )
 
 
-def _of_repetition(config: TrialConfig, workload: Workload) -> Iterator[str]:
-    """Whether a trial that goes on from a checkpoint takes the steps that it would have taken."""
-
-    def loop() -> TrainingLoop:
-        return TrainingLoop(config, workload, pick(config.device, config.precision))
-
-    whole, begun, resumed = loop(), loop(), loop()
-    with seeding.seeded(config.seed, "training"):
-        whole.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
-        start = _weights(whole)
-        whole.train_step(1)
-        whole.columns.flush()
-        whole.train_step(2)
-    with seeding.seeded(config.seed, "training"):
-        begun.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
-        begun.train_step(1)
-        begun.evaluate(step=1, lr=0.0, losses=begun.columns.flush()[:, 0])
+def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:
+    """Whether the learning rate that a schedule sets makes a difference, and whether a trial that goes on from a
+    checkpoint takes the steps that it would have taken."""
+    whole, faster, begun, resumed = (_loop(config, workload) for _ in range(4))
+    start = _weights(whole)
+    with _under_way(whole):
+        started = time.perf_counter()
+        _take(whole, 1, 2)
+        quick = time.perf_counter() - started < 2 * QUICK_STEP
+        twice = _weights(whole)
+        saved, last = (7, 13) if quick else (1, 2)  # what is done every few steps falls on neither
+        _take(whole, 3, last)
+    faster.base_lrs = [2.0 * lr for lr in faster.base_lrs]
+    with _under_way(faster):
+        _take(faster, 1, 2)
+    if _apart(_weights(faster), twice) <= ALIKE * _apart(twice, start):
+        yield (
+            f"optimizer {config.optimizer.name} takes the same steps whatever lr is set in its param_groups: "
+            "schedules, warmup and the factors of batch sizes and widths do nothing"
+        )
+    with _under_way(begun):
+        _take(begun, 1, saved)
+        begun.evaluate(saved, lr=0.0, losses=begun.columns.flush()[:, 0])
         state = begun.state()
     with seeding.seeded(config.seed, "training"):
         try:
             resumed.load_state(state)
-            resumed.train_step(2)
-            apart = float((_weights(resumed) - _weights(whole)).norm())
+            _take(resumed, saved + 1, last)
+            apart = _apart(_weights(resumed), _weights(whole))
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
             apart = math.inf
-    if apart > ALIKE * float((_weights(whole) - start).norm()):
+    if apart > ALIKE * _apart(_weights(whole), start):
         yield (
             "a trial that goes on from a checkpoint takes other steps than one that was never stopped: something draws "
             "numbers outside torch, the model differs from call to call, or state is kept outside the state dict "
-            f"(of optimizer {config.optimizer.name} or the model)"
+            f"(of optimizer {config.optimizer.name} or the model), or by the workload from one trial to the next"
         )
 
 
+def _loop(config: TrialConfig, workload: Workload) -> TrainingLoop:
+    return TrainingLoop(config, workload, pick(config.device, config.precision))
+
+
+@contextmanager
+def _under_way(loop: TrainingLoop) -> Iterator[None]:
+    """Run a block as a trial runs after its first evaluation."""
+    with seeding.seeded(loop.config.seed, "training"):
+        loop.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
+        yield
+
+
+def _take(loop: TrainingLoop, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        loop.train_step(step)
+
+
 def _weights(loop: TrainingLoop) -> torch.Tensor:
-    return torch.cat([weight.detach().double().flatten() for weight in loop.model.parameters()])
+    values = [weight.detach() for weight in loop.model.parameters()]
+    real = [torch.view_as_real(value) if value.is_complex() else value for value in values]
+    return torch.cat([value.double().flatten() for value in real])
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm()) if one.shape == other.shape else math.inf
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -114,6 +114,9 @@ def test_a_curvature_that_needs_outputs_is_refused_without_them() -> None:
     loop.model.theta.requires_grad_(False)
     with pytest.raises(ConfigError, match="no trainable parameter"):
         measure(loop, [loop.model.theta], EFFORT, point=START, replicate=0)
+    loop.model.theta = torch.nn.Parameter(loop.model.theta.to(torch.complex64))
+    with pytest.raises(ConfigError, match="complex parameters"):
+        measure(loop, [loop.model.theta], EFFORT, point=START, replicate=0)
 
 
 @pytest.mark.parametrize(

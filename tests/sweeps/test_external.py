@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -23,7 +24,7 @@ from cbs.training import run_trial
 from sweeps.external.call import taken
 from sweeps.external.curve import Curve
 from sweeps.external.process import Process
-from sweeps.external.run import run_command
+from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import Trainer, trained_by
 from sweeps.spec import Sweep
 
@@ -71,6 +72,20 @@ def test_every_place_is_filled_and_no_shell_is_asked() -> None:
     first = ["train", "--note=a b; rm x", "--b=8", "1e-05", "3", "there/x", "adamw", "0.95", "70", "{x}"]
     assert made.argv(one, Path("there"), resumed=False) == first
     assert made.argv(one, Path("there"), resumed=True) == [*first, "--from", "there/last"]
+
+
+def test_every_program_has_a_port_of_its_own(tmp_path: Path) -> None:
+    listens = (
+        "import socket, sys; assert sys.argv[1] != '0'; socket.create_server(('', int(sys.argv[1]))); print('heard')"
+    )
+    made = trainer(f'{sys.executable} -Sc "{listens}" {{port}} {PLACES}')
+    for folder in ("one", "other"):
+        assert "logged no 'loss'" in run_command(trial(made), tmp_path / folder, path=str(tmp_path)).message
+        assert (tmp_path / folder / "output.log").read_text() == "heard\n"
+    with socket.create_server(("", 0)) as taken_port:
+        ports = {_free_port() for _ in range(20)}
+        assert taken_port.getsockname()[1] not in ports
+    assert 0 not in ports
 
 
 def test_it_survives_the_configuration() -> None:
@@ -168,6 +183,20 @@ def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     until((tmp_path / "ready").exists)
     process.end()
     assert process.code == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what left its session is found by /proc")
+@pytest.mark.parametrize("ends", ["time.sleep(60)", "say(20, 2.0)"])
+def test_workers_in_sessions_of_their_own_end_with_the_program(run: Any, tmp_path: Path, ends: str) -> None:
+    result = run(f"""
+        import subprocess
+        deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        between = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-Sc', {{deaf!r}}]).pid)"
+        made = subprocess.run([sys.executable, "-Sc", between], start_new_session=True, stdout=open(out + "/pid", "w"))
+        say(0, 4.0); say(10, 0.5 if "sleep" in {ends!r} else 3.0); {ends}
+    """)
+    assert result.status is (TrialStatus.REACHED if "sleep" in ends else TrialStatus.BUDGET_EXHAUSTED)
+    until(lambda: gone(int((tmp_path / "runs/one/pid").read_text())))
 
 
 def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
@@ -273,6 +302,25 @@ def test_a_trial_that_was_cut_short_goes_on_where_it_can_and_else_starts_anew(ru
     anew = run("say(0, 3.0); say(10, 0.5)")
     assert [(row.step, row.value) for row in anew.evaluations] == [(0, 3.0), (10, 0.5)]
     assert (tmp_path / "runs" / "one~1" / "log.jsonl").exists()
+
+
+def test_a_program_that_resumes_and_counts_from_its_first_step_again_is_refused(run: Any, tmp_path: Path) -> None:
+    options = {"command": f"{sys.executable} -S {tmp_path}/program.py {PLACES} {{resume}}", "resume": "--from x"}
+
+    def again(program: str, *left: tuple[int, float]) -> TrialResult:
+        folder = tmp_path / "runs" / "one"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "log.jsonl").write_text("".join(json.dumps({"step": s, "loss": v}) + "\n" for s, v in left))
+        return run(program, options=options)
+
+    for first in (0, 10):
+        counted = again(f"say({first}, 2.1); say(20, 1.5); say(30, 0.5)", (0, 4.0), (10, 3.5), (20, 3.0), (30, 2.2))
+        assert counted.status is TrialStatus.FAILED
+        assert f"back at step {first} with 2.1, where it had" in counted.message
+    anew = again("say(0, 4.1); say(10, 0.5)", (0, 4.0), (10, 3.5), (20, 3.0))  # it had saved nothing yet
+    assert [row.value for row in anew.evaluations] == [4.1, 0.5]
+    noisy = again("say(10, 2.2); say(30, 0.5)", (0, 4.0), (5, 3.0), (10, 2.6), (20, 2.1))
+    assert [row.value for row in noisy.evaluations] == [4.0, 3.0, 2.2, 0.5]
 
 
 # -- the same numbers ----------------------------------------------------------------------------------------------

@@ -16,7 +16,9 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.target import Target
 from cbs.training import run_trial
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import RandomExamples, build_workload
+from sweeps.launch import resolve
 from sweeps.outlook.cost import measure_cost
 from sweeps.outlook.own_code import doubts
 from sweeps.spec import Sweep
@@ -102,6 +104,24 @@ class ModelPerCall(Line):
         return nn.Sequential(nn.Linear(4, 2 + self.calls), nn.Linear(2 + self.calls, 1))
 
 
+class ValidationOfTheStream(Line):
+    def training_stream(self, generator: torch.Generator) -> Any:
+        self.rows = torch.randint(300, (20,), generator=generator)
+        return super().training_stream(generator)
+
+    def validate(self, model: nn.Module) -> float:
+        return float(self.example_losses(model, tuple(part[self.rows] for part in self.data)).mean())
+
+
+class ValidationOfTheLatestBatch(Line):
+    def example_losses(self, model: nn.Module, batch: Any) -> Tensor:
+        self.latest = batch
+        return super().example_losses(model, batch)
+
+    def validate(self, model: nn.Module) -> float:
+        return float(super().example_losses(model, getattr(self, "latest", self.data)).mean())
+
+
 class RandomSubset(Line):
     """Draws its validation examples from torch, which a trial keeps the same."""
 
@@ -138,6 +158,65 @@ class Outside(torch.optim.Optimizer):
 class Deaf(torch.optim.SGD):
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr=0.05)
+
+
+class Plain(torch.optim.Optimizer):
+    """Gradient descent that reads its learning rate elsewhere than where a schedule sets it."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+        self.own = lr
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for param in self.param_groups[0]["params"]:
+            param.sub_(param.grad, alpha=self.own)
+
+
+class Lookahead(torch.optim.SGD):
+    """Goes half-way back to slow weights every five steps; no state dict holds them."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr)
+        self.slow: list[Tensor] = []
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> None:
+        params = self.param_groups[0]["params"]
+        self.slow = self.slow or [param.detach().clone() for param in params]
+        super().step()
+        self.steps += 1
+        if self.steps % 5 == 0:
+            for param, slow in zip(params, self.slow, strict=True):
+                param.data = slow.lerp_(param.detach(), 0.5).clone()
+
+
+class Wary(torch.optim.SGD):
+    """As schedule-free methods are: no step before ``train()``, and none after ``eval()``."""
+
+    training = False
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr)
+
+    def train(self) -> None:
+        self.training = True
+
+    def eval(self) -> None:
+        self.training = False
+
+    def step(self, closure: Any = None) -> None:
+        assert self.training
+        super().step()
+
+
+class NoName(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"eta": lr})
+
+
+def weights_alone(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD([next(model.parameters())], lr=lr)
 
 
 class OwnSchedule(torch.optim.SGD):
@@ -179,6 +258,8 @@ def test_what_holds_is_not_doubted(workload: str, optimizer: str) -> None:
         ("Summed", "the loss of a batch is 2 times that of its halves"),
         ("NoisyValidation", "validate of one model gives"),
         ("ValidationOfTheSeed", "validate of one model gives"),
+        ("ValidationOfTheStream", "validate of one model gives"),
+        ("ValidationOfTheLatestBatch", "validate of one model gives"),
         ("ModelPerCall", "goes on from a checkpoint takes other steps"),
     ],
 )
@@ -187,9 +268,79 @@ def test_what_does_not_hold_is_told_once(workload: str, said: str) -> None:
     assert said in line
 
 
-def test_state_that_no_state_dict_holds_is_told() -> None:
-    (line,) = told(optimizer="Outside")
-    assert f"(of optimizer {HERE}:Outside or the model)" in line
+@pytest.mark.parametrize("optimizer", ["Outside", "Lookahead"])
+def test_state_that_no_state_dict_holds_is_told(optimizer: str) -> None:
+    (line,) = told(optimizer=optimizer)
+    assert f"(of optimizer {HERE}:{optimizer} or the model)" in line
+
+
+def test_a_learning_rate_that_is_set_in_vain_is_told() -> None:
+    (line,) = told(optimizer="Plain")
+    assert "takes the same steps whatever lr is set" in line
+
+
+def test_a_method_that_must_be_told_to_train_is_told_wherever_it_takes_steps() -> None:
+    assert told(optimizer="Wary") == []
+    loop = TrainingLoop(config(optimizer="Wary"), Line(), torch.device("cpu"))
+    loop.train_step(1)
+    assert run_trial(config(optimizer="Wary")).final_step == 20
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [("NoName", "no 'lr' in its param_groups"), ("weights_alone", "does not train bias, 1 of 2 parameters")],
+)
+def test_an_optimizer_without_a_learning_rate_or_a_parameter_is_refused(optimizer: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_trial(config(optimizer=optimizer))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (None, "must return a torch.nn.Module, got NoneType"),
+        (nn.LazyLinear(1), "parameters without a shape"),
+        (nn.Identity(), "returned 0 parameters"),
+        (nn.Linear(4, 1).requires_grad_(False), "returned 2 parameters, none of which requires a gradient"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(model: Any, said: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Line, "build_model", lambda self: model)
+    with pytest.raises(ConfigError, match=said):
+        run_trial(config())
+    _built.cache_clear()
+    sweep = Sweep(name="x", workload=Choice(name=f"{HERE}:Line"), optimizers=(Choice(name="sgd"),), batch_sizes=(4,))
+    with pytest.raises(ConfigError, match=said):
+        resolve(sweep)
+    _built.cache_clear()
+
+
+class Frozen(Line):
+    """Normalisation that is not trained, in a model that is."""
+
+    def build_model(self) -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        model[1].eval()
+        return model
+
+
+class Loaded(Frozen):
+    """In the mode in which models come that were trained before."""
+
+    def build_model(self) -> nn.Module:
+        return super().build_model().eval()
+
+
+def test_a_part_that_is_frozen_stays_so_and_a_model_that_is_loaded_trains() -> None:
+    for workload, modes in ((Frozen(), [True, True, False, True]), (Loaded(), [True] * 4)):
+        loop = TrainingLoop(config(), workload, torch.device("cpu"))
+        for _ in range(2):
+            assert [module.training for module in loop.model.modules()] == modes
+            loop.validated()
+    assert told("Frozen") == []
+    assert told("Loaded") == []
+    whole, cut = (run_trial(config("Frozen", micro_batch_size=size)).evaluations[-1] for size in (None, 2))
+    assert cut.value == pytest.approx(whole.value, rel=1e-5)
 
 
 def test_an_optimizer_that_ignores_its_learning_rate_is_refused() -> None:
@@ -219,6 +370,23 @@ def test_batch_normalisation_is_not_cut_to_what_memory_holds() -> None:
         run_trial(asked, most=4)
     for fits in (run_trial(asked), run_trial(asked, most=8), run_trial(config("Line", max_steps=1), most=4)):
         assert fits.final_step == 1
+
+
+def test_a_model_that_needs_more_than_one_example_is_timed_at_the_sizes_of_the_sweep() -> None:
+    sweep = Sweep(
+        name="x",
+        workload=Choice(name=f"{HERE}:Normalised"),
+        optimizers=(Choice(name="sgd"),),
+        batch_sizes=(4, 8),
+        target=Target(metric="validation_loss", value=0.0),
+        probe=None,
+    )
+    _built.cache_clear()
+    cost = measure_cost(sweep, most_seconds=0.5)
+    assert cost is not None
+    assert cost.steps["sgd"].seconds(8, steps=1) > 0
+    with pytest.raises(ConfigError, match="more than 1 value per channel"):
+        measure_cost(sweep.replace(batch_sizes=(1, 8)), most_seconds=0.5)
 
 
 def test_it_is_told_with_the_cost_of_a_sweep_and_not_of_what_is_built_in() -> None:

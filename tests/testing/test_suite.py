@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import SWALR
 
 from cbs.testing import Check, Failure, Subject, checks, conformance_test, examine, require, subject
@@ -60,6 +64,45 @@ def test_every_scheduler_of_torch_is_in_the_table() -> None:
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.NAdam])
 def test_torchs_own_keep_what_they_promise(kind: type[torch.optim.Optimizer]) -> None:
     require(subject(kind, lr=1e-2), only=checks(beyond_torch=False, slow=False))
+
+
+class Ignored(Good):
+    """Takes a weight decay, and its groups do not say so."""
+
+    def __init__(self, params: ParamsT, lr: float = 0.1, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            del group["weight_decay"]
+
+    def update(self, param: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        super().update(param, gradient, group | {"weight_decay": 0.0})
+
+
+class Wary(Good):
+    """As schedule-free methods are: no step before ``train()``."""
+
+    training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def eval(self) -> None:
+        self.training = False
+
+    def step(self, closure: Any = None) -> Any:
+        assert self.training
+        return super().step(closure)
+
+
+def test_a_weight_decay_that_is_taken_and_ignored_is_found() -> None:
+    (decays,) = (one for one in checks() if one.name == "check_weight_decay")
+    with pytest.raises(Failure, match="weight decay changes nothing"):
+        decays(subject(Ignored))
+
+
+def test_a_method_that_must_be_told_to_train_is_told() -> None:
+    names = ("check_learns", "check_resumes_bitwise", "check_deepcopy")
+    require(Wary, only=[one for one in checks() if one.name in names])
 
 
 def test_one_that_takes_matrices_only() -> None:

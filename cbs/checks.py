@@ -1,0 +1,69 @@
+"""What a workload or an optimizer of one's own hands over, refused where a trial would train something else with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from cbs.errors import ConfigError
+
+
+def check_model(model: Any) -> nn.Module:
+    """What a workload returned as its model.
+
+    Raises:
+        ConfigError: if it is no module, or has nothing to train yet.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
+    parameters = list(model.parameters())
+    if any(is_lazy(parameter) for parameter in parameters):
+        raise ConfigError("build_model returned parameters without a shape: call the model on an example before")
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ConfigError(
+            f"build_model returned {len(parameters)} parameters, none of which requires a gradient: there is nothing "
+            "to train; those that a forward pass makes come too late"
+        )
+    return model
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, name: str) -> None:
+    """Whether an optimizer trains what it should, at a learning rate that can be set.
+
+    Raises:
+        ConfigError: if it lacks a parameter that requires a gradient, or a group of it has no ``lr``.
+    """
+    groups = optimizer.param_groups
+    if any("lr" not in group for group in groups):
+        raise ConfigError(
+            f"optimizer {name!r} has no 'lr' in its param_groups, where the schedule of the sweep sets the learning "
+            f"rate; it has {', '.join(key for key in groups[0] if key != 'params')}"
+        )
+    trained = {id(parameter) for group in groups for parameter in group["params"]}
+    wanted = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
+    left = [key for key, parameter in wanted.items() if id(parameter) not in trained]
+    if left:
+        raise ConfigError(
+            f"optimizer {name!r} does not train {left[0]}, {len(left)} of {len(wanted)} parameters: their gradients "
+            "would count in clipping and in the noise scale; call requires_grad_(False) on them in build_model"
+        )
+
+
+def check_losses(losses: Any, examples: int) -> Tensor:
+    """What a workload returned as the losses of so many examples, one each.
+
+    Their mean is what trains; a mean of fewer, or over more dimensions, would be another loss at another learning rate.
+
+    Raises:
+        ConfigError: if it is not a tensor of shape ``[examples]``.
+    """
+    if not isinstance(losses, Tensor):
+        raise ConfigError(f"example_losses must return a tensor of one loss per example, got {type(losses).__name__}")
+    if losses.shape != (examples,):
+        raise ConfigError(
+            f"example_losses must return one loss per example, shape [{examples}], got shape {list(losses.shape)}"
+        )
+    return losses
