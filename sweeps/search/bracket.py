@@ -28,8 +28,8 @@ MUCH = 0.05
 """Log steps that are worth a finer learning rate before other seeds have run."""
 
 DIP = 0.10
-"""The same where neither neighbour diverged: one that was given up may be slow by noise, while beside a cliff steps fall
-up to it."""
+"""The same where neither neighbour diverged: one that was given up may be slow by noise, while beside a cliff the
+steps fall up to it."""
 
 NOTICED = 1.0
 """Of the deviation of one trial: what less would be gained is not seen in one."""
