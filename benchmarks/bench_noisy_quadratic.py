@@ -4,7 +4,8 @@ The procedure is that of the notebook of Zhang et al. (2019), written anew: for 
 of the steps between 0 and 10^9 (SGD) or 10^7 (momentum), each probe of which computes the second moments in all 100
 bins from their closed form; for momentum that decomposes a 3 x 3 matrix for each bin at every probe. It is timed on
 some of the settings and counted for all. Ours shares roots over batch sizes, gallops, and drops what cannot win.
-Run it as ``taskset -c 0 python benchmarks/bench_noisy_quadratic.py``.
+Times are those of the processor, on one thread, taken in turns after all have run once. Run it as
+``OMP_NUM_THREADS=1 python -m benchmarks.bench_noisy_quadratic``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import time
 
 import numpy as np
 
+from benchmarks.interleaved import measure
 from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings
 
-TARGET, BATCH_SIZE, ROUNDS = 0.01, 256, 3
+TARGET, BATCH_SIZE, ROUNDS = 0.01, 256, 15
 MODEL = NoisyQuadratic.binned(10_000)
 SGD_LRS, LRS, MOMENTA = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100), 1 - np.logspace(-5, 0, 20)
 TEN = [4.0 * 4**power for power in range(10)]
@@ -49,12 +51,6 @@ def bisected(loss: object, high: int) -> int:
     return low
 
 
-def seconds(work: object, share: float = 1.0) -> float:
-    start = time.perf_counter()
-    work()  # type: ignore[operator]
-    return (time.perf_counter() - start) / share
-
-
 def procedure_sgd() -> None:
     for lr in SGD_LRS:
         bisected(lambda steps, lr=lr: sgd_loss(lr, steps), 10**9)
@@ -67,23 +63,24 @@ def procedure_momentum() -> None:
 
 
 def main() -> None:
-    times: dict[str, list[float]] = {}
     with np.errstate(all="ignore"):
-        for _ in range(ROUNDS):
-            for name, took in {
-                "sgd: procedure": seconds(procedure_sgd),
-                "sgd": seconds(lambda: best_settings(MODEL, "sgd", TARGET, [BATCH_SIZE], SGD_LRS)),
-                "momentum: procedure": seconds(procedure_momentum, len(LRS[::25]) * len(MOMENTA[::5]) / 2000),
-                "momentum": seconds(lambda: best_settings(MODEL, "heavy_ball", TARGET, [BATCH_SIZE], LRS, MOMENTA)),
-                "momentum, 10 sizes": seconds(lambda: best_settings(MODEL, "heavy_ball", TARGET, TEN, LRS, MOMENTA)),
-            }.items():
-                times.setdefault(name, []).append(took)
+        times = measure(
+            {
+                "momentum: procedure": procedure_momentum,
+                "momentum": lambda: best_settings(MODEL, "heavy_ball", TARGET, [BATCH_SIZE], LRS, MOMENTA),
+                "momentum, 10 sizes": lambda: best_settings(MODEL, "heavy_ball", TARGET, TEN, LRS, MOMENTA),
+                "sgd: procedure": procedure_sgd,
+                "sgd": lambda: best_settings(MODEL, "sgd", TARGET, [BATCH_SIZE], SGD_LRS),
+            },
+            rounds=ROUNDS,
+            clock=time.process_time,
+        )
+    counted = len(LRS) * len(MOMENTA) / (len(LRS[::25]) * len(MOMENTA[::5]))
+    times["momentum: procedure"] = [counted * value for value in times["momentum: procedure"]]
     for name, values in times.items():
         print(f"{name:22} {np.median(values):9.4f} s  ({min(values):.4f} to {max(values):.4f})")
-    sgd = np.array(times["sgd: procedure"]) / times["sgd"]
-    one = np.array(times["momentum: procedure"]) / times["momentum"]
-    ten = 10 * np.array(times["momentum: procedure"]) / times["momentum, 10 sizes"]
-    for name, ratios in (("sgd", sgd), ("momentum", one), ("momentum, 10 sizes", ten)):
+    for name, sizes in {"sgd": 1, "momentum": 1, "momentum, 10 sizes": len(TEN)}.items():
+        ratios = sizes * np.array(times[f"{name.split(',')[0]}: procedure"]) / times[name]
         print(f"{name:22} {np.median(ratios):9.0f} x  ({min(ratios):.0f} to {max(ratios):.0f})")
 
 

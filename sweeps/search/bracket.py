@@ -26,6 +26,10 @@ believed beforehand, and the degrees of freedom this counts for."""
 MUCH = 0.05
 """Log steps that are worth a finer learning rate before other seeds have run."""
 
+DIP = 0.10
+"""The same where neither neighbour diverged: one that was given up may be slow by noise, while beside a cliff the
+steps fall up to it."""
+
 NOTICED = 1.0
 """Of the deviation of one trial: what less would be gained is not seen in one."""
 
@@ -258,7 +262,11 @@ def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) 
 
 def _much_finer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
     """Finer learning rates by which the other seeds should not have to move."""
-    return _middle(table, seeds, lattice, rules, max(rules.gain, MUCH))
+    best = table.best
+    if best is None or best in (0, len(table.lrs) - 1):
+        return []
+    cliff = np.isinf(table.distance[[best - 1, best + 1]]).any()
+    return _middle(table, seeds, lattice, rules, max(rules.gain, MUCH if cliff else DIP))
 
 
 def _finer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:

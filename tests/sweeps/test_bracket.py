@@ -163,3 +163,12 @@ def test_the_law_follows_a_line_and_knows_less_the_farther_away() -> None:
     away = math.log(8.0)
     assert one.log_lr == pytest.approx(line[0] + SLOPE * away)
     assert one.deviation > SLOPE_DEVIATION * away
+
+
+@pytest.mark.parametrize(("below", "distance", "finer"), [(120, 0.1, False), (120, math.inf, True), (125, 0.1, True)])
+def test_one_seed_makes_a_learning_rate_finer_beside_a_cliff_and_not_beside_a_slow_one(
+    below: float, distance: float, finer: bool
+) -> None:
+    seen = reached(m1=below, z=100) | {(LATTICE.lr(OCTAVE), 0): Outcome(math.nan, distance)}
+    asks = needed(seen, (0, 1, 2), LATTICE, RULES)
+    assert [ask.seed for ask in asks] == ([0] if finer else [1, 2])

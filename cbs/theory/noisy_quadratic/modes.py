@@ -45,10 +45,13 @@ class Modes:
     """A method at given settings; every loss is of shape ``[...]``, the shape of the settings.
 
     Attributes:
-        roots: one or two for each of the d coordinates, real where a method's are, ``[..., 1 or 2, d]``.
-        start: weights of the products of two roots' powers in the loss from the start, ``[..., pairs * d]``: of the
-            first squared and, where there are two, of both and of the second squared.
-        noise: the same for the stationary loss per unit of ``1/B``.
+        roots: for each of the d coordinates the size of the only one, as the loss sees squares of it, or both; shape
+            ``[..., 1 or 2, d]``.
+        start: weights of the roots' powers in what is left of the start, of which the loss is the sum of squares; shape
+            of the roots.
+        noise: weights of the products of two roots' powers in the stationary loss per unit of ``1/B``, ``[..., pairs *
+            d]``: of the first squared and, where there are two, of both and of the second squared.
+        rest: the stationary loss per unit of ``1/B``, ``[...]``.
         stable: whether no coordinate grows without bound, ``[...]``.
         initial: the loss at step 0.
     """
@@ -56,31 +59,32 @@ class Modes:
     roots: np.ndarray
     start: np.ndarray
     noise: np.ndarray
+    rest: np.ndarray
     stable: np.ndarray
     initial: float
 
     def loss(self, steps: int, batch_size: float) -> np.ndarray:
         """Expected loss after ``steps`` steps; infinity where it exceeds every number."""
-        from_start, from_noise = self.parts(self.powers(steps))
         with np.errstate(all="ignore"):
+            from_start, from_noise = self.parts(self.powers(steps))
             return np.nan_to_num(from_start + from_noise / batch_size, nan=np.inf, posinf=np.inf)
 
     def losses(self, steps: int, batch_size: float) -> np.ndarray:
         """Expected loss after 0, 1, ..., ``steps`` steps, shape ``[..., steps + 1]``; costs one matrix product."""
         width = math.isqrt(steps) + 1
         with np.errstate(all="ignore"):
-            weights = self.start - self.noise / batch_size
+            weights = pairs(self.start, 2.0) - self.noise / batch_size
             # Step i + width * j is the product of what i and width * j steps do to each pair of roots.
             fine = np.stack([pairs(self.powers(step)) for step in range(width)], -1)
             coarse = np.stack([weights * pairs(self.powers(width * j)) for j in range(width)], -2)
-            table = (coarse @ fine).real + self.noise.real.sum(-1)[..., None, None] / batch_size
+            table = (coarse @ fine).real + self.rest[..., None, None] / batch_size
         losses = np.nan_to_num(table.reshape(*self.stable.shape, -1)[..., : steps + 1], nan=np.inf, posinf=np.inf)
         losses[..., 0] = self.initial
         return losses
 
     def floor(self, batch_size: float) -> np.ndarray:
         """Expected loss after infinitely many steps; infinity where the method is unstable."""
-        return np.where(self.stable, self.noise.real.sum(-1) / batch_size, np.inf)
+        return np.where(self.stable, self.rest / batch_size, np.inf)
 
     def steps_to_target(self, target: float, batch_size: float, limit: int = 1_000_000) -> float:
         """First step at or below ``target``, infinity if there is none up to ``limit``; of one setting.
@@ -102,6 +106,7 @@ class Modes:
             roots=self.roots[chosen],
             start=self.start[chosen],
             noise=self.noise[chosen],
+            rest=self.rest[chosen],
             stable=self.stable[chosen],
             initial=self.initial,
         )
@@ -112,30 +117,26 @@ class Modes:
 
     def powers(self, steps: int | np.ndarray) -> np.ndarray:
         """The roots to the power of ``steps``, a number, or numbers above 0 of a shape that fits the roots'."""
-        with np.errstate(all="ignore"):
-            if np.any(steps) and np.iscomplexobj(self.roots):
-                return np.exp(steps * self._logs)
-            return self.roots ** np.asarray(steps, float)
+        return np.exp(steps * self._logs) if np.any(steps) else np.ones_like(self.roots)
 
     def parts(self, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loss from the start and that from noise per unit of ``1/B``, from :meth:`powers`."""
-        with np.errstate(all="ignore"):
-            products = pairs(powers)
-            return dot(self.start, products), self.noise.real.sum(-1) - dot(self.noise, products)
+        return self.from_start(powers), self.rest - np.einsum("...i,...i->...", self.noise, pairs(powers)).real
+
+    def from_start(self, powers: np.ndarray) -> np.ndarray:
+        """The loss from the start alone, which noise only adds to."""
+        each = self.start * powers
+        left = each[..., 0, :] if each.shape[-2] == 1 else (each[..., 0, :] + each[..., 1, :]).real
+        return np.einsum("...i,...i->...", left, left)
 
 
-def dot(weights: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """The real part of the sum of weighted products."""
-    return np.einsum("...i,...i->...", weights, products).real
-
-
-def pairs(powers: np.ndarray) -> np.ndarray:
-    """Products of two powers of roots, shape ``[..., pairs * d]``."""
+def pairs(powers: np.ndarray, mixed: float = 1.0) -> np.ndarray:
+    """Products of two powers of roots, shape ``[..., pairs * d]``, those of unlike roots times ``mixed``."""
     first = powers[..., 0, :]
     if powers.shape[-2] == 1:
         return first * first
     second = powers[..., 1, :]
-    return np.concatenate([first * first, first * second, second * second], -1)
+    return np.concatenate([first * first, mixed * first * second, second * second], -1)
 
 
 def modes_of(
@@ -179,23 +180,20 @@ def modes_of(
         gaps = _apart(*_roots((1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0, x))
     # A root of -1 lets noise pile up without end, by a limit of what is divided below.
     gaps = [np.where(np.abs(2.0 - gap) < EDGE, gap * (1.0 - EDGE), gap) for gap in gaps]
-    alpha, beta = _weights(method, gaps, m)
+    alpha, beta = (np.stack(weights, -2) for weights in _weights(method, gaps, m))
+    weight = 0.5 * model.count * model.curvature
     with np.errstate(all="ignore"):
-        decays = [one + other - one * other for one, other in _twos(gaps)]
-        decays[0] = decays[0] + (cushion if method == "sgd" else 0.0)
-        weight = 0.5 * model.count * model.curvature
+        decays = np.concatenate([one + other - one * other for one, other in _twos(gaps)], -1)
         kicked = weight * (lr * scale) ** 2 * model.noise
-        start = [weight * model.start * one * other for one, other in _twos(beta)]
-        noise = [kicked * one * other / decay for (one, other), decay in zip(_twos(alpha), decays, strict=True)]
-    if len(gaps) == 2:
-        start[1], noise[1] = 2.0 * start[1], 2.0 * noise[1]
+        noise = np.tile(kicked, len(_twos(gaps))) * pairs(alpha, 2.0) / (decays + (cushion if method == "sgd" else 0.0))
     roots = np.stack([1.0 - gap for gap in gaps], -2)
-    at_edge = (np.abs(roots) >= 1.0 - 4.0 * EDGE) & (roots.real < 0.0)
-    grows = at_edge | ((np.abs(roots) >= 1.0) & (x > 1e-300)[..., None, :])
+    sizes = np.abs(roots)
+    grows = ((sizes >= 1.0 - 4.0 * EDGE) & (roots.real < 0.0)) | ((sizes >= 1.0) & (x > 1e-300)[..., None, :])
     return Modes(
-        roots=roots,
-        start=np.concatenate(start, -1),
-        noise=np.concatenate(noise, -1),
+        roots=sizes if method == "sgd" else roots.astype(complex),
+        start=np.sqrt(weight * model.start) * beta,
+        noise=noise,
+        rest=noise.real.sum(-1),
         stable=np.asarray(~grows.any((-1, -2))),
         initial=model.initial_loss,
     )

@@ -1,7 +1,7 @@
 """Fewest steps to a target over learning rates, momenta and batch sizes at once, and at the best learning rate of all.
 
-Settings whose stationary loss misses the target are left out. The steps of all others are multiplied by four together,
-two squarings of the roots each, until some setting has arrived; only those that arrive then can win, and bisection
+Settings whose stationary loss misses the target are left out. The steps of all others are multiplied by eight together,
+three squarings of the roots each, until some setting has arrived; only those that arrive then can win, and bisection
 drops every one that misses where another arrives. All batch sizes share the roots.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import Modes, dot, modes_of, pairs
+from cbs.theory.noisy_quadratic.modes import Modes, modes_of
 
 LIMIT = 2**27
 """Steps after which a search gives up."""
 
 
-STRIDE = 4
-"""Factor between the steps of the gallop: two squarings."""
+STRIDE = 8
+"""Factor between the steps of the gallop: three squarings."""
 
 LRS, SHORT = 64, 300
 """Learning rates of the grid of :func:`tuned`, and runs of so few steps that it looks at more."""
@@ -36,6 +36,7 @@ class Best:
     momentum: float
 
 
+@np.errstate(all="ignore")
 def best_settings(
     model: NoisyQuadratic,
     method: str,
@@ -72,8 +73,8 @@ def best_settings(
     grid = modes_of(model, method, *each, power=power, cushion=cushion)
     if grid.initial <= target:
         return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
-    arrivals = _gallop(grid, target, batch_sizes, limit)
     found: list[Best | None] = []
+    arrivals = _gallop(grid, target, batch_sizes, limit)
     for batch_size, (steps, candidates) in zip(batch_sizes, arrivals, strict=True):
         if not len(candidates):
             found.append(None)
@@ -88,43 +89,43 @@ def best_settings(
 def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int) -> list[tuple[int, np.ndarray]]:
     """For each batch size the least power of :data:`STRIDE` at which a setting has arrived, and those that have."""
     able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
-    arrivals: list[tuple[int, np.ndarray] | None] = [None] * len(batch_sizes)
+    waiting = [place for place, settings in enumerate(able) if settings.any()]
+    arrivals, steps = [(limit + 1, np.empty(0, int))] * len(batch_sizes), 1
     alive = np.flatnonzero(able.any(0))
-    some, steps = grid.at(alive), 1
-    powers = some.roots
-    while len(alive) and steps <= STRIDE * limit:
-        with np.errstate(all="ignore"):
-            products = pairs(powers)
-            # Noise only adds, so most settings need no second look.
-            near = np.flatnonzero(dot(some.start, products) <= target)
-            from_start, from_noise = grid.at(alive[near]).parts(powers[near])
-        for place, batch_size in enumerate(batch_sizes):
-            if arrivals[place] is None:
-                arrived = alive[near][(from_start + from_noise / batch_size <= target) & able[place, alive[near]]]
-                if len(arrived):
-                    arrivals[place] = steps, arrived
-        waiting = [place for place, arrival in enumerate(arrivals) if arrival is None]
-        kept = np.asarray(able[waiting][:, alive].any(0))
-        if not kept.all():
-            alive, some, powers = alive[kept], some.at(kept), powers[kept]
-        with np.errstate(all="ignore"):
-            powers = powers**2
-            powers = powers**2
+    some, powers = grid.at(alive), grid.roots[alive]
+    while waiting and steps <= STRIDE * limit:
+        # Noise only adds, so most settings need no second look.
+        near = (some.from_start(powers) <= target).nonzero()[0]
+        if len(near):
+            from_start, from_noise = some.at(near).parts(powers[near])
+            for place in tuple(waiting):
+                there = (from_start + from_noise / batch_sizes[place] <= target) & able[place, alive[near]]
+                if there.any():
+                    arrivals[place] = steps, alive[near][there]
+                    waiting.remove(place)
+            kept = np.asarray(able[waiting][:, alive].any(0))
+            if not kept.all():
+                alive, some, powers = alive[kept], some.at(kept), powers[kept]
         steps *= STRIDE
-    return [arrival or (steps, np.empty(0, int)) for arrival in arrivals]
+        for _ in range(3):
+            powers = powers**2
+    return arrivals
 
 
 def _bisect(grid: Modes, target: float, batch_size: float, high: int) -> tuple[float, int]:
     """The least step up to ``high`` at which a setting has arrived, and the first of the settings that have."""
-    low, alive = high // STRIDE, np.arange(len(grid.stable))
+    low, alive, logs = high // STRIDE, np.arange(len(grid.stable)), np.log(grid.roots)
     while high - low > 1:
         middle = (low + high) // 2
-        from_start, from_noise = grid.parts(grid.powers(middle))
-        arrived = np.flatnonzero(from_start + from_noise / batch_size <= target)
-        if len(arrived):
-            alive, grid, high = alive[arrived], grid.at(arrived), middle
-        else:
+        # Squarings of the roots would do, but what they lose to rounding grows with the steps.
+        from_start, from_noise = grid.parts(np.exp(middle * logs))
+        arrived = (from_start + from_noise / batch_size <= target).nonzero()[0]
+        if not len(arrived):
             low = middle
+            continue
+        high = middle
+        if len(arrived) < len(alive):
+            alive, grid, logs = alive[arrived], grid.at(arrived), logs[arrived]
     return float(high), int(alive[0])
 
 
@@ -201,6 +202,7 @@ def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> n
     return np.array(crossings)
 
 
+@np.errstate(all="ignore")
 def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
     """A crossing of each setting of a row, by bisection; infinity where there is none."""
     crossings = np.full(len(settings.stable), math.inf)
@@ -214,9 +216,7 @@ def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
     powers, steps = some.roots, 1
     while steps <= LIMIT and np.isinf(high).any():
         high[np.isinf(high) & (losses(powers) <= target)] = steps
-        with np.errstate(all="ignore"):
-            powers = powers**2
-        steps *= 2
+        powers, steps = powers**2, steps * 2
     some, able, high = some.at(np.isfinite(high)), able[np.isfinite(high)], high[np.isfinite(high)]
     low = high // 2
     while len(able) and (high - low).max() > 1:

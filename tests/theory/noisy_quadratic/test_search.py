@@ -96,6 +96,9 @@ def test_a_passing_dip_of_a_setting_whose_floor_misses_counts_for_no_batch_size(
     assert setting.floor(4) > 0.25 > setting.floor(1e6)
     assert setting.loss(1, 4) < 0.25
     assert best_settings(model, "heavy_ball", 0.25, [4], [0.5], [0.9]) == [None]
+    able, _ = best_settings(model, "heavy_ball", 0.25, [4, 1e6], [0.5, 0.001], [0.9])
+    assert able is not None
+    assert able.lr == 0.001
     small, large = best_settings(model, "heavy_ball", 0.25, [4, 1e6], [0.5], [0.9])
     assert small is None
     assert large is not None
