@@ -10,8 +10,8 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.forward_pass import Pass
+from cbs.noise_scale.layers.group_by_group import group_by_group
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.shared import Shared
 
@@ -80,7 +80,7 @@ class ByGroup(Layer):
 
         values = [*tensors, *self.parameters[: len(shared)]]
         copies = [None] * len(tensors) + [entry.copies for entry in shared]
-        return self._turned("", by_run(call, values, copies, current, tensors[0].shape[0]))
+        return self._turned("", group_by_group(call, values, copies, current.groups, tensors[0].shape[0]))
 
     def _split(self, current: Pass, args: Any, kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Arguments with examples, first, and the others; ``None`` where it is not known which rows belong to which."""

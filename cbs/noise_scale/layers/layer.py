@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.layers.contribution import Contribution, Found
+from cbs.noise_scale.layers.contribution import Found
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.layers.shared import Shared, Sharing
@@ -157,25 +157,9 @@ class Layer:
                 whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
             ]
             return (gradient if inputs is None else inputs), None, None, None, *gradients
-        found, inputs = self._by_run(current, saved, gradient)
-        gradients = [
-            recorder.take(current, index, [contributions[attribute] for contributions in found])
-            for attribute, index in self.watched.items()
-        ]
+        found, inputs = self.contributions(current.groups, saved, gradient)
+        gradients = [recorder.take(current, index, found[attribute]) for attribute, index in self.watched.items()]
         return (gradient if inputs is None else inputs), None, None, None, *gradients
-
-    def _by_run(
-        self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[list[dict[str, Contribution]], Tensor | None]:
-        if len(current.runs) == 1:
-            contributions, inputs = self.contributions(current.runs[0].groups, saved, gradient)
-            return [contributions], inputs
-        each = gradient.shape[0] // current.examples
-        sizes = [run.groups * run.size * each for run in current.runs]
-        parts = zip(current.runs, gradient.split(sizes), *(tensor.split(sizes) for tensor in saved), strict=True)
-        results = [self.contributions(run.groups, tuple(values), here) for run, here, *values in parts]
-        whole = [inputs for _, inputs in results if inputs is not None]
-        return [contributions for contributions, _ in results], torch.cat(whole) if whole else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""

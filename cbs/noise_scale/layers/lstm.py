@@ -11,8 +11,8 @@ from torch.nn.functional import dropout, linear
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import ByGroup
-from cbs.noise_scale.layers.by_run import FEW_GROUPS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator
+from cbs.noise_scale.layers.group_by_group import FEW_GROUPS
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.recorder import Recorder
@@ -141,7 +141,7 @@ class LSTM(ByGroup):
         current = self.recorder.enter(self.name)
         if current is None or self.sharing.places() is None:
             return self.original(input, hx)
-        few = max(run.groups for run in current.runs) <= FEW_GROUPS
+        few = current.groups <= FEW_GROUPS
         if few and not (module.training and module.dropout):
             return super().watch(input, hx)
         (x,) = self.examples_first((input,))

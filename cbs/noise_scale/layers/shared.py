@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import reason
-from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.group_by_group import group_by_group
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.state import State
 
@@ -37,8 +37,7 @@ class Copies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, sharing: Sharing, current: Pass, index: int) -> Tensor:  # type: ignore[override]
         ctx.sharing, ctx.current, ctx.index = sharing, current, index
-        groups = sum(run.groups for run in current.runs)
-        return parameter.detach().expand(groups, *parameter.shape)
+        return parameter.detach().expand(current.groups, *parameter.shape)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -46,8 +45,7 @@ class Copies(torch.autograd.Function):
         recorder = ctx.sharing.recorder
         if recorder.failure is not None:
             return gradients.sum(0), None, None, None
-        parts = gradients.split([run.groups for run in ctx.current.runs])
-        return recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
+        return recorder.take(ctx.current, ctx.index, Dense(gradients)), None, None, None
 
 
 class Shared(Tensor):
@@ -176,7 +174,9 @@ class Sharing:
 
         values = [*leaves, *self.parameters]
         before = State(self.module)
-        found = by_run(call, values, [None] * len(leaves) + [entry.copies for entry in shared], current, rows)
+        found = group_by_group(
+            call, values, [None] * len(leaves) + [entry.copies for entry in shared], current.groups, rows
+        )
         if before.changed():
             before.restore()
             raise ValueError("it changes its buffers, as a power iteration does")
@@ -243,7 +243,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = by_run(call, values, _copies(leaves), current, rows, in_place=in_place)
+        found = group_by_group(call, values, _copies(leaves), current.groups, rows, in_place=in_place)
         if not in_place:
             sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -268,7 +268,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = by_run(call, values, _copies(leaves), current, None)
+    found = group_by_group(call, values, _copies(leaves), current.groups, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -280,17 +280,14 @@ def _alone(
             return value
         if value.shape[:1] not in repeated:
             return _shared(value, copies, sharing, current)
-        each = value.shape[0] // current.examples
-        sizes = [run.size * each for run in current.runs for _ in range(run.groups)]
-        return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
+        return copies[:, : value.shape[0] // current.groups].flatten(0, 1)
 
     return tree_map(share, whole, found)
 
 
 def _repeated(shared: Shared) -> Tensor:
     """What is shared, with a first dimension of 1, for every example."""
-    sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
-    return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
+    return shared.copies.squeeze(1).repeat_interleave(shared.current.size, 0)
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:

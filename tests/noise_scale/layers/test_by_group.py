@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.layers import by_run
+from cbs.noise_scale.layers import group_by_group
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact, assert_near, watch
 
@@ -69,7 +69,7 @@ def test_random_numbers_agree_in_the_passes_that_are_compared(build: Callable[[]
 @pytest.mark.parametrize("few", [0, 8])
 @pytest.mark.parametrize("first", [True, False])
 def test_attention_with_masks(first: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_run, "FEW_GROUPS", few)
+    monkeypatch.setattr(group_by_group, "FEW_GROUPS", few)
 
     class Attending(nn.Module):
         def __init__(self) -> None:
