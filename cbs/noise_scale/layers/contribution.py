@@ -46,10 +46,6 @@ class Contribution:
         return None
 
 
-Found = tuple[dict[str, Contribution], Tensor | None]
-"""Contributions by attribute name, and the gradient of the input where a kind computes it."""
-
-
 class Dense(Contribution):
     """Contributions that are written out already.
 

@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d, conv2d, conv3d, pad, unfold
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
 from cbs.noise_scale.layers.layer import Layer
 
 UNFOLDED_POSITIONS = 32
@@ -124,11 +124,11 @@ class Convolution(Layer):
         )
         return output, (input.to(output.dtype),)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
             found["weight"] = ConvolutionWeight(self.module, groups, saved[0], gradient)
         if "bias" in self.watched:
             positions = gradient.reshape(groups, -1, gradient.shape[1], gradient[0, 0].numel())
             found["bias"] = Dense(positions.sum((1, 3), dtype=accumulator(gradient.dtype)))
-        return found, None
+        return found

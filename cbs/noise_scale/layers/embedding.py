@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Found, Products, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Products, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import GRAM_ADVANTAGE, LinearWeight
 from cbs.noise_scale.layers.shared import are_places
@@ -109,9 +109,9 @@ class Embedding(Layer):
                 return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         return super().watch(input)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
         if self.module.padding_idx is not None:
             gradients = gradients.masked_fill((ids == self.module.padding_idx)[..., None], 0)
-        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings)}, None
+        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings)}

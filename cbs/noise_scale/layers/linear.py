@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 32
@@ -69,7 +69,7 @@ class Linear(Layer):
         output = linear(input, weight.t() if self.transposed else weight, self.value("bias"))
         return output, (input.to(output.dtype),)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
@@ -77,7 +77,7 @@ class Linear(Layer):
             found["weight"] = LinearWeight(*(sides[::-1] if self.transposed else sides))
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
-        return found, None
+        return found
 
 
 @LAYERS.register("conv1d_of_transformers")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Dense, Found, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
 from cbs.noise_scale.layers.layer import Layer
 
 
@@ -21,13 +21,13 @@ class RowNorm(Layer):
     def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return self.normalized(input, *map(self.value, self.names)), (input,)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         factors = {"bias": gradient}
         if "weight" in self.watched:
             rows = saved[0].to(accumulator(saved[0].dtype))
             factors["weight"] = self.normalized(rows) * gradient
         shape, dtype = (groups, -1, *self.module.normalized_shape), accumulator(gradient.dtype)
-        return {name: Dense(factors[name].reshape(shape).sum(1, dtype=dtype)) for name in self.watched}, None
+        return {name: Dense(factors[name].reshape(shape).sum(1, dtype=dtype)) for name in self.watched}
 
     def normalized(self, input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """The output with these parameters in the place of the module's."""
@@ -75,7 +75,7 @@ class GroupNorm(Layer):
         )
         return output, (input, mean, rstd)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         values, mean, rstd = saved
         dtype = accumulator(gradient.dtype)
         gradient = gradient.flatten(2).to(dtype) if gradient.ndim > 2 else gradient.unsqueeze(2).to(dtype)
@@ -87,4 +87,4 @@ class GroupNorm(Layer):
             centred = products.view(of_norms) - sums["bias"].view(of_norms) * mean.unsqueeze(2)
             sums["weight"] = centred * rstd.unsqueeze(2)
         channels = values.shape[1]
-        return {name: Dense(sums[name].reshape(groups, -1, channels).sum(1)) for name in self.watched}, None
+        return {name: Dense(sums[name].reshape(groups, -1, channels).sum(1)) for name in self.watched}

@@ -87,6 +87,7 @@ class Sharing:
         recorder: where contributions go.
 
     Attributes:
+        known: whether the module is known to run group by group, and has to as a whole.
         inside: whether the module runs.
         agreed: names of functions that gave, group by group, what they give for all examples.
         why_whole: why the module has to run group by group as a whole, because of a function in it; empty if not.
@@ -99,7 +100,7 @@ class Sharing:
         self.recorder = recorder
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
         self._paths = [name.rpartition(".")[::2] for name in watched]
-        self.inside, self.why_whole = False, ""
+        self.known, self.inside, self.why_whole = False, False, ""
         self.agreed: set[str] = set()
 
     def fail(self, why: str) -> None:
@@ -131,7 +132,8 @@ class Sharing:
         if current is None or places is None:
             return forward(*args, **kwargs)
         current.count(self.watched.values())
-        self.recorder.separation.alike.add(self.name)
+        if not self.known:
+            self.recorder.separation.alike.add(self.name)
 
         def run(parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
             self.inside = True
@@ -147,7 +149,7 @@ class Sharing:
         shared = self.shared(current)
         if current.plain:
             return run([_plain(entry) for entry in shared], args, kwargs)
-        if not self.why_whole:
+        if not (self.known or self.why_whole):
             before = State(self.module)
             try:
                 return run(shared, args, kwargs)
@@ -158,8 +160,8 @@ class Sharing:
                 self.agreed, self.why_whole = set(), reason(error.__cause__ or error)
         try:
             return self._whole(run, current, shared, args, kwargs)
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            self.fail(f"cannot be used group by group: {self.why_whole}")
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            self.fail(f"cannot be used group by group: {self.why_whole or reason(error)}")
             return run([_plain(entry) for entry in shared], args, kwargs)
 
     def _whole(self, run: Callable[..., Any], current: Pass, shared: list[Shared], args: Any, kwargs: Any) -> Any:
@@ -185,7 +187,7 @@ class Sharing:
 
     def require_agreement(self, name: str, found: Any, whole: Callable[[], Any]) -> None:
         """Compare results of groups with that for all examples, until they agreed once."""
-        if name in self.agreed:
+        if self.known or name in self.agreed:
             return
         with torch.no_grad():
             if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
