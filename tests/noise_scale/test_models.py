@@ -115,7 +115,7 @@ def test_the_loop_finds_the_gradients_of_a_linear_regression() -> None:
         batch=lambda n, g: {"x": torch.randn(n, 3, generator=g), "y": torch.randn(n, 1, generator=g)},
         loss=lambda model, batch: (model(batch["x"]) - batch["y"]).square().mean(),
     )
-    micros = [Micro(batch=entry.batch(5, generator), seed=0, factor=0.5) for _ in range(2)]
+    micros = [Micro(batch=entry.batch(6, generator), seed=0, factor=0.5) for _ in range(2)]
     found = reference(entry, model, micros, nullcontext)
     assert found.gap < 1e-6
     rows = [(2 * (model(micro.batch["x"]) - micro.batch["y"]) * micro.batch["x"]).detach().double() for micro in micros]

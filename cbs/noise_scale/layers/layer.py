@@ -117,6 +117,10 @@ class Layer:
         if input.ndim and input.shape[0] == 1 < current.examples:
             return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         current.count(self.watched.values())
+        return self.call(input, current)
+
+    def call(self, input: Tensor, current: Pass) -> Tensor:
+        """The output, from which contributions will be found."""
         output, saved = self.run(input)
         return self.tapped(output, saved, current)
 
@@ -140,11 +144,7 @@ class Layer:
         if rows != current.examples:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
-                recorder.fail(
-                    f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for "
-                    f"{current.examples} examples; put examples first (batch_first=True), or use the source "
-                    "'accumulation'"
-                )
+                self.refuse_rows(rows, current)
         if recorder.failure is not None:
             whole = self.contributions(1, saved, gradient)
             gradients = [
@@ -154,6 +154,13 @@ class Layer:
         found = self.contributions(current.groups, saved, gradient)
         gradients = [recorder.take(current, index, found[attribute]) for attribute, index in self.watched.items()]
         return gradient, None, None, None, *gradients
+
+    def refuse_rows(self, rows: int, current: Pass) -> None:
+        """Give up this step, because it is not known which rows are whose."""
+        self.recorder.fail(
+            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for "
+            f"{current.examples} examples; put examples first (batch_first=True), or use the source 'accumulation'"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
