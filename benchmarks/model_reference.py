@@ -69,7 +69,9 @@ class Reference:
             for start, stop in _parts(len(examples), self.passes):
                 here = examples[start:stop]
                 least = 2 if source == "split" else len(here)
-                size = max(size for size in range(1, len(here) + 1) if len(here) % size == 0 and len(here) // size >= least)
+                size = max(
+                    size for size in range(1, len(here) + 1) if len(here) % size == 0 and len(here) // size >= least
+                )
                 found += [(_sum(here[low : low + size]), size) for low in range(0, len(here), size)]
         return found
 

@@ -41,20 +41,21 @@ class EmbeddingWeight(Contribution):
     def total(self) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
-    def squared_norm(self) -> Tensor | None:
-        rows = self.ids.shape[1]
-        return None if rows * rows > GRAM_ADVANTAGE * self._entries else self.inner(self)
-
     def inner(self, other: Contribution) -> Tensor | None:
         r"""With a second lookup, :math:`\sum_j \sum_{tu} [i_{jt} = i'_{ju}] (\delta_{jt} \cdot \delta'_{ju})`; with a
         linear layer of activations a, :math:`\sum_j \sum_{tu} \delta'_{jt,i_{ju}} (a_{jt} \cdot \delta_{ju})`."""
+        if not isinstance(other, EmbeddingWeight | LinearWeight):
+            return None
+        products_per_group = self.ids.shape[1] * other.gradients.shape[1]
+        if products_per_group > GRAM_ADVANTAGE * self._entries:
+            return None
         if isinstance(other, EmbeddingWeight):
 
             def products(part: slice) -> Products:
                 same = self.ids[part, :, None] == other.ids[part, None]
                 return same, torch.bmm(self.gradients[part], other.gradients[part].mT)
 
-        elif isinstance(other, LinearWeight):
+        else:
 
             def products(part: slice) -> Products:
                 columns = self.ids[part, None].expand(-1, other.gradients.shape[1], -1)
@@ -63,9 +64,7 @@ class EmbeddingWeight(Contribution):
                     torch.bmm(other.inputs[part], self.gradients[part].to(other.inputs.dtype).mT),
                 )
 
-        else:
-            return None
-        return sum_of_products(products, self.groups, self.ids.shape[1] * other.gradients.shape[1])
+        return sum_of_products(products, self.groups, products_per_group)
 
     def _distinct(self, start: int, stop: int) -> Tensor:
         """Ids that are told apart between groups."""

@@ -36,15 +36,12 @@ class LinearWeight(Contribution):
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
 
-    def squared_norm(self) -> Tensor | None:
-        rows, fan_in, fan_out = self.inputs.shape[1], self.inputs.shape[2], self.gradients.shape[2]
-        if rows * rows * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
-            return None
-        return self.inner(self)
-
     def inner(self, other: Contribution) -> Tensor | None:
         r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a'_{ju}) (\delta_{jt} \cdot \delta'_{ju})`."""
         if not isinstance(other, LinearWeight):
+            return None
+        rows, (_, columns, fan_in), fan_out = self.inputs.shape[1], other.inputs.shape, self.gradients.shape[2]
+        if rows * columns * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
             return None
 
         def products(part: slice) -> Products:
@@ -53,7 +50,7 @@ class LinearWeight(Contribution):
                 torch.bmm(self.gradients[part], other.gradients[part].mT),
             )
 
-        return sum_of_products(products, self.groups, self.inputs.shape[1] * other.inputs.shape[1])
+        return sum_of_products(products, self.groups, rows * columns)
 
 
 @LAYERS.register("linear")

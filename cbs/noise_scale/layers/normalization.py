@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, layer_norm
+from torch.nn.functional import layer_norm
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
@@ -47,11 +48,12 @@ class GroupNorm(Layer):
         copies = {name: entry.copies for name, entry in zip(self.watched, self.sharing.shared(current), strict=True)}
 
         def of_rows(name: str) -> Tensor | None:
-            own = copies.get(name, self.value(name))
-            if own is None or name not in copies:
-                return own if own is None else own.repeat(len(input))
-            return own.unsqueeze(1).expand(-1, len(input) // current.groups, -1).flatten()
+            if name in copies:
+                return copies[name].repeat_interleave(len(input) // current.groups, 0).flatten()
+            value = self.value(name)
+            return value if value is None else value.repeat(len(input))
 
         side_by_side = input.reshape(1, -1, *input.shape[2:])
         norms = len(input) * self.module.num_groups
-        return group_norm(side_by_side, norms, of_rows("weight"), of_rows("bias"), self.module.eps).view(input.shape)
+        weight, bias = of_rows("weight"), of_rows("bias")
+        return torch.group_norm(side_by_side, norms, weight, bias, self.module.eps).view(input.shape)

@@ -193,8 +193,6 @@ def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
     """Sum over groups of the squared norm of a sum of contributions, from inner products of each two of them."""
-    if len(calls) == 1:
-        return calls[0].squared_norm()
     total = None
     for place, call in enumerate(calls):
         for other in calls[place:]:

@@ -26,6 +26,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_every_option(name: str) -> None:
     torch.manual_seed(0)

@@ -69,7 +69,7 @@ def assert_close(found: Tensor, wanted: Tensor, rtol: float) -> None:
 
 @pytest.mark.parametrize("groups", [2, 3, 8])
 @pytest.mark.parametrize("geometries", [(Euclidean(),), (Euclidean(), Elementwise())], ids=["norms", "values"])
-def test_a_transformer_in_groups_that_divide_its_examples_or_not(groups: int, geometries: tuple[Euclidean, ...]) -> None:
+def test_a_transformer_in_any_number_of_groups(groups: int, geometries: tuple[Euclidean, ...]) -> None:
     ids = batch()
 
     def of(model: nn.Module) -> Tensor:
