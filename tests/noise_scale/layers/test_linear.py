@@ -21,7 +21,7 @@ RTOL = 1e-12
 def test_examples_first_with_any_further_dimensions(shape: tuple[int, ...], source: str, geometry: Euclidean) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).double()
-    x, weights = torch.randn(9, *shape).double(), torch.randn(9, *shape[:-1], 2).double()
+    x, weights = torch.randn(8, *shape).double(), torch.randn(8, *shape[:-1], 2).double()
 
     def losses(model: nn.Module) -> Tensor:
         return (model(x) * weights).flatten(1).sum(1)
