@@ -89,6 +89,9 @@ class Recorder:
                 "give the noise scale the module that the training loop calls"
             )
             return None
+        if passes.examples < 1:
+            self.fail("a forward pass has no examples; leave empty batches out")
+            return None
         if passes.shared and current.number and current.number not in self._differentiated:
             current.number = passes.number
         else:

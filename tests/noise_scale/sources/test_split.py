@@ -94,6 +94,15 @@ def test_one_example_is_one_group() -> None:
     assert watcher.collect().sizes.groups == 1
 
 
+def test_an_empty_batch_is_an_error_and_runs() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    watcher = watch(model)
+    model(torch.randn(0, 3)).sum().backward()
+    assert not model[0].weight.grad.any()
+    with pytest.raises(ConfigError, match="no examples"):
+        watcher.collect()
+
+
 def test_groups_of_several_passes_add_up() -> None:
     model, plain = gpt(), gpt()
     first, second = batch(6), batch(10)[6:]
