@@ -31,7 +31,7 @@ WRONG, CRASHED = "WRONG", "CRASHED"
 STEPS = 3
 SIZES = (4, 4, 5)
 """Examples of a micro-batch, step by step: whether layers are watched rightly is looked into in the first steps only,
-and halves of an odd number take another way."""
+and an odd number falls into other groups than halves."""
 
 ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 8e-2}
 """Tolerated difference of a moment, relative to the sum of the two squared norms it is a difference of: in float32 the

@@ -68,8 +68,11 @@ class Reference:
                 continue
             for start, stop in _parts(len(examples), self.passes):
                 here = examples[start:stop]
-                for low, high in _parts(len(here), 2 if source == "split" else len(here)):
-                    found.append((_sum(here[low:high]), high - low))
+                least = 2 if source == "split" else len(here)
+                size = max(
+                    size for size in range(1, len(here) + 1) if len(here) % size == 0 and len(here) // size >= least
+                )
+                found += [(_sum(here[low : low + size]), size) for low in range(0, len(here), size)]
         return found
 
 

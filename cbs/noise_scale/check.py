@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.layers.forward_pass import split_examples
+from cbs.noise_scale.layers.forward_pass import equal_groups
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
@@ -212,12 +212,10 @@ def check(
 def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:
     """Noise of every parameter tensor from the examples' shares of the batch's gradient."""
     examples = len(shares[0])
-    sizes = [run.size for run in split_examples(examples, groups) for _ in range(run.groups)]
-    small = [
-        sum(group.sum(0).square().sum() * examples / len(group) for group in parts.split(sizes)) for parts in shares
-    ]
+    groups = equal_groups(examples, groups)
+    small = [parts.unflatten(0, (groups, -1)).sum(1).square().sum() * groups for parts in shares]
     whole = torch.stack([part.square().sum() for part in gradient])
-    compared = Sizes(small=examples / len(sizes), big=examples, groups=len(sizes))
+    compared = Sizes(small=examples / groups, big=examples, groups=groups)
     return L2().read(torch.stack(small), whole, compared)[1].tolist()  # type: ignore[arg-type]
 
 

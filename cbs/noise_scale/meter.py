@@ -52,7 +52,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             takes ``split`` where every layer of the model can be watched, and ``accumulation`` where not.
         geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
             the optimizer, or several of them.
-        groups: groups a backward pass is split into by ``split``.
+        groups: groups a backward pass is split into by ``split``, all equally large: the next larger number where this
+            one does not divide the examples.
         every: measure one step in that many; the others run as if nothing was attached.
         window: average over the latest ``window`` examples.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the

@@ -115,7 +115,7 @@ def test_the_loop_finds_the_gradients_of_a_linear_regression() -> None:
         batch=lambda n, g: {"x": torch.randn(n, 3, generator=g), "y": torch.randn(n, 1, generator=g)},
         loss=lambda model, batch: (model(batch["x"]) - batch["y"]).square().mean(),
     )
-    micros = [Micro(batch=entry.batch(5, generator), seed=0, factor=0.5) for _ in range(2)]
+    micros = [Micro(batch=entry.batch(6, generator), seed=0, factor=0.5) for _ in range(2)]
     found = reference(entry, model, micros, nullcontext)
     assert found.gap < 1e-6
     rows = [(2 * (model(micro.batch["x"]) - micro.batch["y"]) * micro.batch["x"]).detach().double() for micro in micros]
@@ -131,12 +131,12 @@ def test_the_loop_finds_the_gradients_of_a_linear_regression() -> None:
         sizes = [part.numel() // 3 for part in parts]
         assert [size for _, size in groups] == sizes
         for (gradients, size), mean in zip(groups, means, strict=True):
-            torch.testing.assert_close(gradients[0][0], mean * size / 10, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(gradients[0][0], mean * size / 12, rtol=1e-5, atol=1e-7)
         signal, noise, _ = moments(groups, found.whole)
-        between = sum(size / 10 * (mean - whole).square().sum() for mean, size in zip(means, sizes, strict=True))
-        trace = between / (len(parts) / 10 - 1 / 10)
+        between = sum(size / 12 * (mean - whole).square().sum() for mean, size in zip(means, sizes, strict=True))
+        trace = between / (len(parts) / 12 - 1 / 12)
         torch.testing.assert_close(noise[0], trace, rtol=1e-5, atol=0)
-        torch.testing.assert_close(signal[0], whole.square().sum() - trace / 10, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(signal[0], whole.square().sum() - trace / 12, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize(("norm", "own"), [(nn.BatchNorm2d, False), (nn.InstanceNorm2d, True)])

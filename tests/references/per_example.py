@@ -40,8 +40,10 @@ def small_statistics(
 
 
 def neighbours(examples: int, groups: int) -> list[list[int]]:
-    """Examples of neighbouring groups, sizes differing by at most one, larger groups first."""
-    return [part.tolist() for part in torch.arange(examples).tensor_split(groups)]
+    """Examples of neighbouring groups of one size, one group more until all examples are in one."""
+    while examples % groups:
+        groups += 1
+    return torch.arange(examples).view(groups, -1).tolist()
 
 
 class Euclidean:

@@ -36,18 +36,10 @@ class Contribution:
         """Sum over groups, without the single contributions."""
         raise NotImplementedError
 
-    def squared_norm(self) -> Tensor | None:
-        """Sum over groups of squared Euclidean norms; ``None`` where it is cheaper to take it from :meth:`dense`."""
-        return None
-
     def inner(self, other: Contribution) -> Tensor | None:
-        """Sum over groups of inner products with another contribution to the same parameter tensor, without writing
-        either out; ``None`` where this kind does not know how."""
+        """Sum over groups of inner products with a contribution to the same parameter tensor, itself or another,
+        without writing either out; ``None`` where this kind does not know how, or writing out is cheaper."""
         return None
-
-
-Found = tuple[dict[str, Contribution], Tensor | None]
-"""Contributions by attribute name, and the gradient of the input where a kind computes it."""
 
 
 class Dense(Contribution):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Found, Products, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Products, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import GRAM_ADVANTAGE, LinearWeight
 from cbs.noise_scale.layers.shared import are_places
@@ -41,20 +41,21 @@ class EmbeddingWeight(Contribution):
     def total(self) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
-    def squared_norm(self) -> Tensor | None:
-        rows = self.ids.shape[1]
-        return None if rows * rows > GRAM_ADVANTAGE * self._entries else self.inner(self)
-
     def inner(self, other: Contribution) -> Tensor | None:
         r"""With a second lookup, :math:`\sum_j \sum_{tu} [i_{jt} = i'_{ju}] (\delta_{jt} \cdot \delta'_{ju})`; with a
         linear layer of activations a, :math:`\sum_j \sum_{tu} \delta'_{jt,i_{ju}} (a_{jt} \cdot \delta_{ju})`."""
+        if not isinstance(other, EmbeddingWeight | LinearWeight):
+            return None
+        products_per_group = self.ids.shape[1] * other.gradients.shape[1]
+        if products_per_group > GRAM_ADVANTAGE * self._entries:
+            return None
         if isinstance(other, EmbeddingWeight):
 
             def products(part: slice) -> Products:
                 same = self.ids[part, :, None] == other.ids[part, None]
                 return same, torch.bmm(self.gradients[part], other.gradients[part].mT)
 
-        elif isinstance(other, LinearWeight):
+        else:
 
             def products(part: slice) -> Products:
                 columns = self.ids[part, None].expand(-1, other.gradients.shape[1], -1)
@@ -63,9 +64,7 @@ class EmbeddingWeight(Contribution):
                     torch.bmm(other.inputs[part], self.gradients[part].to(other.inputs.dtype).mT),
                 )
 
-        else:
-            return None
-        return sum_of_products(products, self.groups, self.ids.shape[1] * other.gradients.shape[1])
+        return sum_of_products(products, self.groups, products_per_group)
 
     def _distinct(self, start: int, stop: int) -> Tensor:
         """Ids that are told apart between groups."""
@@ -109,9 +108,9 @@ class Embedding(Layer):
                 return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         return super().watch(input)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         ids = saved[0].reshape(groups, -1)
         gradients = gradient.reshape(groups, ids.shape[1], -1)
         if self.module.padding_idx is not None:
             gradients = gradients.masked_fill((ids == self.module.padding_idx)[..., None], 0)
-        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings)}, None
+        return {"weight": EmbeddingWeight(ids, gradients, self.module.num_embeddings)}

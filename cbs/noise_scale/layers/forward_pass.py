@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import torch
 
@@ -11,36 +10,14 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.layers.contribution import Contribution
 
 
-class Run(NamedTuple):
-    """Neighbouring groups of equal size.
-
-    Attributes:
-        start: first example.
-        groups: number of groups.
-        size: examples per group.
-    """
-
-    start: int
-    groups: int
-    size: int
-
-    @property
-    def stop(self) -> int:
-        """One past the last example."""
-        return self.start + self.groups * self.size
-
-
-def split_examples(examples: int, groups: int) -> tuple[Run, ...]:
-    """Split neighbouring examples into groups whose sizes differ by at most one, larger groups first.
+def equal_groups(examples: int, wanted: int) -> int:
+    """Number of groups of neighbouring examples, all equally large: the least that is at least what is wanted.
 
     Args:
         examples: examples of a forward pass, at least 1.
-        groups: wanted number of groups; one per example where there are fewer examples.
+        wanted: number of groups; one per example where there are fewer examples.
     """
-    groups = min(groups, examples)
-    size, larger = divmod(examples, groups)
-    smaller = Run(larger * (size + 1), groups - larger, size)
-    return (Run(0, larger, size + 1), smaller) if larger else (smaller,)
+    return next(groups for groups in range(min(wanted, examples), examples + 1) if examples % groups == 0)
 
 
 class Pass:
@@ -49,24 +26,26 @@ class Pass:
     Args:
         number: of the pass.
         examples: of the pass.
-        runs: its groups.
+        groups: number of its groups, equally large.
         plain: whether the step was given up before, so that what is shared stays whole; recomputed activations have to
             be the same, whatever happened since.
 
     Attributes:
+        size: examples of a group.
         uses: calls of watched layers, by index of the parameter tensor.
         seen: how many of them were differentiated.
         held: contributions that wait for the others, by index.
     """
 
-    def __init__(self, number: int, examples: int, runs: tuple[Run, ...], *, plain: bool = False) -> None:
+    def __init__(self, number: int, examples: int, groups: int, *, plain: bool = False) -> None:
         self.plain = plain
         self.number = number
         self.examples = examples
-        self.runs = runs
+        self.groups = groups
+        self.size = examples // groups if groups else 0
         self.uses: dict[int, int] = {}
         self.seen: dict[int, int] = {}
-        self.held: dict[int, list[Sequence[Contribution]]] = {}
+        self.held: dict[int, list[Contribution]] = {}
 
     def count(self, indices: Iterable[int]) -> None:
         """Count a use of parameter tensors; recomputed activations are none."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.layers.contribution import Contribution, Found
+from cbs.noise_scale.layers.contribution import Contribution
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.layers.shared import Shared, Sharing
@@ -35,13 +35,11 @@ class Layer:
             them that keep their ``forward`` included.
         names: attribute names of the parameters this kind knows.
         alone: whether modules without parameters to watch are watched, too.
-        whole: whether this kind computes the gradient of the input, too, instead of leaving it to autograd.
     """
 
     types: ClassVar[tuple[type[nn.Module] | str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
         self.module: Any = module
@@ -66,7 +64,7 @@ class Layer:
         """The output, and what :meth:`contributions` needs: tensors whose rows go with those of the output."""
         raise NotImplementedError
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         """Contributions to every watched parameter, by attribute name.
 
         Args:
@@ -74,8 +72,6 @@ class Layer:
             saved: second result of :meth:`run`, without gradients.
             gradient: gradient of the output, same number of rows.
 
-        Returns:
-            The contributions, and the gradient of the input if this kind differentiates the :attr:`whole` layer.
         """
         raise NotImplementedError
 
@@ -104,16 +100,12 @@ class Layer:
         if recorder.separation.looking:
             recorder.separation.look(self.name, self.examples_first(args), kwargs)
         if not (self.active() and torch.is_grad_enabled()) or recorder.separation.broken:
-            return self.unwatched(*args, **kwargs)
+            return self.original(*args, **kwargs)
         return self.watch(*args, **kwargs)
 
     def examples_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Positional arguments, the first dimension of the first of them that of the examples."""
         return args
-
-    def unwatched(self, *args: Any, **kwargs: Any) -> Any:
-        """A forward pass that will not be differentiated."""
-        return self.original(*args, **kwargs)
 
     def watch(self, input: Tensor) -> Tensor:
         """A forward pass that will be differentiated."""
@@ -125,10 +117,16 @@ class Layer:
         if input.ndim and input.shape[0] == 1 < current.examples:
             return self.sharing.run(self.original, input)  # type: ignore[no-any-return]
         current.count(self.watched.values())
-        if self.whole:
-            return _tap(input, None, self, current, *self.parameters)
+        return self.call(input, current)
+
+    def call(self, input: Tensor, current: Pass) -> Tensor:
+        """The output, from which contributions will be found."""
         output, saved = self.run(input)
-        return _tap(output, saved, self, current, *self.parameters)
+        return self.tapped(output, saved, current)
+
+    def tapped(self, output: Tensor, saved: tuple[Tensor, ...], current: Pass) -> Tensor:
+        """The output, whose gradient will be seen."""
+        return _tap(output, saved, self, current, *self.parameters)  # type: ignore[no-any-return]
 
     def backward(self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Record the contributions of all groups.
@@ -139,43 +137,30 @@ class Layer:
             gradient: gradient of the output, all examples.
 
         Returns:
-            Gradient of the input where the kind computes it (of the output where not), gradients of the parameters.
+            Gradient of the output, gradients of the parameters.
         """
         recorder = self.recorder
         rows = gradient.shape[0] if gradient.ndim else 0
         if rows != current.examples:
             time_first = gradient.ndim > 2 and gradient.shape[1] == current.examples
             if rows == 0 or rows % current.examples or time_first:
-                recorder.fail(
-                    f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for "
-                    f"{current.examples} examples; put examples first (batch_first=True), or use the source "
-                    "'accumulation'"
-                )
+                self.refuse_rows(rows, current)
         if recorder.failure is not None:
-            whole, inputs = self.contributions(1, saved, gradient)
+            whole = self.contributions(1, saved, gradient)
             gradients = [
                 whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
             ]
-            return (gradient if inputs is None else inputs), None, None, None, *gradients
-        found, inputs = self._by_run(current, saved, gradient)
-        gradients = [
-            recorder.take(current, index, [contributions[attribute] for contributions in found])
-            for attribute, index in self.watched.items()
-        ]
-        return (gradient if inputs is None else inputs), None, None, None, *gradients
+            return gradient, None, None, None, *gradients
+        found = self.contributions(current.groups, saved, gradient)
+        gradients = [recorder.take(current, index, found[attribute]) for attribute, index in self.watched.items()]
+        return gradient, None, None, None, *gradients
 
-    def _by_run(
-        self, current: Pass, saved: tuple[Tensor, ...], gradient: Tensor
-    ) -> tuple[list[dict[str, Contribution]], Tensor | None]:
-        if len(current.runs) == 1:
-            contributions, inputs = self.contributions(current.runs[0].groups, saved, gradient)
-            return [contributions], inputs
-        each = gradient.shape[0] // current.examples
-        sizes = [run.groups * run.size * each for run in current.runs]
-        parts = zip(current.runs, gradient.split(sizes), *(tensor.split(sizes) for tensor in saved), strict=True)
-        results = [self.contributions(run.groups, tuple(values), here) for run, here, *values in parts]
-        whole = [inputs for _, inputs in results if inputs is not None]
-        return [contributions for contributions, _ in results], torch.cat(whole) if whole else None
+    def refuse_rows(self, rows: int, current: Pass) -> None:
+        """Give up this step, because it is not known which rows are whose."""
+        self.recorder.fail(
+            f"cannot tell the examples in layer {self.name!r} apart: an output has {rows} rows for "
+            f"{current.examples} examples; put examples first (batch_first=True), or use the source 'accumulation'"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module is not watched."""
@@ -192,20 +177,16 @@ def _outside_compiler(layer: Layer, *args: Any, **kwargs: Any) -> Any:
 
 
 class Tap(torch.autograd.Function):
-    """Node of a layer: the identity of its output, or all of it where the kind differentiates its input itself."""
+    """Node of a layer, the identity of its output."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, value: Tensor, saved: tuple[Tensor, ...] | None, layer: Layer, current: Pass, *parameters: Tensor
+        ctx: Any, value: Tensor, saved: tuple[Tensor, ...], layer: Layer, current: Pass, *parameters: Tensor
     ) -> Tensor:
         ctx.layer = layer
         ctx.current = current
-        if saved is None:
-            output, saved = layer.run(value)
-        else:
-            output = value.detach()
         ctx.save_for_backward(*saved)
-        return output
+        return value.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

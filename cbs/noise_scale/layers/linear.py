@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Dense, Products, accumulator, sum_of_products
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 32
@@ -36,15 +36,12 @@ class LinearWeight(Contribution):
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
 
-    def squared_norm(self) -> Tensor | None:
-        rows, fan_in, fan_out = self.inputs.shape[1], self.inputs.shape[2], self.gradients.shape[2]
-        if rows * rows * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
-            return None
-        return self.inner(self)
-
     def inner(self, other: Contribution) -> Tensor | None:
         r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a'_{ju}) (\delta_{jt} \cdot \delta'_{ju})`."""
         if not isinstance(other, LinearWeight):
+            return None
+        rows, (_, columns, fan_in), fan_out = self.inputs.shape[1], other.inputs.shape, self.gradients.shape[2]
+        if rows * columns * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
             return None
 
         def products(part: slice) -> Products:
@@ -53,7 +50,7 @@ class LinearWeight(Contribution):
                 torch.bmm(self.gradients[part], other.gradients[part].mT),
             )
 
-        return sum_of_products(products, self.groups, self.inputs.shape[1] * other.inputs.shape[1])
+        return sum_of_products(products, self.groups, rows * columns)
 
 
 @LAYERS.register("linear")
@@ -69,7 +66,7 @@ class Linear(Layer):
         output = linear(input, weight.t() if self.transposed else weight, self.value("bias"))
         return output, (input.to(output.dtype),)
 
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
         gradients = gradient.reshape(groups, -1, gradient.shape[-1])
         found: dict[str, Contribution] = {}
         if "weight" in self.watched:
@@ -77,7 +74,7 @@ class Linear(Layer):
             found["weight"] = LinearWeight(*(sides[::-1] if self.transposed else sides))
         if "bias" in self.watched:
             found["bias"] = Dense(gradients.sum(1, dtype=accumulator(gradients.dtype)))
-        return found, None
+        return found
 
 
 @LAYERS.register("conv1d_of_transformers")

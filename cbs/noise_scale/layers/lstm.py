@@ -11,106 +11,96 @@ from torch.nn.functional import dropout, linear
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import ByGroup
-from cbs.noise_scale.layers.by_run import FEW_GROUPS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Found, accumulator
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator
+from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.group_by_group import FEW_GROUPS
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.layers.recorder import Recorder
-from cbs.noise_scale.layers.shared import Shared
 
 GATES = 4
 """Input, forget, cell and output, in the order of torch's weights."""
 
 
 class Direction(Layer):
-    """One layer of an LSTM in one direction, with the examples first and time second.
-
-    Its input is ``[examples, time * inputs + 2 * hidden]``, the sequence and the initial states h and c side by side;
-    its output ``[examples, time + 1, hidden]``, the sequence and the last c.
-    """
-
-    whole = True
+    """One layer of an LSTM in one direction, whose tapped output are the gates before their nonlinearities."""
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder, suffix: str) -> None:
-        super().__init__(module, name, watched, recorder)
-        self._suffix = suffix
-
-    def run(self, input: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        x, h, c = self._unpack(input)
-        weights = [self.value(name) for name in self._names()]
-        # Time first inside, so that a step is contiguous.
-        gates = linear(x.transpose(0, 1).contiguous(), weights[0], sum(weights[2:]) if weights[2:] else None)  # type: ignore[arg-type]
-        recurrent, now, c = weights[1].to(gates.dtype).t(), h.to(gates.dtype), c.to(gates.dtype)  # type: ignore[union-attr]
-        steps, examples, hidden = len(gates), len(h), h.shape[1]
-        states = gates.new_empty(steps + 1, examples, hidden)
-        cells = gates.new_empty(steps + 1, examples, hidden)
-        cells[0] = c
-        tanh_c = torch.empty_like(cells[1:])
-        for t in range(steps):
-            z = gates[t].addmm_(now, recurrent)
-            i, f, g, o = z.chunk(GATES, 1)
-            z[:, : 2 * hidden].sigmoid_()
-            c = torch.mul(i, g.tanh_(), out=cells[t + 1]).addcmul_(f, c)
-            now = torch.mul(o.sigmoid_(), torch.tanh(c, out=tanh_c[t]), out=states[t])
-        states[steps] = c
-        previous = torch.cat([h[None].to(gates.dtype), states[: steps - 1]])
-        saved = (x.to(gates.dtype), *(part.transpose(0, 1) for part in (previous, gates, cells, tanh_c)))
-        return states.transpose(0, 1), saved
-
-    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> Found:
-        names = self._names()
-        weights = [self.value(name).to(gradient.dtype) for name in names[:2]]  # type: ignore[union-attr]
-        x, previous, gates, cells, tanh_c = (part.transpose(0, 1) for part in saved)
-        through, d_c = _through_time(gates, cells, tanh_c, weights[1], gradient.transpose(0, 1).contiguous())
-
-        def rows(part: Tensor) -> Tensor:
-            return part.unflatten(1, (groups, -1)).transpose(0, 1).flatten(1, 2)
-
-        gates = rows(through)
-        found: dict[str, Contribution] = {}
-        for name, inputs in zip(names[:2], (x, previous), strict=True):
-            if name in self.watched:
-                found[name] = LinearWeight(rows(inputs), gates)
-        biases = [name for name in names[2:] if name in self.watched]
-        if biases:
-            found |= dict.fromkeys(biases, Dense(gates.sum(1, dtype=accumulator(gates.dtype))))
-        d_x = (through @ weights[0]).transpose(0, 1).flatten(1)
-        return found, torch.cat([d_x, through[0] @ weights[1], d_c], 1)
-
-    def _names(self) -> list[str]:
+        own = {key: index for key, index in watched.items() if key.endswith(suffix)}
+        super().__init__(module, name, own, recorder)
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if self.module.bias else 2]
-        return [kind + self._suffix for kind in kinds]
+        self._names = [kind + suffix for kind in kinds]
 
-    def _unpack(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = self.module.hidden_size
-        x, h, c = packed.tensor_split((packed.shape[1] - 2 * hidden, packed.shape[1] - hidden), 1)
-        return x.unflatten(1, (-1, getattr(self.module, self._names()[0]).shape[1])), h, c
+    def through_time(self, current: Pass, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states, and the last cell state.
+
+        Args:
+            current: the forward pass.
+            x: shape ``[steps, examples, in]``.
+            h: first hidden state, shape ``[examples, hidden]``.
+            c: first cell state, likewise.
+        """
+        weights: list[Any] = [self.value(name) for name in self._names]
+        gates = linear(x.contiguous(), weights[0], sum(weights[2:]) if weights[2:] else None)  # type: ignore[arg-type]
+        recurrent, h, c = (part.to(gates.dtype) for part in (weights[1], h, c))
+        states, *activations = _states(gates.detach().clone(), recurrent, h.detach(), c.detach())
+        previous = torch.cat([h.detach()[None], states[:-1]])
+        saved = x.to(gates.dtype).transpose(0, 1), previous.transpose(0, 1)
+        tapped = self.tapped(gates.transpose(0, 1), saved, current).transpose(0, 1)
+        return Recurrence.apply(tapped, h, c, recurrent, states, *activations)  # type: ignore[no-untyped-call,no-any-return]
+
+    def contributions(self, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> dict[str, Contribution]:
+        gates, *inputs = (part.reshape(groups, -1, part.shape[2]) for part in (gradient, *saved))
+        weights = (LinearWeight(rows, gates) for rows in inputs)
+        bias = Dense(gates.sum(1, dtype=accumulator(gates.dtype)))
+        return dict(zip(self._names, (*weights, bias, bias), strict=False))
 
 
-def _through_time(
-    gates: Tensor, cells: Tensor, tanh_c: Tensor, recurrent: Tensor, gradient: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the gates before their nonlinearities, ``[time, examples, 4 * hidden]``, and of the first c."""
-    steps = len(gates)
-    i, f, g, o = gates.chunk(GATES, 2)
-    to_c = torch.addcmul(o, tanh_c * tanh_c, o, value=-1)
-    # What the gradients of c and, for the last gate, of h are multiplied with.
-    slopes = torch.addcmul(gates, gates, gates, value=-1)
-    d_i, d_f, d_g, d_o = slopes.chunk(GATES, 2)
-    d_i *= g
-    d_f *= cells[:-1]
-    torch.mul(torch.addcmul(torch.ones_like(g), g, g, value=-1), i, out=d_g)
-    d_o *= tanh_c
-    d_h, d_c = gradient[steps - 1], gradient[steps]
-    for t in range(steps - 1, -1, -1):
-        d_c = torch.addcmul(d_c, d_h, to_c[t])
-        here = slopes[t].unflatten(1, (GATES, -1))
-        here[:, :3] *= d_c[:, None]
-        here[:, 3] *= d_h
-        d_c.mul_(f[t])
-        if t:
-            d_h = torch.addmm(gradient[t - 1], slopes[t], recurrent)
-    return slopes, d_c
+def _states(gates: Tensor, recurrent: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states; gates after their nonlinearities, in place; cell states from the first on; their tanh."""
+    cells = torch.cat([c[None], gates.new_empty(len(gates), *c.shape)])
+    tanh_c, states = (torch.empty_like(cells[1:]) for _ in range(2))
+    for t, z in enumerate(gates):
+        z.addmm_(h, recurrent.t())
+        i, f, g, o = z.chunk(GATES, 1)
+        z[:, : 2 * h.shape[1]].sigmoid_()
+        c = torch.mul(i, g.tanh_(), out=cells[t + 1]).addcmul_(f, c)
+        h = torch.mul(o.sigmoid_(), torch.tanh(c, out=tanh_c[t]), out=states[t])
+    return states, gates, cells, tanh_c
+
+
+class Recurrence(torch.autograd.Function):
+    """Hidden states from gates that know nothing of those before them, differentiated through time."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, _gates: Tensor, _h: Tensor, _c: Tensor, recurrent: Tensor, states: Tensor, *activations: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(recurrent, *activations)
+        return states, activations[1][-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, d_states: Tensor, d_c: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        refuse_second_derivatives("an LSTM")
+        recurrent, gates, cells, tanh_c = ctx.saved_tensors
+        i, f, g, o = gates.chunk(GATES, 2)
+        to_c = torch.addcmul(o, tanh_c * tanh_c, o, value=-1)
+        # What the gradients of c and, for the last gate, of h are multiplied with.
+        slopes = torch.addcmul(gates, gates, gates, value=-1)
+        d_i, d_f, d_g, d_o = slopes.chunk(GATES, 2)
+        d_i *= g
+        d_f *= cells[:-1]
+        torch.mul(torch.addcmul(torch.ones_like(g), g, g, value=-1), i, out=d_g)
+        d_o *= tanh_c
+        d_h = d_states[-1]
+        for t in range(len(gates) - 1, -1, -1):
+            d_c = torch.addcmul(d_c, d_h, to_c[t])
+            here = slopes[t].unflatten(1, (GATES, -1))
+            here[:, :3] *= d_c[:, None]
+            here[:, 3] *= d_h
+            d_c.mul_(f[t])
+            d_h = torch.addmm(d_states[t - 1], slopes[t], recurrent) if t else slopes[t] @ recurrent
+        return slopes, d_h, d_c, None, None, None, None, None
 
 
 @LAYERS.register("lstm")
@@ -122,45 +112,39 @@ class LSTM(ByGroup):
 
     def __init__(self, module: nn.Module, name: str, watched: dict[str, int], recorder: Recorder) -> None:
         super().__init__(module, name, watched, recorder)
-        self._depths: list[list[Direction]] = []
-        for depth in range(self.module.num_layers):
-            suffixes = (f"_l{depth}", f"_l{depth}_reverse")[: 1 + self.module.bidirectional]
-            own = [{key: index for key, index in watched.items() if key.endswith(suffix)} for suffix in suffixes]
-            pairs = zip(own, suffixes, strict=True)
-            self._depths.append([Direction(module, name, some, recorder, suffix) for some, suffix in pairs])
+        ways = ("", "_reverse")[: 1 + self.module.bidirectional]
+        self._depths = [
+            [Direction(module, name, watched, recorder, f"_l{depth}{way}") for way in ways]
+            for depth in range(self.module.num_layers)
+        ]
 
     @classmethod
     def names_of(cls, module: nn.Module) -> tuple[str, ...]:
-        return () if module.proj_size else tuple(name for name, _ in module.named_parameters())
-
-    def unwatched(self, *args: Any, **kwargs: Any) -> Any:
-        return self.original(*args, **kwargs)
+        return () if module.proj_size else super().names_of(module)
 
     def watch(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         module = self.module
         current = self.recorder.enter(self.name)
         if current is None or self.sharing.places() is None:
             return self.original(input, hx)
-        few = max(run.groups for run in current.runs) <= FEW_GROUPS
-        if few and not (module.training and module.dropout):
+        few = current.groups <= FEW_GROUPS and not (module.training and module.dropout)
+        if few or not self.has_examples(input):
             return super().watch(input, hx)
-        (x,) = self.examples_first((input,))
-        known = isinstance(x, Tensor) and x.ndim == 3 and not isinstance(x, Shared)
-        if not known or x.shape[0] == 1 < current.examples:
-            return self.given_up(input, hx)
+        x = input.transpose(0, 1) if module.batch_first else input
         if hx is None:
-            zeros = x.new_zeros(sum(map(len, self._depths)), len(x), module.hidden_size)
+            zeros = x.new_zeros(sum(map(len, self._depths)), x.shape[1], module.hidden_size)
             hx = zeros, zeros
-        last: list[Tensor] = []
+        last: list[tuple[Tensor, Tensor]] = []
         for depth, directions in enumerate(self._depths, 1):
             outputs = []
             for way, direction in enumerate(directions):
-                sequence = x.flip(1) if way else x
-                states = direction.watch(torch.cat([sequence.flatten(1), *(part[len(last)] for part in hx)], 1))
-                last.append(states[:, -2:])
-                outputs.append(states[:, :-1].flip(1) if way else states[:, :-1])
+                current.count(direction.watched.values())
+                sequence, (h, c) = x.flip(0) if way else x, (part[len(last)] for part in hx)
+                states, c = direction.through_time(current, sequence, h, c)
+                last.append((states[-1], c))
+                outputs.append(states.flip(0) if way else states)
             x = torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0]
             if module.dropout and depth < module.num_layers:
                 x = dropout(x, module.dropout, module.training)
-        h, c = torch.stack(last).unbind(2)
-        return x if module.batch_first else x.transpose(0, 1), (h, c)
+        h, c = map(torch.stack, zip(*last, strict=True))
+        return x.transpose(0, 1) if module.batch_first else x, (h, c)

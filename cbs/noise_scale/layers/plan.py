@@ -38,7 +38,7 @@ def plan(model: nn.Module, indices: dict[int, int], recorder: Recorder) -> list[
                 raise ConfigError(f"layer {name!r} is watched already; detach the other probe first")
             why = kind.refuse(module)
             if why is not None:
-                raise _refusal(name, module, why)
+                raise ConfigError(f"layer {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
             layers.append(kind(module, name, watched, recorder))
         if not _uses_descendants(module):
             for child_name, child in module.named_children():
@@ -91,7 +91,3 @@ def _is(module: nn.Module, type_: type[nn.Module] | str) -> bool:
         if type_ in (base, f"{base.__module__}.{base.__qualname__}"):
             return type(module).forward is getattr(base, "forward", None)
     return False
-
-
-def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:
-    return ConfigError(f"layer {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers.completeness import Completeness
 from cbs.noise_scale.layers.contribution import Contribution, Dense, sum_of_groups
-from cbs.noise_scale.layers.forward_pass import Pass, Run, split_examples
+from cbs.noise_scale.layers.forward_pass import Pass, equal_groups
 from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD, ForwardPasses
 from cbs.noise_scale.small_batch import GroupSums, Small
@@ -34,7 +34,7 @@ class Recorder:
         sums: where contributions are added up.
         parameters: the parameter tensors, by index.
         names: theirs.
-        groups: groups per forward pass; ``None`` for one per example.
+        groups: least number of groups of a forward pass; ``None`` for one per example.
 
     Attributes:
         failure: why this step cannot be measured; ``None`` if it can.
@@ -60,7 +60,7 @@ class Recorder:
     def forget(self) -> None:
         """Start a new step."""
         self.failure: ConfigError | None = None
-        self._current = Pass(0, 0, ())
+        self._current = Pass(0, 0, 0)
         self._differentiated: dict[int, Pass] = {}
         self._open: dict[int, int] = {}
         self._sums.forget()
@@ -89,6 +89,9 @@ class Recorder:
                 "give the noise scale the module that the training loop calls"
             )
             return None
+        if passes.examples < 1:
+            self.fail("a forward pass has no examples; leave empty batches out")
+            return None
         if passes.shared and current.number and current.number not in self._differentiated:
             current.number = passes.number
         else:
@@ -97,16 +100,16 @@ class Recorder:
 
     def _new_pass(self, number: int) -> Pass:
         examples = self._passes.examples
-        runs = split_examples(examples, examples if self._groups is None else self._groups)
-        return Pass(number, examples, runs, plain=self.failure is not None and number > 0)
+        groups = equal_groups(examples, self._groups or examples)
+        return Pass(number, examples, groups, plain=self.failure is not None and number > 0)
 
-    def take(self, current: Pass, index: int, parts: Sequence[Contribution]) -> Tensor:
+    def take(self, current: Pass, index: int, part: Contribution) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
 
         Args:
             current: the forward pass of the call.
             index: of the parameter tensor.
-            parts: contributions, one entry per run of groups.
+            part: its contributions.
 
         Returns:
             Their sum, the gradient.
@@ -118,18 +121,16 @@ class Recorder:
         seen = current.seen[index] = current.seen.get(index, 0) + 1
         if seen > uses:
             self.fail(TWO_BACKWARD)
-            totals = [part.total() for part in parts]
+            total = part.total()
         elif uses > 1 and self._sums.wanted[index]:
-            parts = [self._keep(part) for part in parts]
-            current.held.setdefault(index, []).append(parts)
-            totals = [part.total() for part in parts]
+            part = self._keep(part)
+            current.held.setdefault(index, []).append(part)
+            total = part.total()
             if seen == uses:
-                self._finish(current, index)
+                self._measure(index, current, current.held.pop(index))
         else:
-            totals = [self._single(index, run, part) for run, part in zip(current.runs, parts, strict=True)]
-        total = totals[0]
-        for other in totals[1:]:
-            total = total + other
+            measured = self._measure(index, current, [part]) if self._sums.wanted[index] else None
+            total = part.total() if measured is None else measured
         if total.dtype is not (dtype := self._parameters[index].dtype):
             total = total.to(dtype)
         self._completeness.returned(index, total)
@@ -157,9 +158,9 @@ class Recorder:
             self.separation.verify()
             passes = self._differentiated.values()
             for current in passes:
-                for index in list(current.held):
-                    self._finish(current, index)
-            groups = sum(run.groups for current in passes for run in current.runs)
+                for index, parts in current.held.items():
+                    self._measure(index, current, parts)
+            groups = sum(current.groups for current in passes)
             return self._sums.small(groups, sum(current.examples for current in passes))
         finally:
             self.forget()
@@ -170,27 +171,17 @@ class Recorder:
             return part
         return Dense(part.dense(0, part.groups))
 
-    def _single(self, index: int, run: Run, part: Contribution) -> Tensor:
-        """Measure a parameter used once; returns the sum of the contributions."""
-        total = self._measure(index, run, [part]) if self._sums.wanted[index] else None
-        return part.total() if total is None else total
-
-    def _finish(self, current: Pass, index: int) -> None:
-        """Measure a parameter used several times."""
-        for run, *calls in zip(current.runs, *current.held.pop(index), strict=True):
-            self._measure(index, run, calls)
-
-    def _measure(self, index: int, run: Run, calls: Sequence[Contribution]) -> Tensor | None:
+    def _measure(self, index: int, current: Pass, calls: Sequence[Contribution]) -> Tensor | None:
         """Measure all uses of a parameter; returns the sum over groups of a single use where that is written out."""
         if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
-            self._sums.add_square(index, run.size, square.clamp_min(0))
+            self._sums.add_square(index, current.size, square.clamp_min(0))
             return None
         total = None
-        for start, stop in _blocks(run.groups, max(part.nbytes for part in calls)):
+        for start, stop in _blocks(current.groups, max(part.nbytes for part in calls)):
             values = calls[0].dense(start, stop)
             for part in calls[1:]:
                 values = values + part.dense(start, stop)
-            self._sums.add(index, run.size, values)
+            self._sums.add(index, current.size, values)
             if len(calls) == 1:
                 own = sum_of_groups(values)
                 total = own if total is None else total.add_(own)
@@ -205,8 +196,6 @@ def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
 
 def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
     """Sum over groups of the squared norm of a sum of contributions, from inner products of each two of them."""
-    if len(calls) == 1:
-        return calls[0].squared_norm()
     total = None
     for place, call in enumerate(calls):
         for other in calls[place:]:

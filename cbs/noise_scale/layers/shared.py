@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from cbs.errors import reason
-from cbs.noise_scale.layers.by_run import by_run
 from cbs.noise_scale.layers.contribution import Dense
 from cbs.noise_scale.layers.forward_pass import Pass, refuse_second_derivatives
+from cbs.noise_scale.layers.group_by_group import group_by_group
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.state import State
 
@@ -37,8 +37,7 @@ class Copies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, sharing: Sharing, current: Pass, index: int) -> Tensor:  # type: ignore[override]
         ctx.sharing, ctx.current, ctx.index = sharing, current, index
-        groups = sum(run.groups for run in current.runs)
-        return parameter.detach().expand(groups, *parameter.shape)
+        return parameter.detach().expand(current.groups, *parameter.shape)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -46,8 +45,7 @@ class Copies(torch.autograd.Function):
         recorder = ctx.sharing.recorder
         if recorder.failure is not None:
             return gradients.sum(0), None, None, None
-        parts = gradients.split([run.groups for run in ctx.current.runs])
-        return recorder.take(ctx.current, ctx.index, [Dense(part) for part in parts]), None, None, None
+        return recorder.take(ctx.current, ctx.index, Dense(gradients)), None, None, None
 
 
 class Shared(Tensor):
@@ -89,6 +87,7 @@ class Sharing:
         recorder: where contributions go.
 
     Attributes:
+        known: whether the module is known to run group by group, and has to as a whole.
         inside: whether the module runs.
         agreed: names of functions that gave, group by group, what they give for all examples.
         why_whole: why the module has to run group by group as a whole, because of a function in it; empty if not.
@@ -101,7 +100,7 @@ class Sharing:
         self.recorder = recorder
         self.parameters = [module.get_parameter(attribute) for attribute in watched]
         self._paths = [name.rpartition(".")[::2] for name in watched]
-        self.inside, self.why_whole = False, ""
+        self.known, self.inside, self.why_whole = False, False, ""
         self.agreed: set[str] = set()
 
     def fail(self, why: str) -> None:
@@ -133,7 +132,8 @@ class Sharing:
         if current is None or places is None:
             return forward(*args, **kwargs)
         current.count(self.watched.values())
-        self.recorder.separation.alike.add(self.name)
+        if not self.known:
+            self.recorder.separation.alike.add(self.name)
 
         def run(parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
             self.inside = True
@@ -149,7 +149,7 @@ class Sharing:
         shared = self.shared(current)
         if current.plain:
             return run([_plain(entry) for entry in shared], args, kwargs)
-        if not self.why_whole:
+        if not (self.known or self.why_whole):
             before = State(self.module)
             try:
                 return run(shared, args, kwargs)
@@ -160,8 +160,8 @@ class Sharing:
                 self.agreed, self.why_whole = set(), reason(error.__cause__ or error)
         try:
             return self._whole(run, current, shared, args, kwargs)
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            self.fail(f"cannot be used group by group: {self.why_whole}")
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            self.fail(f"cannot be used group by group: {self.why_whole or reason(error)}")
             return run([_plain(entry) for entry in shared], args, kwargs)
 
     def _whole(self, run: Callable[..., Any], current: Pass, shared: list[Shared], args: Any, kwargs: Any) -> Any:
@@ -176,7 +176,9 @@ class Sharing:
 
         values = [*leaves, *self.parameters]
         before = State(self.module)
-        found = by_run(call, values, [None] * len(leaves) + [entry.copies for entry in shared], current, rows)
+        found = group_by_group(
+            call, values, [None] * len(leaves) + [entry.copies for entry in shared], current.groups, rows
+        )
         if before.changed():
             before.restore()
             raise ValueError("it changes its buffers, as a power iteration does")
@@ -185,7 +187,7 @@ class Sharing:
 
     def require_agreement(self, name: str, found: Any, whole: Callable[[], Any]) -> None:
         """Compare results of groups with that for all examples, until they agreed once."""
-        if name in self.agreed:
+        if self.known or name in self.agreed:
             return
         with torch.no_grad():
             if not all(map(_agree, tree_leaves(found), tree_leaves(whole()))):
@@ -243,7 +245,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = by_run(call, values, _copies(leaves), current, rows, in_place=in_place)
+        found = group_by_group(call, values, _copies(leaves), current.groups, rows, in_place=in_place)
         if not in_place:
             sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -268,7 +270,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = by_run(call, values, _copies(leaves), current, None)
+    found = group_by_group(call, values, _copies(leaves), current.groups, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -280,17 +282,14 @@ def _alone(
             return value
         if value.shape[:1] not in repeated:
             return _shared(value, copies, sharing, current)
-        each = value.shape[0] // current.examples
-        sizes = [run.size * each for run in current.runs for _ in range(run.groups)]
-        return torch.cat([copy[:size] for copy, size in zip(copies.unbind(), sizes, strict=True)])
+        return copies[:, : value.shape[0] // current.groups].flatten(0, 1)
 
     return tree_map(share, whole, found)
 
 
 def _repeated(shared: Shared) -> Tensor:
     """What is shared, with a first dimension of 1, for every example."""
-    sizes = [run.size for run in shared.current.runs for _ in range(run.groups)]
-    return shared.copies.squeeze(1).repeat_interleave(torch.tensor(sizes, device=shared.copies.device), 0)
+    return shared.copies.squeeze(1).repeat_interleave(shared.current.size, 0)
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:

@@ -24,7 +24,8 @@ other may depend on the batch and on what the model has learnt."""
 class InsideBackward(Source):
     """Splits every backward pass into groups of examples, exactly, layer by layer.
 
-    The groups of a forward pass are of sizes that differ by at most one, and at most one per example.
+    The groups of a forward pass are equally large: where the number wanted does not divide its examples, they are the
+    next larger number that does, and at most one per example.
 
     Attributes:
         single: whether every example is a group, whatever ``groups`` says.

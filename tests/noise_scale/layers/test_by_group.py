@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.layers import by_run
+from cbs.errors import ConfigError
+from cbs.noise_scale.layers import group_by_group
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact, assert_near, watch
 
@@ -69,7 +71,7 @@ def test_random_numbers_agree_in_the_passes_that_are_compared(build: Callable[[]
 @pytest.mark.parametrize("few", [0, 8])
 @pytest.mark.parametrize("first", [True, False])
 def test_attention_with_masks(first: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_run, "FEW_GROUPS", few)
+    monkeypatch.setattr(group_by_group, "FEW_GROUPS", few)
 
     class Attending(nn.Module):
         def __init__(self) -> None:
@@ -89,3 +91,30 @@ def test_attention_with_masks(first: bool, few: int, monkeypatch: pytest.MonkeyP
         assert_exact(
             Attending().double(), lambda model: model(x, hidden).square().sum(1), source=source, groups=4, rtol=RTOL
         )
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_a_recurrent_layer_has_its_own_weights_again(kind: type[nn.RNNBase]) -> None:
+    model = nn.Sequential(kind(8, 8, batch_first=True))
+    watcher = watch(model)
+    model(torch.randn(EXAMPLES, 5, 8))[0].sum().backward()
+    assert all(map(lambda own, weight: own is weight, model[0]._flat_weights, model.parameters()))
+    watcher.detach()
+    deepcopy(model)
+
+
+def test_sequences_that_are_no_examples_are_an_error() -> None:
+    class Memory(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.randn(2 * EXAMPLES, 5, 8)
+            self.inner = nn.GRU(8, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.inner(self.table)[0].mean((0, 1))
+
+    model = Memory()
+    with Probe(model, source="split") as probe:
+        model(torch.randn(EXAMPLES, 8)).square().sum().backward()
+        with pytest.raises(ConfigError, match="'inner' sees does not depend on the examples"):
+            probe.step()

@@ -26,11 +26,12 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_every_option(name: str) -> None:
     torch.manual_seed(0)
     convolution, spatial = CONVOLUTIONS[name]
-    x = torch.randn(5, 4, *spatial).double()
+    x = torch.randn(6, 4, *spatial).double()
     for source in ("split", "per_example"):
         model = nn.Sequential(nn.Conv1d(4, 4, 1) if len(spatial) == 1 else nn.Identity(), convolution).double()
         model.zero_grad()

@@ -21,7 +21,7 @@ RTOL = 1e-12
 def test_examples_first_with_any_further_dimensions(shape: tuple[int, ...], source: str, geometry: Euclidean) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).double()
-    x, weights = torch.randn(9, *shape).double(), torch.randn(9, *shape[:-1], 2).double()
+    x, weights = torch.randn(8, *shape).double(), torch.randn(8, *shape[:-1], 2).double()
 
     def losses(model: nn.Module) -> Tensor:
         return (model(x) * weights).flatten(1).sum(1)
@@ -64,7 +64,7 @@ def test_an_input_that_is_the_same_for_all_examples() -> None:
         )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 50])
+@pytest.mark.parametrize("rows", [1, 3, 9])
 def test_gram_form_is_the_norm_of_what_is_written_out(rows: int) -> None:
     torch.manual_seed(0)
     part = LinearWeight(torch.randn(4, rows, 6).double(), torch.randn(4, rows, 5).double())
@@ -73,8 +73,9 @@ def test_gram_form_is_the_norm_of_what_is_written_out(rows: int) -> None:
 
 
 def test_short_sequences_use_the_gram_form_and_long_ones_do_not() -> None:
-    assert LinearWeight(torch.ones(2, 1, 64), torch.ones(2, 1, 64)).squared_norm() is not None
-    assert LinearWeight(torch.ones(2, 500, 64), torch.ones(2, 500, 64)).squared_norm() is None
+    short, long = (LinearWeight(torch.ones(2, rows, 64), torch.ones(2, rows, 64)) for rows in (1, 500))
+    assert short.inner(short) is not None
+    assert long.inner(long) is None
 
 
 class Apart(nn.Module):

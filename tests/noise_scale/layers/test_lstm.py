@@ -54,7 +54,7 @@ def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option(name: str, states: bool) -> None:
     torch.manual_seed(0)
-    x = torch.randn(7, 5, 4).double()
+    x = torch.randn(6, 5, 4).double()
     model = nn.Sequential(nn.Linear(4, 4), Recurrent(states=states, **OPTIONS[name])).double()
 
     def losses(model: nn.Module) -> Tensor:

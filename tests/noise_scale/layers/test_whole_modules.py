@@ -108,7 +108,7 @@ class Mixer(nn.Module):
 @pytest.mark.parametrize("source", ["split", "per_example"])
 def test_a_state_space_mixer_reads_parameters_of_what_it_calls(source: str) -> None:
     torch.manual_seed(0)
-    x = torch.randn(5, 3, 5).double()
+    x = torch.randn(6, 3, 5).double()
     model = nn.Sequential(nn.Linear(5, 5), Mixer(), nn.Linear(5, 2)).double()
     assert_exact(model, lambda model: model(x).sin().sum((1, 2)), source=source, rtol=1e-10)
 

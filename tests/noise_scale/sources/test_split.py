@@ -38,7 +38,7 @@ def gpt(dtype: torch.dtype = torch.float64) -> GPT:
     return GPT(SHAPE, 11).to(dtype)
 
 
-def batch(examples: int = 7) -> Tensor:
+def batch(examples: int = 8) -> Tensor:
     return torch.randint(11, (examples, SHAPE.context + 1), generator=torch.Generator().manual_seed(1))
 
 
@@ -67,9 +67,9 @@ def assert_close(found: Tensor, wanted: Tensor, rtol: float) -> None:
     torch.testing.assert_close(found, wanted, rtol=rtol, atol=0)
 
 
-@pytest.mark.parametrize("groups", [2, 3, 7])
+@pytest.mark.parametrize("groups", [2, 3, 8])
 @pytest.mark.parametrize("geometries", [(Euclidean(),), (Euclidean(), Elementwise())], ids=["norms", "values"])
-def test_a_transformer_in_even_and_uneven_groups(groups: int, geometries: tuple[Euclidean, ...]) -> None:
+def test_a_transformer_in_any_number_of_groups(groups: int, geometries: tuple[Euclidean, ...]) -> None:
     ids = batch()
 
     def of(model: nn.Module) -> Tensor:
@@ -94,9 +94,18 @@ def test_one_example_is_one_group() -> None:
     assert watcher.collect().sizes.groups == 1
 
 
+def test_an_empty_batch_is_an_error_and_runs() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    watcher = watch(model)
+    model(torch.randn(0, 3)).sum().backward()
+    assert not model[0].weight.grad.any()
+    with pytest.raises(ConfigError, match="no examples"):
+        watcher.collect()
+
+
 def test_groups_of_several_passes_add_up() -> None:
     model, plain = gpt(), gpt()
-    first, second = batch(7), batch(11)[7:]
+    first, second = batch(6), batch(10)[6:]
     watcher = watch(model)
     for ids in (first, second):
         (losses(model, ids).sum() / 2).backward()
@@ -106,10 +115,10 @@ def test_groups_of_several_passes_add_up() -> None:
             slow_norms(plain, ids, neighbours(len(ids), 2), lambda model, ids=ids: losses(model, ids) / 2) / len(ids)
             for ids in (first, second)
         ),
-        examples=11,
+        examples=10,
     )
     assert_close(norms(small), wanted, 1e-6)
-    assert small.sizes == Sizes(small=11 / 4, big=11, groups=4)
+    assert small.sizes == Sizes(small=10 / 4, big=10, groups=4)
     assert watcher.collect() is None
 
 
@@ -140,7 +149,7 @@ def test_many_steps_after_the_first_are_right_too() -> None:
         model.zero_grad()
         losses(model, batch()).sum().backward()
         found = norms(watcher.collect())
-        assert_close(found, slow_norms(plain, batch(), neighbours(7, 2)), 1e-6)
+        assert_close(found, slow_norms(plain, batch(), neighbours(8, 2)), 1e-6)
         with torch.no_grad():
             for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
                 mine.sub_(mine.grad)
@@ -177,7 +186,7 @@ def test_gradients_by_autograd_grad() -> None:
     watcher = watch(model)
     gradients = torch.autograd.grad(losses(model, batch()).sum(), list(model.parameters()))
     assert len(gradients) == len(list(model.parameters()))
-    assert_close(norms(watcher.collect()), slow_norms(gpt(), batch(), neighbours(7, 2)), 1e-6)
+    assert_close(norms(watcher.collect()), slow_norms(gpt(), batch(), neighbours(8, 2)), 1e-6)
 
 
 def test_activation_checkpointing() -> None:
