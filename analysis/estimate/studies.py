@@ -54,7 +54,8 @@ class Study:
         resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
             ``[L, N]``; 0 where they are interpolated, as all are unless it is given.
         lead: by how many log steps noisy evaluations at the best learning rate are expected to pass the target before
-            their trend does, see :func:`analysis.estimate.lead.lead`; the mean over its seeds.
+            their trend does, see :func:`analysis.estimate.lead.lead`; the mean over its seeds. 0 where evaluations have
+            no noise of their own: a run that passes the target for a moment has reached it.
         warmup: steps of the learning rate's warmup.
         tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one of all of them. Empty where nothing was.
@@ -202,7 +203,8 @@ def studies(
     for size, part in rows.groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, target, steps[part.index], unseen[part.index])
         leads = []
-        for row in () if study.winner is None else study.trials[study.winner][np.isfinite(study.steps[study.winner])]:
+        known = group.evaluated or study.winner is None
+        for row in () if known else study.trials[study.winner][np.isfinite(study.steps[study.winner])]:
             first, last = np.searchsorted(trial, (row, row + 1))
             leads.append(lead(at[first:last], values[first:last], steps[row]))
         led = float(np.mean(leads)) if leads else 0.0

@@ -10,6 +10,9 @@ import pandas as pd
 FEWEST = 3
 """Values after step 0, no two of them equal, that two curves do not share by chance."""
 
+Curve = tuple[tuple[int, float], ...]
+"""Steps and values."""
+
 _MEANT = {
     "seed": ("seed", "runs that are one count as one"),
     "lr": ("learning rate", "none of them is better than another"),
@@ -22,7 +25,7 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """The trials without those that differ from another one in the seed alone and are that one; a line in ``notes`` for
     each of seed, learning rate, batch size and tuned options that made no difference, by sweep and optimizer.
 
-    Two curves are the same if their values after step 0 are, bit by bit, for as long as both go on.
+    Two curves are the same if their steps and values after step 0 are, bit by bit, for as long as both go on.
 
     Args:
         trials: columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
@@ -50,10 +53,10 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return trials.drop(index=copies).reset_index(drop=True)
 
 
-def _curve(steps: Sequence[Any], values: Sequence[Any]) -> tuple[float, ...]:
-    """The values after step 0; none where the first are too few, or too much alike, to tell a run by."""
-    found = tuple(float(value) for step, value in zip(steps, values, strict=True) if step > 0)
-    return found if len(set(found[:FEWEST])) == FEWEST else ()
+def _curve(steps: Sequence[Any], values: Sequence[Any]) -> Curve:
+    """What follows step 0; nothing where the first values are too few, or too much alike, to tell a run by."""
+    found = tuple((int(step), float(value)) for step, value in zip(steps, values, strict=True) if step > 0)
+    return found if len({value for _, value in found[:FEWEST]}) == FEWEST else ()
 
 
 def _same(curves: pd.Series) -> Iterator[Any]:
@@ -65,7 +68,7 @@ def _same(curves: pd.Series) -> Iterator[Any]:
 
 def _copies(curves: pd.Series) -> Iterator[Any]:
     """Labels of the curves that a longer one, or an equal one before them, goes on like."""
-    kept: list[tuple[float, ...]] = []
+    kept: list[Curve] = []
     for row, curve in sorted(curves.items(), key=lambda item: -len(item[1])):
         if any(_begin_alike(curve, longer) for longer in kept):
             yield row
@@ -73,5 +76,5 @@ def _copies(curves: pd.Series) -> Iterator[Any]:
             kept.append(curve)
 
 
-def _begin_alike(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _begin_alike(one: Curve, other: Curve) -> bool:
     return one[: len(other)] == other[: len(one)]

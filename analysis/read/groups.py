@@ -93,6 +93,12 @@ class Group:
     tuned: tuple[str, ...] = ()
 
     @property
+    def evaluated(self) -> bool:
+        """Whether the metric is that of a model on the same data every time, as of every model that a sweep trains
+        itself; a log may hold anything."""
+        return self.stops_at_target and self.parameters is not None
+
+    @property
     def whose(self) -> dict[str, Any]:
         """What tells its numbers from those of others in a JSON."""
         return {name: getattr(self, name) for name in ("sweep", "workload", "optimizer")}

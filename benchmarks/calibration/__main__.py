@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where everything is kept")
     parser.add_argument("--replicates", type=int, default=60, help="of every case with the fine grid")
-    parser.add_argument("--default-replicates", type=int, default=4, help="with the default search")
+    parser.add_argument("--default-replicates", type=int, default=20, help="with the default search")
     parser.add_argument("--simulated", type=int, default=300, metavar="SWEEPS", help="without training")
     parser.add_argument("--gradients", type=int, default=20, metavar="RUNS", help="of every source")
     parser.add_argument("--page", type=Path, metavar="FILE", help="whose tables and figures are written anew")

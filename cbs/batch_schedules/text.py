@@ -8,8 +8,9 @@ from decimal import Decimal
 from cbs.errors import ConfigError
 
 _SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)([KMBT]?)", re.ASCII | re.IGNORECASE)
-_ENTRY = re.compile(r"(\d+\.?\d*|\.\d+)([KMBT]?):(\d+)([KM]?)", re.ASCII | re.IGNORECASE)
+_NUMBER = r"((?:\d[\d_]*\.?\d*|\.\d+)(?:e\d\d?)?)([KMBT]?)"
+_AMOUNT = re.compile(_NUMBER, re.ASCII | re.IGNORECASE)
+_ENTRY = re.compile(_NUMBER + r":(\d+)([KM]?)", re.ASCII | re.IGNORECASE)
 
 
 def parse_table(text: str) -> list[tuple[int, int]]:
@@ -38,7 +39,7 @@ def parse_table(text: str) -> list[tuple[int, int]]:
 
 
 def parse_amount(text: str) -> int:
-    """A number of examples or tokens: ``608B``, ``1.5M``, ``4096``.
+    """A number of examples or tokens: ``608B``, ``1.5M``, ``4096``, ``250e9``, ``250_000_000``.
 
     Raises:
         ConfigError: if it is none, or not above 0.

@@ -292,19 +292,22 @@ def signals_as_interrupt() -> Iterator[None]:
 def uninterrupted() -> Iterator[None]:
     """Ctrl-C, once more, does not cut the block short, which takes a second; a time limit that is over does so after
     it."""
+    late: list[int] = []
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     except ValueError:  # not in the main thread, which alone is interrupted
         yield
         return
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    # not masked, which holds for one thread only: another one would take it and interrupt this one
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: late.append(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        for number in late:
+            signal.raise_signal(number)
 
 
 def check_placement(resources: Resources, gpus: float) -> None:

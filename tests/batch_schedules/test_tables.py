@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cbs.batch_schedules import BATCH_SCHEDULES, OpenLoop, Run, Stage, batch_schedule_options, build_batch_schedule
 from cbs.batch_schedules.base import of_table
-from cbs.batch_schedules.text import parse_table
+from cbs.batch_schedules.text import parse_amount, parse_table
 from cbs.choices import Choice
 from cbs.config import Schedule
 from cbs.errors import ConfigError
@@ -265,3 +265,12 @@ def test_falling_back_to_the_learning_rates_own_schedule() -> None:
     run = run_of(8, 4000, name="cosine", decay_examples=4000)
     assert built("late_switch", run, to=16).multiplier is None
     assert build_schedule(run.lr_schedule)(2000) == pytest.approx(0.5)
+
+
+def test_amounts_are_read_as_people_and_programs_write_them() -> None:
+    texts = ("250B", "250b", "250e9", "250_000_000_000", "250000000000", ".25T", "2.5E11")
+    assert {parse_amount(text) for text in texts} == {250 * BILLION}
+    assert parse_table("0:768 250e9:1536") == [(0, 768), (250 * BILLION, 1536)]
+    for text in ("e9", "_1", "1e", "1e-3", "1e99", "0"):
+        with pytest.raises(ConfigError):
+            parse_amount(text)

@@ -36,7 +36,7 @@ def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
     sweep = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
     asked = sweep.make_context("sweep", words).params
     program = program_of(
-        command=asked["command_line"].replace("python ", f"{sys.executable} "),
+        command=asked["command"].replace("python ", f"{sys.executable} "),
         columns=asked["column"],
         optimizers=asked["optim"],
         refused={},

@@ -47,7 +47,7 @@ _MOST_LEVERAGE = 0.99
 _LARGEST = 30.0
 """Logarithms of a loss, beyond those measured, at which a prediction that runs away stands still."""
 
-_NOUNS = {"parameters": "model size", "batch_size": "batch size", "steps": "step count", "data": "amount of data"}
+_NOUNS = {"parameters": "model size", "batch_size": "batch size", "steps": "step count", "data": "data budget"}
 _MOST = 3.0
 """How far from the estimate a refit begins along what the runs hardly determine, in logarithms."""
 

@@ -51,11 +51,11 @@ def group_by_group(
             merged[place] = part
         return call(merged)
 
-    def joined(*found: Any) -> Any:
-        if not isinstance(found[0], Tensor):
-            return found[0]
-        whole = torch.stack(found) if len(found) > 1 else found[0]
-        return whole if rows is None else whole.flatten(0, 1)
+    def stacked(*found: Any) -> Any:
+        return torch.stack(found) if isinstance(found[0], Tensor) else found[0]
+
+    def joined(whole: Any) -> Any:
+        return whole.flatten(0, 1) if isinstance(whole, Tensor) and rows is not None else whole
 
     if groups > FEW_GROUPS or in_place:
         # vmap does not know every function; what is wrong with the function itself shows below.
@@ -63,4 +63,4 @@ def group_by_group(
             warnings.filterwarnings("ignore", SLOW)
             return tree_map(joined, vmap(one, randomness="different")(*parts.values()))
     found = [one(*own) for own in zip(*(part.unbind() for part in parts.values()), strict=True)]
-    return tree_map(joined, *found)
+    return tree_map(joined, tree_map(stacked, *found))

@@ -45,6 +45,10 @@ def test_one_that_was_stopped_earlier_is_the_same_run() -> None:
     assert len(notes(trial(), trial([*CURVE[:4], 2.5], seed=1))) == 0
 
 
+def test_the_same_values_at_other_steps_are_another_run() -> None:
+    assert notes(trial(), trial(seed=1, steps=[0, 6, 12, 18, 24])) == []
+
+
 @pytest.mark.parametrize(
     "values", [[5.0, 4.0, 3.5], [5.0, 4.0, 4.0, 4.0, 4.0], [5.0, math.nan, math.nan, math.nan], []]
 )
