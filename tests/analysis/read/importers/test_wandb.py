@@ -259,7 +259,7 @@ def test_an_offline_run_is_called_by_its_name(tmp_path: Path, offline: Path) -> 
     ("damage", "words"),
     [
         (lambda content: content[:-50], "cut off in the middle of a record, at byte"),
-        (lambda content: content[: 2**15 + 5], "cut off"),  # in the header that begins every block, never between records
+        (lambda content: content[: 2**15 + 5], "cut off"),  # in the header that begins every block
         (lambda content: content[:100] + b"x" + content[101:], "is damaged at byte"),
         (lambda content: b"", "not a file of an offline run"),
         (lambda content: b"x" * 100, "not a file of an offline run"),
