@@ -157,3 +157,11 @@ def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D
         [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
         label=literal(label), **marks,
     )  # fmt: skip
+
+
+__all__ = [
+    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
+    "data_scale", "drop_line", "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes",
+    "log_axis", "log_limits", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
+    "save_as", "shades", "size", "spread", "style", "token_axis", "venue", "words", "wrapped", "wrapped_apart",
+]  # fmt: skip
