@@ -137,7 +137,7 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             f"the first evaluation past the target is a lucky one, so much before the trend of its run, at batch size "
             f"{where}: validate on more examples, or choose a target at which the metric changes faster",
         )
-    warming = [point for point in reached if point.warmup >= (point.steps_to_target or 0.0)]
+    warming = [point for point in reached if point.warmup and point.warmup >= (point.steps_to_target or 0.0)]
     if warming:
         where = ", ".join(f"{point.batch_size} ({point.warmup:.4g} steps)" for point in warming)
         yield (

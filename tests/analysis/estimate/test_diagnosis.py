@@ -80,6 +80,8 @@ def test_a_target_that_is_reached_in_the_warmup_is_the_verdict() -> None:
     found, advice = verdict(slow)
     assert found == "target reached in the warmup"
     assert "at batch size 64 (100 steps), 256 (250.5 steps), and sets the steps there" in advice
+    at_once = [dataclasses.replace(POINTS[0], steps_to_target=0.0), *POINTS[1:]]
+    assert "warmup" not in verdict(at_once)[1]
     assert verdict([*slow[:2], *POINTS[2:]]) == (Verdict.OK, "")
 
 
