@@ -68,7 +68,7 @@ class Run:
 
     def next(self) -> tuple[TrialConfig, float | None] | None:
         """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
-        config = self.search.next()
+        config = self.search.next({key: place.get("step") or 0 for key, place in self.where.items()})
         if config is None:
             return None
         self.out[config.trial_id] = config

@@ -67,6 +67,10 @@ class _Running:
     def until(self) -> float:
         return self.started + self.overhead + self.stop * self.per_step
 
+    def taken(self, now: float) -> float:
+        """Steps so far."""
+        return max(0.0, (now - self.started - self.overhead) / self.per_step)
+
 
 def play(
     search: Search,
@@ -95,12 +99,14 @@ def play(
     def bounded(trial: _Running) -> None:
         best = search.best_steps(Cell.of(trial.config))
         if best is not None and factor is not None and trial.end.steps > factor * best:
-            trained = max(0.0, (now - trial.started - trial.overhead) / trial.per_step)
-            trial.stop = min(trial.stop, max(trained, factor * best))
+            trial.stop = min(trial.stop, max(trial.taken(now), factor * best))
         heapq.heappush(ends, (trial.until, next(order), trial.config.trial_id))
 
+    def following() -> TrialConfig | None:
+        return search.next({trial_id: trial.taken(now) for trial_id, trial in running.items()})
+
     while True:
-        while len(running) < max(workers, 1) and (config := search.next()) is not None:
+        while len(running) < max(workers, 1) and (config := following()) is not None:
             end = end_of(config)
             pace = seconds_per_step(config)
             running[config.trial_id] = _Running(config, end, now, pace, overhead, end.steps)

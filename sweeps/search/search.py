@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,14 +86,17 @@ class Search:
         for course in sorted(self._courses.values(), key=lambda course: len(course.inner)):
             self._advance(course)
 
-    def next(self) -> TrialConfig | None:
+    def next(self, taken: Mapping[str, float] | None = None) -> TrialConfig | None:
         """The trial to start now, counted as running from here on; ``None`` when there is none to start at the moment.
 
         Trials that find a bracket come first, since other batch sizes wait for it, then large batches before small
         ones, so that the last trials to run are short. One trial finds the bound of its cell while others wait for it,
-        unless nothing else is left.
+        unless it has taken more steps than other batch sizes let expect, or nothing else is left.
+
+        Args:
+            taken: steps of the running trials, by trial id, as far as they are known.
         """
-        cell = next((cell for _, cell in self._queue if not self._unbounded(cell)), None)
+        cell = next((cell for _, cell in self._queue if not self._unbounded(cell, taken or {})), None)
         if cell is None:
             if not self._queue:
                 return None
@@ -331,9 +334,25 @@ class Search:
         later = not self.sweep.exhaustive and cell.seed != self.sweep.seeds[0]
         return later, -cell.batch_size, cell.seed, cell.optimizer
 
-    def _unbounded(self, cell: Cell) -> bool:
-        """Whether a trial of the cell is running that will tell the others when to stop."""
-        return cell not in self._steps and any(other == cell for other, _ in self.running.values())
+    def _unbounded(self, cell: Cell, taken: Mapping[str, float]) -> bool:
+        """Whether a trial of the cell is running that may well tell the others when to stop."""
+        there = [trial_id for trial_id, (other, _) in self.running.items() if other == cell]
+        if cell in self._steps or not there:
+            return False
+        most = self._most_steps(cell)
+        return any(taken.get(trial_id, 0.0) <= most for trial_id in there)
+
+    def _most_steps(self, cell: Cell) -> float:
+        """Steps beyond which a trial is not the best of its cell, going by the optimizer's other batch sizes.
+
+        At its best learning rate a larger batch takes no more steps, and a smaller one no more examples.
+        """
+        known = (
+            steps * max(1.0, other.batch_size / cell.batch_size)
+            for other, steps in self._steps.items()
+            if (other.optimizer, other.seed) == (cell.optimizer, cell.seed)
+        )
+        return (self.sweep.prune_factor or 1.0) * min(known, default=math.inf)
 
     def _guess(self, study: Study) -> float:
         """The learning rate most likely to be best."""

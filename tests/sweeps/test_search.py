@@ -69,6 +69,36 @@ def test_a_cliff_next_to_the_optimum_is_approached_to_the_resolution():
         assert min(b / a for a, b in pairwise(lrs)) >= resolution * 0.999
 
 
+def test_a_trial_that_takes_longer_than_smaller_batches_does_not_keep_the_others_waiting():
+    """The first of a cell runs alone only until smaller batch sizes say that it is not the best; then others start,
+    and end it."""
+
+    def end(config):
+        if (config.batch_size, config.lr) == (64, 8e-3):
+            return End(50_000.0, reached=False, distance=0.3)
+        return End(150.0 if config.batch_size == 64 else 300.0 * math.exp(math.log(config.lr / 4e-3) ** 2))
+
+    sweep = small_sweep(**ONE, batch_sizes=(16, 64), seeds=(0, 1, 2))
+    played = play(Search(sweep), end, workers=2, seconds_per_step=lambda config: 1.0)
+    (slow,) = [result for result in played.results if (result.config.batch_size, result.config.lr) == (64, 8e-3)]
+    assert slow.status is TrialStatus.PRUNED
+    # 1.3 times the 300 steps of the smaller batch, a trial of that batch which is under way, and one of its own cell
+    assert 1.3 * 300 < slow.evaluations[-1].step <= 1.3 * 300 + 300 + 150
+
+
+def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need():
+    """At its best learning rate a larger batch takes no more steps, and a smaller one no more examples."""
+    search = Search(small_sweep(**ONE, batch_sizes=(4, 16, 64), seeds=(0,)))
+    while (config := search.next()).batch_size == 16:  # one at a time, each the best of its cell
+        search.add(ended(config, End(400.0 * (1 + abs(math.log(config.lr / 4e-3)))), 400.0))
+    for batch_size, most in ((64, 1.3 * 400), (4, 1.3 * 1600)):
+        for taken, others in ((most - 1, False), (most + 1, True)):
+            there = Search(search.sweep, search.trials())
+            first = next(config for config in iter(there.next, None) if config.batch_size == batch_size)
+            second = there.next({first.trial_id: taken})
+            assert (second.batch_size == batch_size) is others
+
+
 def test_far_optima_cost_few_trials_more():
     counts = [len(play(Search(small_sweep(**ONE)), law(distance, 0.5)).results) for distance in (1.0, 30.0, 1e3, 1e6)]
     assert counts[-1] <= counts[0] + 25
