@@ -34,7 +34,7 @@ from cbs.micro_batches import PassTooLarge, split_batch
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
 from cbs.optimizers import build_optimizer
-from cbs.optimizers.problem import Problem, ProblemOptimizer, check_clipping
+from cbs.optimizers.problem import ProblemOptimizer, check_clipping
 from cbs.optimizers.scaling import Rescaling
 from cbs.pass_sizes import micro_sizes
 from cbs.ranks import ALONE, Ranks
@@ -43,7 +43,8 @@ from cbs.schedules import build_schedule
 from cbs.sharding import parted, parted_state, whole
 from cbs.step_columns import StepColumns
 from cbs.workloads import Workload
-from cbs.workloads.base import Batch, PredictiveWorkload
+from cbs.workloads.base import Batch
+from cbs.workloads.problem import problem_of
 from cbs.workloads.streams import skip
 
 
@@ -90,7 +91,7 @@ class TrainingLoop:
                     f"optimizer {config.optimizer.name!r} evaluates the model itself, and would see one worker's "
                     "examples: use one worker per trial"
                 )
-            self.optimizer.attach(self.problem())
+            self.optimizer.attach(problem_of(self.workload, self.model, config, self.device, self.micro_batch_size))
         check_clipping(self.optimizer, config.clip_norm)
         self.average = (
             build_averaging(config.averaging, self.model, self.optimizer) if config.averaging is not None else None
@@ -317,28 +318,6 @@ class TrainingLoop:
                 loss.backward()
             losses.append(loss.detach())
         return self.ranks.mean(torch.stack(losses).sum())
-
-    def problem(self) -> Problem:
-        """The workload as an optimizer sees it that evaluates the model itself."""
-        workload, config = self.workload, self.config
-        if not isinstance(workload, PredictiveWorkload):
-            raise ConfigError(
-                f"optimizer {config.optimizer.name!r} needs the model's outputs: workload {config.workload.name!r} "
-                "must define outputs, output_losses and curvature_sample (see cbs.workloads.base.PredictiveWorkload)"
-            )
-
-        def outputs(model: nn.Module, batch: Batch) -> Tensor:
-            with devices.autocast(self.device, config.precision):
-                return workload.outputs(model, batch).float()
-
-        return Problem(
-            model=self.model,
-            outputs=outputs,
-            output_losses=workload.output_losses,
-            curvature_sample=workload.curvature_sample,
-            seed=seeding.derive(config.seed, "optimizer"),
-            micro_batch_size=self.micro_batch_size,
-        )
 
     def build_probe(self) -> ProbeColumns:
         """The configuration's probe; examples are counted here, so a workload may call its model as it likes."""

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.contract import check_size
 from cbs.optimizers.library import construct
 
 
@@ -36,8 +37,7 @@ def adafactor(
     Raises:
         ValueError: if an option is outside its domain.
     """
-    if not min_scale >= 0.0:
-        raise ValueError(f"min_scale must be at least 0, got {min_scale}")
+    check_size("min_scale", min_scale)
     return construct(
         torch.optim.Adafactor,
         trainable(model),

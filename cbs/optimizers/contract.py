@@ -8,7 +8,7 @@ that the optimizer keeps it in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -164,6 +164,18 @@ def check_decay(name: str, value: Any) -> None:
     """
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of ``known`` with a ``ValueError`` that lists them."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least ``least`` with a ``ValueError``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def needs_dense_gradients(optimizer: torch.optim.Optimizer) -> RuntimeError:

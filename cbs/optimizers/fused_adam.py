@@ -23,8 +23,8 @@ _FUSED_DEVICES = ("cpu", "cuda")
 _adam_step = inspect.unwrap(torch.optim.Adam.step)
 
 
-class _AnyLayout(torch.optim.Adam):
-    """A step is fused where all that a group updates lies alike, otherwise one tensor at a time.
+class Adam(torch.optim.Adam):
+    """``torch.optim.Adam``. A step is fused where all that a group updates lies alike, otherwise one tensor at a time.
 
     Raises:
         RuntimeError: in a step, if state does not have the shape of its parameter.
@@ -59,12 +59,8 @@ class _AnyLayout(torch.optim.Adam):
         return all(other.stride() == param.stride() for other in (torch.empty_like(param), *others))
 
 
-class Adam(_AnyLayout):
-    """``torch.optim.Adam``."""
-
-
-class AdamW(_AnyLayout, torch.optim.AdamW):
-    """``torch.optim.AdamW``."""
+class AdamW(Adam, torch.optim.AdamW):
+    """``torch.optim.AdamW``, likewise."""
 
 
 def has_fused_kernel(params: Iterable[nn.Parameter]) -> bool:

@@ -14,12 +14,11 @@ from cbs import seeding
 from cbs.optimizers.adamw import adamw
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import evaluated
+from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated
 from cbs.optimizers.muon import muon
-from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
+from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer, count_examples, examples
 from cbs.optimizers.second_order.line_search import best_fraction
 from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
-from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, examples
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 INNER = ("muon", "adamw")
@@ -80,14 +79,10 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         reset_start: bool = False,
         inner_clip: float | None = None,
     ) -> None:
-        if variant not in VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-        if inner_schedule not in INNER_SCHEDULES:
-            raise ValueError(f"inner_schedule must be one of {', '.join(INNER_SCHEDULES)}, got {inner_schedule!r}")
-        if isinstance(inner_batch_size, bool) or not isinstance(inner_batch_size, int) or inner_batch_size < 1:
-            raise ValueError(f"inner_batch_size must be a whole number of at least 1, got {inner_batch_size!r}")
-        if not 0.0 <= search_share < 1.0:
-            raise ValueError(f"search_share must be in [0, 1), got {search_share}")
+        check_choice("variant", variant, VARIANTS)
+        check_choice("inner_schedule", inner_schedule, INNER_SCHEDULES)
+        check_count("inner_batch_size", inner_batch_size)
+        check_decay("search_share", search_share)
         if inner_clip is not None and not inner_clip > 0.0:
             raise ValueError(f"inner_clip must be None or above 0, got {inner_clip}")
         super().__init__(inner)
@@ -101,15 +96,14 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
     def attach(self, problem: Problem) -> None:
         """Say what is optimized; once, before the first step."""
         super().attach(problem)
-        self._function = ModelFunction(problem)
-        names = [name.removeprefix("twin.") for name in self._function.names]
+        names = [name.removeprefix("twin.") for name in self.function.names]
         self._blocks = layers(names) if self.variant == "layerwise" else [list(range(len(names)))]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One outer step on the observed batch; returns what ``closure`` returns."""
         loss = evaluated(closure)
-        batch, function = self.take_batch(), self.function()
+        batch, function = self.take_batch(), self.function
         # Whoever resets the state starts anew.
         done = self.param_groups[0].get("outer_step", 0) if self.state else 0
         generator = seeding.generator(self.problem.seed, f"examples {done}")
@@ -131,20 +125,11 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         self.param_groups[0]["outer_step"] = done + 1
         return loss
 
-    def function(self) -> ModelFunction:
-        """The model as a function of its parameters.
-
-        Raises:
-            RuntimeError: before :meth:`attach`.
-        """
-        _ = self.problem
-        return self._function
-
     def _minimise(self, linearization: Linearization, batches: Sequence[Batch]) -> set[nn.Parameter]:
         """Lead the parameters from the start of the inner steps, one for each batch, to their end; returns those that
         had a gradient."""
         reached = set()
-        params = self._function.parameters_in_order
+        params = self.function.parameters_in_order
         if not self.reset_start:
             for param in params:
                 if "iterate" in self.state.get(param, {}):
@@ -170,7 +155,7 @@ class GaussNewton(CompositeOptimizer, ProblemOptimizer):
         return reached
 
     def _clip(self, limit: float) -> None:
-        params = self._function.parameters_in_order
+        params = self.function.parameters_in_order
         for inner in self.optimizers:
             held = {id(param) for group in inner.param_groups for param in group["params"]}
             for block in self._blocks:
@@ -226,8 +211,7 @@ def gauss_newton(
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
     """
-    if inner not in INNER:
-        raise ValueError(f"inner must be one of {', '.join(INNER)}, got {inner!r}")
+    check_choice("inner", inner, INNER)
     build = muon if inner == "muon" else adamw
     built = build(model, lr, betas=betas, weight_decay=weight_decay)
     return GaussNewton(built.optimizers if isinstance(built, CompositeOptimizer) else [built], **options)

@@ -13,12 +13,11 @@ from torch.optim.optimizer import ParamsT
 
 from cbs import seeding
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_decay, evaluated, state_dtype
-from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer
+from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated, state_dtype
+from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer, count_examples, micro_batches
 from cbs.optimizers.second_order.curvature import KINDS, curvature_vectors
 from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, inverse_of_sum
 from cbs.optimizers.second_order.layer_uses import Use, is_supported, recorded_uses
-from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
 
 Statistics = dict[tuple[int, str], Tensor]
 """Curvature by position of the parameter and name of the state."""
@@ -111,10 +110,8 @@ class KFAC(ProblemOptimizer):
         check_decay("decay", decay)
         intervals = {"factor_interval": factor_interval, "inverse_interval": inverse_interval}
         for name, count in (intervals | {"largest_factor": largest_factor}).items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}")
-        if curvature not in KINDS:
-            raise ValueError(f"curvature must be one of {', '.join(KINDS)}, got {curvature!r}")
+            check_count(name, count)
+        check_choice("curvature", curvature, KINDS)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "step": 0})
         self.damping, self.decay = damping, decay
         self.kl_clip = math.inf if kl_clip is None else kl_clip
@@ -134,19 +131,18 @@ class KFAC(ProblemOptimizer):
             ValueError: if the optimizer was not built over all trainable parameters of the model.
         """
         super().attach(problem)
-        self._function = ModelFunction(problem)
-        self._params = self._function.parameters_in_order
+        self._params = self.function.parameters_in_order
         held = {id(param) for group in self.param_groups for param in group["params"]}
         if held != {id(param) for param in self._params}:
             raise ValueError("KFAC must be built over all trainable parameters of the problem's model and no other")
         positions = {id(param): index for index, param in enumerate(self._params)}
         owners: dict[int, list[nn.Module]] = {}
-        for module in self._function.twin.modules():
+        for module in self.function.twin.modules():
             for param in module.parameters(recurse=False):
                 owners.setdefault(id(param), []).append(module)
         self._weights = {
             module: positions[id(module.weight)]
-            for module in self._function.twin.modules()
+            for module in self.function.twin.modules()
             if is_supported(module) and id(module.weight) in positions
         }
         # A bias is one more column of the weight if both belong to this module alone.
@@ -204,9 +200,9 @@ class KFAC(ProblemOptimizer):
         sums: dict[tuple[int, str], Sum] = {}
         generator = seeding.generator(self.problem.seed, f"curvature {self.param_groups[0]['step']}")
         for part in micro_batches(batch, self.problem.micro_batch_size):
-            leaves = self._function.values()
-            with torch.enable_grad(), recorded_uses(self._function.twin) as uses:
-                outputs = self._function.at(leaves, part)
+            leaves = self.function.values()
+            with torch.enable_grad(), recorded_uses(self.function.twin) as uses:
+                outputs = self.function.at(leaves, part)
             uses = [use for use in uses if use.module in self._weights]
             vectors = curvature_vectors(self.problem, outputs, part, generator, self.curvature)
             others = [index for index, param in enumerate(self._params) if first or DIAGONAL in self.state[param]]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_decay, check_size
+from cbs.optimizers.contract import check_choice, check_decay, check_size
 from cbs.optimizers.trust_ratio.blocks import Tile
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
@@ -103,7 +103,8 @@ class LARS(TrustRatioOptimizer):
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``c |w| / |d|`` with the denominator of the variant."""
-        coefficient = _coefficient(group)
+        own = group["trust_coefficient"]
+        coefficient = _COEFFICIENTS[group["variant"]] if own is None else own
         moving = (weights > 0) & (directions > 0)
         if group["variant"] == "paper":
             directions = directions + decay * weights
@@ -130,12 +131,6 @@ class LARS(TrustRatioOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         check_decay("momentum", group["momentum"])
-        if group["variant"] not in _COEFFICIENTS:
-            raise ValueError(f"variant must be one of {', '.join(_COEFFICIENTS)}, got {group['variant']!r}")
+        check_choice("variant", group["variant"], _COEFFICIENTS)
         if group["trust_coefficient"] is not None:
             check_size("trust_coefficient", group["trust_coefficient"])
-
-
-def _coefficient(group: Mapping[str, Any]) -> float:
-    own = group["trust_coefficient"]
-    return _COEFFICIENTS[group["variant"]] if own is None else own

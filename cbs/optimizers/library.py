@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError, reason
 from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, own_options, plain_options, trainable
 from cbs.optimizers.geometry import declare, geometry_of
-from cbs.optimizers.own import lr_grid_around, own_optimizer
+from cbs.optimizers.own import EUCLIDEAN, lr_grid_around, own_optimizer
 from cbs.optimizers.routing import route
 
 TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
@@ -81,8 +81,8 @@ WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
 DECOUPLING, DECOUPLED = ("weight_decouple", "decoupled_weight_decay"), frozenset({"adafactor", "adamw", "soap"})
 """Options that say whether weight decay is decoupled, and classes without one where it is."""
 
-_DEFAULT_LR, _DEFAULT_GEOMETRY = 1e-3, "l2"
-"""Where a class has no default, or none is known."""
+_DEFAULT_LR = 1e-3
+"""Where a class has no default."""
 
 
 class LibraryOptimizers:
@@ -209,13 +209,13 @@ def _pytorch_optimizer_classes(module: ModuleType) -> dict[str, type[torch.optim
 
 def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> OptimizerSpec:
     key = kind.__name__.lower()
-    family = _look_up(FAMILIES, key) or "adam"
+    family = next((family for family, keys in FAMILIES.items() if key in keys.split()), "adam")
     summary = (inspect.getdoc(kind) or kind.__name__).splitlines()[0].rstrip(".:")
     lr = inspect.signature(kind).parameters.get("lr")
     options = plain_options(own_options(kind))
     return OptimizerSpec(
         name=name,
-        build=_builder(kind, routed=key in ROUTED and qualified.startswith(PYTORCH_OPTIMIZER)),
+        build=_builder(kind, options, routed=key in ROUTED and qualified.startswith(PYTORCH_OPTIMIZER)),
         defaults=options,
         lr_grid=lr_grid_around(lr.default if lr else None) or lr_grid_around(_DEFAULT_LR),
         family=family,
@@ -227,17 +227,11 @@ def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> Optim
     )
 
 
-def _look_up(table: dict[str, str], key: str) -> str | None:
-    return next((name for name, keys in table.items() if key in keys.split()), None)
-
-
 def _geometry(kind: type[torch.optim.Optimizer]) -> str:
-    return geometry_of(kind) or _DEFAULT_GEOMETRY
+    return geometry_of(kind) or EUCLIDEAN
 
 
-def _builder(kind: type[torch.optim.Optimizer], *, routed: bool) -> Builder:
-    defaults = plain_options(own_options(kind))
-
+def _builder(kind: type[torch.optim.Optimizer], defaults: dict[str, Any], *, routed: bool) -> Builder:
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         params: list[Any] = trainable(model)
         if routed and params:

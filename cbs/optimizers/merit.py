@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_choice
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile
 from cbs.optimizers.trust_ratio.norms import NORMS
@@ -114,7 +115,8 @@ class MERIT(AdamTrustRatio):
 
     def look(self, block: Block, group: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
-        finite = bool(((block.ratios > 0) & (block.ratios < math.inf)).all())
+        low, high = block.ratios.aminmax()  # of which both are NaN if one ratio is
+        finite = bool(low > 0) and bool(high < math.inf)
         clip = math.inf if group["clip"] is None else _SHY * group["clip"]
         return finite, finite and bool(block.norms[0].amax() < clip)
 
@@ -150,8 +152,7 @@ class MERIT(AdamTrustRatio):
         super().check(group)
         if group["clip"] is not None and not group["clip"] > 0.0:
             raise ValueError(f"clip must be None or above 0, got {group['clip']}")
-        for name, known in (("variant", _VARIANTS), ("norm", tuple(NORMS))):
-            if group[name] not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {group[name]!r}")
+        check_choice("variant", group["variant"], _VARIANTS)
+        check_choice("norm", group["norm"], NORMS)
         if not group["elementwise"] and not group["lower_bound"]:
             raise ValueError("elementwise and lower_bound are both False, which leaves no ratio; keep one of them")

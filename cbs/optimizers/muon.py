@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_choice
 from cbs.optimizers.layout import as_parameter
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
 from cbs.optimizers.spectral.orthogonalization import NORM_FLOOR
@@ -67,10 +68,7 @@ class Muon(SpectralOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
-        if group["lr_convention"] not in LR_CONVENTIONS:
-            raise ValueError(
-                f"lr_convention must be one of {', '.join(LR_CONVENTIONS)}, got {group['lr_convention']!r}"
-            )
+        check_choice("lr_convention", group["lr_convention"], LR_CONVENTIONS)
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
         """Decay ``params`` and move them against the direction of their momenta."""

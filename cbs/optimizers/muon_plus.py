@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_choice, check_size
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
 
@@ -52,10 +53,8 @@ class MuonPlus(Muon):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
-        if group["norm_mode"] not in _DIMENSIONS:
-            raise ValueError(f"norm_mode must be one of {', '.join(_DIMENSIONS)}, got {group['norm_mode']!r}")
-        if not group["norm_eps"] >= 0.0:
-            raise ValueError(f"norm_eps must be at least 0, got {group['norm_eps']}")
+        check_choice("norm_mode", group["norm_mode"], _DIMENSIONS)
+        check_size("norm_eps", group["norm_eps"])
 
     def directions(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The polar factors, normalised."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import check_choice, check_size
 from cbs.optimizers.layout import as_matrices, as_parameter
 from cbs.optimizers.muon import shape_scale
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
@@ -65,12 +66,10 @@ class OrScale(SpectralOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
-        if group["form"] not in FORMS:
-            raise ValueError(f"form must be one of {', '.join(FORMS)}, got {group['form']!r}")
+        check_choice("form", group["form"], FORMS)
         if not 0.0 < group["r_min"] <= group["r_max"]:
             raise ValueError(f"0 < r_min <= r_max must hold, got {group['r_min']} and {group['r_max']}")
-        if not group["ratio_eps"] >= 0.0:
-            raise ValueError(f"ratio_eps must be at least 0, got {group['ratio_eps']}")
+        check_size("ratio_eps", group["ratio_eps"])
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
         """Move ``params`` along their directions, each as far as its ratio says."""

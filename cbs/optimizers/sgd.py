@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from cbs.optimizers.base import optimizer, trainable
+from cbs.optimizers.contract import check_decay
 
 
 @optimizer(
@@ -33,7 +34,6 @@ def sgd(
     Raises:
         ValueError: if an option is outside its domain.
     """
-    if not 0.0 <= momentum < 1.0:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+    check_decay("momentum", momentum)
     params = trainable(model)
     return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)

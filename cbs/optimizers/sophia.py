@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from cbs import seeding
 from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.contract import evaluated
+from cbs.optimizers.contract import check_count, evaluated
 from cbs.optimizers.library import construct, from_pytorch_optimizer
-from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.problem import ModelFunction, ProblemOptimizer, count_examples, micro_batches
 from cbs.optimizers.second_order.curvature import curvature_vectors
-from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
 
 NEVER = 2**62
 """Steps between Hessian estimates of the library's own, which needs a graph of the gradient."""
@@ -46,16 +45,10 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
     def __init__(self, inner: torch.optim.Optimizer, *, gamma: float, interval: int) -> None:
         if not 0.0 < gamma < float("inf"):
             raise ValueError(f"gamma must be finite and above 0, got {gamma}")
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ValueError(f"interval must be a whole number of at least 1, got {interval!r}")
+        check_count("interval", interval)
         super().__init__([inner])
         self.gamma = gamma
         self.interval = interval
-
-    def attach(self, problem: Problem) -> None:
-        """Say what is optimized; once, before the first step."""
-        super().attach(problem)
-        self._function = ModelFunction(problem)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -65,8 +58,8 @@ class SophiaG(CompositeOptimizer, ProblemOptimizer):
         diagonal = None
         if done % self.interval == 0 or not self.state:
             generator = seeding.generator(self.problem.seed, f"curvature {done}")
-            found = curvature_diagonal(self._function, batch, generator)
-            by_param = dict(zip(map(id, self._function.parameters_in_order), found, strict=True))
+            found = curvature_diagonal(self.function, batch, generator)
+            by_param = dict(zip(map(id, self.function.parameters_in_order), found, strict=True))
             diagonal = [by_param[id(p)].mul_(self.gamma) for group in self.param_groups for p in group["params"]]
         self.step_parts(hessian=diagonal)
         return loss

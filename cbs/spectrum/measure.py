@@ -17,6 +17,7 @@ from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
 from cbs.training_loop import TrainingLoop, evaluating
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
+from cbs.workloads.problem import problem_of
 
 AUTO = "auto"
 CURVATURES = (AUTO, GAUSS_NEWTON, HESSIAN)
@@ -99,7 +100,9 @@ def measure(
     if any(parameter.is_complex() for parameter in parameters):
         raise ConfigError("the model has complex parameters, and a spectrum is measured in real ones")
     kind = curvature_kind(loop, effort)
-    problem = loop.problem() if kind == GAUSS_NEWTON else None
+    problem = (
+        problem_of(loop.workload, model, config, loop.device, loop.micro_batch_size) if kind == GAUSS_NEWTON else None
+    )
 
     def loss(batch: Batch) -> Tensor:
         return loop.workload.example_losses(model, batch).mean()

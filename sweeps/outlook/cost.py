@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -81,8 +82,8 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     ``None`` where even the smallest batch does not fit in memory.
 
     Raises:
-        ConfigError: if the target is reached before the first step, or the model fails in its first step, as it would
-            in every trial.
+        ConfigError: if the target is reached before the first step, or workload or optimizer fails in its first step,
+            as it would in every trial.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -107,10 +108,25 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
         if out_of_memory(error):
             return None
         what = f"{type(error).__name__}: {reason(error)}"
-        raise ConfigError(f"workload {sweep.workload.name!r} fails in its first step: {what}") from error
+        raise ConfigError(f"{_raiser(error, workload, sweep)} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
     return Cost(found, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(doubted)))
+
+
+def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
+    """What raised an error: the optimizer or the workload, whichever's methods, or model's, were the last to run."""
+    asked = found = f"workload {sweep.workload.name!r}"
+    name = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, TrainingLoop):
+            name = str(owner.config.optimizer)
+        elif isinstance(owner, torch.optim.Optimizer):
+            found = f"optimizer {(name or type(owner).__name__)!r}"
+        elif owner is workload or isinstance(owner, nn.Module):
+            found = asked
+    return found
 
 
 @dataclass

@@ -57,7 +57,7 @@ def timed_apart(
             if isinstance(error, Died) and error.hung and give_up < seconds:
                 return None
             raise ConfigError(
-                f"workload {sweep.workload.name!r} fails while its first steps are timed: {error}"
+                f"the first steps on workload {sweep.workload.name!r}, which are timed, fail: {error}"
             ) from None
 
 

@@ -25,6 +25,7 @@ Batch = Any
 
 test_conforms = conformance_test(*OPTIMIZERS.names(), known=OWN)
 test_class_conforms = conformance_test(MERIT, LAMB)
+test_class_that_looks_ahead_conforms = conformance_test(LAMB, nesterov="both")
 test_class_of_larger_steps_conforms = conformance_test(LARS, lr=1.0)
 test_class_for_matrices_conforms = conformance_test(Muon, MuonPlus, OrScale, lr=1e-2, matrices=True)
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from cbs import seeding
 from cbs.optimizers.gauss_newton import GaussNewton, divide, gauss_newton
-from cbs.optimizers.problem import Problem
+from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.optimizers.second_order.line_search import FRACTIONS, best_fraction, mean_loss
 from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
-from cbs.optimizers.second_order.model_function import ModelFunction
 from cbs.text import GPT, GPTShape
 from tests.references.gauss_newton import GaussNewtonTwin, dense, full_gradient
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from cbs.optimizers.problem import Problem
-from cbs.optimizers.second_order.model_function import ModelFunction
+from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.optimizers.sophia import curvature_diagonal, sophia
 from tests.references.gauss_newton import dense
 

@@ -490,10 +490,10 @@ def test_sparse_gradients_are_refused(build: Callable) -> None:
     ("name", "options", "message"),
     [
         ("muon_plus", {"norm_mode": "both"}, "norm_mode must be one of col, row, col_row, row_col, got 'both'"),
-        ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be at least 0"),
+        ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be finite and at least 0"),
         ("orscale", {"form": "moe"}, "form must be one of lm, general, got 'moe'"),
         ("orscale", {"r_min": 2.0, "r_max": 1.0}, "0 < r_min <= r_max must hold, got 2.0 and 1.0"),
-        ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be at least 0"),
+        ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be finite and at least 0"),
         ("scion", {"radius": 0.0}, "a radius must be finite and above 0, got 0.0"),
         ("scion", {"sign_radius": -1.0}, "a radius must be finite and above 0, got -1.0"),
         ("scion", {"ns_steps": 0}, "ns_steps must be a whole number"),

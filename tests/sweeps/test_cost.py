@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cbs import device
-from cbs.config import EvaluationPlan
+from cbs.config import Choice, EvaluationPlan
 from cbs.errors import ConfigError
 from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
@@ -24,6 +24,7 @@ from tests.sweeps.simulation import run_search, small_sweep
 
 STEP = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
 COST = Cost({"adamw": STEP, "merit": STEP})
+FAULTY = "tests.sweeps.faulty:workload"
 EXPECTED = (100.0, 3000.0)
 
 
@@ -195,6 +196,42 @@ def test_a_target_that_is_there_already_is_refused():
     sweep = small_sweep()
     with pytest.raises(ConfigError, match="reached before the first step"):
         measure_cost(sweep.replace(target=replace(sweep.target, value=1e9)))
+
+
+class Refusing(torch.optim.SGD):
+    """Fails in its step with an error that says nothing to a person."""
+
+    def step(self, closure=None):
+        raise KeyError("exp_avg")
+
+
+class Broken(nn.Module):
+    def forward(self, inputs):
+        raise IndexError("on purpose")
+
+
+class Evaluating(Refusing):
+    """Its step evaluates a model, which fails."""
+
+    def step(self, closure=None):
+        Broken()(torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("workload", "optimizer", "words"),
+    [
+        ("noisy_quadratic", "Refusing", "optimizer 'OWN' fails in its first step: KeyError: 'exp_avg'"),
+        ("noisy_quadratic", "Evaluating", "workload 'noisy_quadratic' fails in its first step: IndexError: on purpose"),
+        (FAULTY, "torch.optim:SGD", f"workload '{FAULTY}' fails in its first step: ValueError: on purpose"),
+    ],
+)
+def test_a_first_step_that_fails_names_who_is_at_fault(workload, optimizer, words):
+    own = optimizer if ":" in optimizer else f"{__name__}:{optimizer}"
+    acts = {"acts": {"1": "raise"}, "after": 0} if workload == FAULTY else {}
+    choices = Choice(name=own), Choice(name="sgd")
+    with pytest.raises(ConfigError) as refusal:
+        measure_cost(small_sweep(workload=Choice(name=workload, options=acts), optimizers=choices, batch_sizes=(1,)))
+    assert str(refusal.value) == words.replace("OWN", own)
 
 
 @pytest.mark.parametrize(

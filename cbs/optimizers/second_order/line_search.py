@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cbs.optimizers.problem import Batch
-from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
+from cbs.optimizers.problem import Batch, ModelFunction, count_examples, micro_batches
 
 FRACTIONS = tuple(2.0 ** (-power / 2) for power in range(5))
 """Those of Abreu et al. 2025 (arXiv 2510.09378): 1 to 1/4 in ratios of the square root of 2."""

@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cbs.optimizers.problem import Batch, Problem
+from cbs.optimizers.problem import Batch, ModelFunction, Problem, count_examples, micro_batches
 from cbs.optimizers.second_order.curvature import loss_gradient, model_gradient
-from cbs.optimizers.second_order.model_function import ModelFunction, count_examples, micro_batches
 
 Model = Callable[[Problem, Tensor, Batch, Tensor], Tensor]
 """``(problem, y0, batch, J Delta)`` to the gradient of every example's modelled loss in the outputs."""

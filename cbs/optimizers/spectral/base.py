@@ -18,6 +18,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import (
     CheckedOptimizer,
+    check_choice,
     check_decay,
     check_size,
     evaluated,
@@ -30,8 +31,9 @@ from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import (
     COEFFICIENTS,
+    DTYPES,
+    METHODS,
     SMALL,
-    check_orthogonalization,
     fast_dtype,
     orthogonalize,
 )
@@ -129,9 +131,13 @@ class SpectralOptimizer(MomentumOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options outside their domain with a ``ValueError``."""
         super().check(group)
-        check_orthogonalization(group)
-        if group["layout"] not in LAYOUTS:
-            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {group['layout']!r}")
+        for name, known in (("orthogonalization", METHODS), ("ns_dtype", DTYPES), ("layout", LAYOUTS)):
+            check_choice(name, group[name], known)
+        steps, coefficients = group["ns_steps"], group["ns_coefficients"]
+        if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps < 100:
+            raise ValueError(f"ns_steps must be a whole number from 1 to 99, got {steps}")
+        if len(coefficients) != 3 or not all(isinstance(number, int | float) for number in coefficients):
+            raise ValueError(f"ns_coefficients must be three numbers, got {coefficients}")
 
     def check_parameter(self, param: Tensor) -> None:
         """Refuse what is no matrix with a ``ValueError``."""

@@ -7,7 +7,7 @@ arXiv 2409.20325). U and V hold only the singular vectors whose value is not 0, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,23 +118,6 @@ def polar_factor(matrix: Tensor) -> Tensor:
     left, values, right = torch.linalg.svd(matrix.where(finite, 0.0), full_matrices=False)
     threshold = values[..., :1] * max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps
     return ((left * (values > threshold)[..., None, :]) @ right).where(finite, torch.nan)
-
-
-def check_orthogonalization(options: Mapping[str, Any]) -> None:
-    """Check the options ``orthogonalization``, ``ns_steps``, ``ns_coefficients`` and ``ns_dtype``.
-
-    Raises:
-        ValueError: if one is outside its domain.
-    """
-    if options["orthogonalization"] not in METHODS:
-        raise ValueError(f"orthogonalization must be one of {', '.join(METHODS)}, got {options['orthogonalization']!r}")
-    if options["ns_dtype"] not in DTYPES:
-        raise ValueError(f"ns_dtype must be one of {', '.join(DTYPES)}, got {options['ns_dtype']!r}")
-    steps, coefficients = options["ns_steps"], options["ns_coefficients"]
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps < 100:
-        raise ValueError(f"ns_steps must be a whole number from 1 to 99, got {steps}")
-    if len(coefficients) != 3 or not all(isinstance(number, int | float) for number in coefficients):
-        raise ValueError(f"ns_coefficients must be three numbers, got {coefficients}")
 
 
 def _batches(matrices: Sequence[Tensor]) -> list[list[int]]:

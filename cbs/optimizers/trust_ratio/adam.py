@@ -79,7 +79,7 @@ class AdamTrustRatio(TrustRatioOptimizer):
         torch.sqrt(square, out=out)
         if group["bias_correction"]:
             # (m/c1) / (sqrt(v/c2) + eps) = (sqrt(c2)/c1) m / (sqrt(v) + eps sqrt(c2)), in two passes fewer.
-            first, second = (_bias(step.to(out.dtype), beta) for beta in group["betas"])
+            first, second = (bias(step.to(out.dtype), beta) for beta in group["betas"])
             root = second.sqrt()
             torch.div(mean, out.add_(group["eps"] * root), out=out).mul_(-root / first)
         else:
@@ -88,6 +88,6 @@ class AdamTrustRatio(TrustRatioOptimizer):
             out.sub_(tile.weight, alpha=decay)
 
 
-def _bias(step: Tensor, beta: float) -> Tensor:
+def bias(step: Tensor, beta: float) -> Tensor:
     """``1 - beta^step``, without the loss of digits in the difference."""
     return -torch.expm1(step * math.log(beta)) if beta else torch.ones_like(step)

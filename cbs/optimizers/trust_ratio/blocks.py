@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -115,23 +115,36 @@ class Tile:
     """
 
     rows: tuple[int, int] | None
-    out: Tensor
-    views: list[Tensor]
-    spare: Tensor
-    pairs: list[Tensor]
-    outs: list[Tensor]
+    shape: InitVar[tuple[int, ...]]
+    room: InitVar[Tensor]
+    spares: InitVar[Tensor]
+    stacks: InitVar[list[Stack]]
     sizes: list[Sizes]
     ratios: list[Sizes]
+    out: Tensor = field(init=False)
+    views: list[Tensor] = field(init=False)
+    spare: Tensor = field(init=False)
+    pairs: list[Tensor] = field(init=False)
+    outs: list[Tensor] = field(init=False)
     weight: Tensor = field(init=False)
     params: list[Tensor] = field(init=False)
     gradients: list[Tensor] = field(init=False)
     states: list[list[Tensor]] = field(init=False)
 
+    def __post_init__(self, shape: tuple[int, ...], room: Tensor, spares: Tensor, stacks: list[Stack]) -> None:
+        entries, pair = room[: math.prod(shape)], spares[:, : math.prod(shape)]
+        self.out, self.spare = entries.view(shape), pair.view(2, *shape)
+        self.views = [self.out]
+        self.pairs, self.outs = [stack.of(pair) for stack in stacks], [stack.of(entries) for stack in stacks]
+
     def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
         """Take what it needs of the block's tensors."""
         if self.rows is not None:
             every = (params, gradients, *states)
-            params, gradients, *states = ([one.narrow(0, *self.rows)] if one.ndim else [one] for (one,) in every)
+            top, count = self.rows
+            params, gradients, *states = (
+                [one.narrow(0, top, count)] if one.ndim and len(one) > count else [one] for (one,) in every
+            )
         self.params, self.states, dtype = params, states, self.out.dtype
         self.gradients = [
             grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
@@ -214,7 +227,7 @@ class Block:
         self.sizes = [[norm for norm, _ in some] for some in both]
         factors = [[ratio for _, ratio in some] for some in both]
         if not self.alone:
-            tile = _tile(None, (self.widest,), directions, spare, self.stacks, self.sizes, factors)
+            tile = Tile(None, (self.widest,), directions, spare, self.stacks, self.sizes, factors)
             ends = [part.view(shape) for part, shape in zip(tile.out.split(self.lengths), self.shapes, strict=True)]
             tile.views, self.tiles = ends, [tile]
             return
@@ -228,7 +241,7 @@ class Block:
             room = directions[top * math.prod(rest) :] if self.keeps else directions
             parts = [_rows(some, dim, top, count) for some, dim in ((self.sizes, 2), (factors, 1))]
             shape = (count, *rest) if self.shapes[0] else ()
-            self.tiles.append(_tile((top, count), shape, room, spare, [part], *parts))
+            self.tiles.append(Tile((top, count), shape, room, spare, [part], *parts))
 
 
 def share_memory(blocks: list[Block]) -> None:
@@ -244,26 +257,3 @@ def share_memory(blocks: list[Block]) -> None:
 def _rows(every: list[Sizes], dim: int, top: int, count: int) -> list[Sizes]:
     """Of the sizes of a single tensor those that belong to some of its rows, which lie along ``dim``."""
     return [[whole, *(line.narrow(dim, top, count) for line in lines[:1]), *lines[1:]] for whole, *lines in every]
-
-
-def _tile(
-    rows: tuple[int, int] | None,
-    shape: tuple[int, ...],
-    room: Tensor,
-    spare: Tensor,
-    stacks: list[Stack],
-    sizes: list[Sizes],
-    ratios: list[Sizes],
-) -> Tile:
-    length = math.prod(shape)
-    out, pair = room[:length], spare[:, :length]
-    return Tile(
-        rows,
-        out.view(shape),
-        [out.view(shape)],
-        pair.view(2, *shape),
-        [stack.of(pair) for stack in stacks],
-        [stack.of(out) for stack in stacks],
-        sizes,
-        ratios,
-    )

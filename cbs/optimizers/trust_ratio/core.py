@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cbs.optimizers.contract import CheckedOptimizer, evaluated, misfit, needs_dense_gradients, state_dtype
+from cbs.optimizers.contract import CheckedOptimizer, check_count, evaluated, misfit, needs_dense_gradients, state_dtype
 from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
@@ -75,8 +75,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         for name in ("ratio_from_ndim", "decay_from_ndim"):
-            if not isinstance(group[name], int) or group[name] < 0:
-                raise ValueError(f"{name} must be a whole number of at least 0, got {group[name]}")
+            check_count(name, group[name], least=0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
