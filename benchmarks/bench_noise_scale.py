@@ -176,7 +176,6 @@ def main() -> None:
             "plain": stepper(shape, None),
             "split": stepper(shape, "split"),
             "per_example": stepper(shape, "per_example"),
-            "norm_layers": stepper(shape, "norm_layers"),
             "vmap(grad) beside": vmap_stepper(shape, beside=True),
             "vmap(grad) as backward": vmap_stepper(shape, beside=False),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -33,6 +33,7 @@ Key = tuple[str, str, str]
 
 KINDS = (EXACT, FALLBACK, REFUSED, TOLD, MASKS, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)
+WITHOUT_NAMES = "Without names of layers and numbers."
 
 HEAD = """# What the noise scale says, model by model
 
@@ -56,7 +57,7 @@ from a slow loop: one backward pass per example.
 | `CRASHED` | an error of another kind than `ConfigError` |
 
 S, P, A and auto are the sources `split`, `per_example`, `accumulation` and `auto`; a cell without letters is for all
-four. An empty cell was not run.
+four. An empty cell was not run; [when](#when) the others were.
 
 **Reference.** *alone*: every example is run alone, its loss weighted with its share in the loss of the batch. *same
 masks*: where the model draws random numbers the whole batch is run once for every example, with the same seed, and
@@ -82,8 +83,14 @@ from the step on in which it fell back. Of the models of transformers only GPT-2
 """
 
 
-def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell]) -> str:
-    """The whole page in Markdown."""
+def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence[str] = ()) -> str:
+    """The whole page in Markdown.
+
+    Args:
+        entries: the models.
+        found: what became of the cells.
+        runs: lines of :func:`run_line`, oldest first.
+    """
     lines: dict[str, int] = {}
     body = "\n".join(_table(entries, found, lines))
     sizes = [sum(p.numel() for p in entry.build().parameters()) for entry in entries.values()]
@@ -94,8 +101,20 @@ def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell]) -> str:
         floor_bf16=FLOOR[torch.bfloat16], gap=GAP,
     )  # fmt: skip
     said = "\n".join(f"{number}. {line}" for line, number in lines.items())
-    parts = (head.rstrip(), _counts(found), body, "## What was said", "Without names of layers and numbers.", said)
+    when = "\n\n".join(filter(None, ("Cells that no line names were run with earlier code.", "\n".join(runs))))
+    parts = (head.rstrip(), _counts(found), body, "## When", when, "## What was said", WITHOUT_NAMES, said)
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def run_line(keys: Sequence[Key], day: str) -> str:
+    """When some cells were run."""
+    modes = sorted({mode for _, mode, _ in keys}, key=MODES.index)
+    return f"- {day}: {len(keys)} cells of {len({name for name, _, _ in keys})} models ({', '.join(modes)})"
+
+
+def run_lines(text: str) -> list[str]:
+    """Those of a page."""
+    return re.findall(r"^- \d{4}-\d{2}-\d{2}: .*$", text, re.MULTILINE)
 
 
 def read(text: str) -> dict[Key, Cell]:

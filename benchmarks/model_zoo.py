@@ -114,9 +114,10 @@ def classify_terms(model: nn.Module, batch: Batch) -> Tensor:
 
 def zoo() -> dict[str, Entry]:
     """All models by name."""
+    from benchmarks.zoo_recent import RECENT
     from benchmarks.zoo_transformers import TRANSFORMERS
 
-    return {**TRANSFORMERS, **torch_zoo()}
+    return {**TRANSFORMERS, **RECENT, **torch_zoo()}
 
 
 def torch_zoo() -> dict[str, Entry]:
@@ -124,8 +125,9 @@ def torch_zoo() -> dict[str, Entry]:
     from benchmarks.zoo_corners import CORNERS
     from benchmarks.zoo_layers import LAYERS
     from benchmarks.zoo_loops import LOOPS
+    from benchmarks.zoo_own import OWN
 
-    return {**LAYERS, **LOOPS, **CORNERS}
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN}
 
 
 def find(name: str) -> Entry:

@@ -14,12 +14,13 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
 import torch
 
 from benchmarks.model_cells import CRASHED, MODES, SOURCES, WRONG, Cell, run, suits
-from benchmarks.model_page import Key, page, read
+from benchmarks.model_page import Key, page, read, run_line, run_lines
 from benchmarks.model_zoo import zoo
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "noise-scale-models.md"
@@ -62,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page; cells that are not run are kept from it")
     options = parser.parse_args(arguments)
     complete = not (options.model or options.mode)
-    kept = {} if complete or not (options.write and options.write.exists()) else read(options.write.read_text())
+    before = "" if complete or not (options.write and options.write.exists()) else options.write.read_text()
+    kept, wanted = read(before), keys(options.model or list(entries), options.mode or MODES)
     found = {key: entry for key, entry in kept.items() if key in set(keys(list(entries), MODES))}
-    found |= dict(cells(keys(options.model or list(entries), options.mode or MODES), options.processes))
-    text = page(entries, found)
+    found |= dict(cells(wanted, options.processes))
+    text = page(entries, found, [*run_lines(before), run_line(wanted, date.today().isoformat())])
     print(text)
     if options.write:
         options.write.write_text(text)

@@ -257,10 +257,6 @@ def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.o
         )
     if meter.state_dict()[name]["window"] is not None:
         raise ConfigError("a rule sees the steps since its last look: build the meter without window")
-    if meter.probe.partial:
-        raise ConfigError(
-            f"source {meter.probe.source!r} sees a part of the gradient, and a rule needs the whole; use another source"
-        )
     if settings.micro_batches < meter.probe.micro_batches:
         raise ConfigError(
             f"source {meter.probe.source!r} needs {meter.probe.micro_batches} micro-batches in a step, and there is "

@@ -41,7 +41,7 @@ class BatchSizes:
         stage: in force; of a closed-loop rule, what it decided last.
 
     Raises:
-        ConfigError: if a closed-loop rule has no probe, or one that does not see the whole gradient.
+        ConfigError: if a closed-loop rule has no probe.
     """
 
     def __init__(
@@ -57,11 +57,6 @@ class BatchSizes:
         if not geometries:
             raise ConfigError("a batch schedule that looks at the run needs a probe; leave probe=none out")
         self._geometry = geometries[-1 if schedule.looks_at == MATCHED_NOISE_SCALE else 0]
-        if self._geometry.source:
-            raise ConfigError(
-                f"a batch schedule that looks at the run needs the moments of the whole gradient, and the probe "
-                f"{self._geometry.source!r} sees a part of it; use another probe"
-            )
         self._columns = [names.index(self._geometry.signal), names.index(self._geometry.noise)]
 
     @property

@@ -87,7 +87,7 @@ class GeometryColumns:
         symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
         exponent: the noise scale is ``(mean noise / mean signal) ** exponent``, in examples: 1 where the moments are
             squared norms, 2 where they are norms.
-        source: of the probe, where it sees a part of the model only; empty otherwise.
+        source: empty; in folders of earlier versions the name of a probe that saw a part of the model only.
         signal, noise: names of the columns.
     """
 

@@ -364,20 +364,6 @@ def test_streams_of_one_seed_are_independent() -> None:
     assert correlations.abs().max() < 4 / 1000**0.5
 
 
-def test_a_tracker_has_columns_of_its_own() -> None:
-    text = dataclasses.replace(
-        CONFIG,
-        workload=Choice(name="text"),
-        target=Target(metric="validation_loss", value=1.0),
-        batch_size=4,
-        lr=0.1,
-        max_steps=2,
-        probe=Choice(name="norm_layers"),
-    )
-    names = set(run_trial(text).steps)
-    assert names == {"step", "examples", "batch_size", "train_loss", *(f"norm_layers_{name}" for name in L2_COLUMNS)}
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -29,9 +29,6 @@ class ProbeColumns:
             negative.
         <geometry>_signal, <geometry>_noise: of every geometry besides ``l2``.
 
-    Where the source sees only part of the model, its name stands in front of every name, as in
-    ``norm_layers_noise_trace``, because these are not the moments of the gradient.
-
     Args:
         probe: what to read; its first geometry is ``l2``.
         choice: what a configuration says about it; its steps are planned again where the batch size changes.
@@ -44,23 +41,17 @@ class ProbeColumns:
     def __init__(self, probe: Probe, choice: Choice) -> None:
         self._probe = probe
         self._options = ProbeOptions.of(choice)
-        source = probe.source if probe.partial else ""
-        prefix = f"{source}_" if source else ""
 
         def columns(of: Geometry) -> GeometryColumns:
             signal, noise = (_SIGNAL, _NOISE) if of.name == "l2" else (f"{of.name}_signal", f"{of.name}_noise")
             return GeometryColumns(
-                geometry=of.name, symbol=of.symbol, exponent=of.exponent, source=source,
-                signal=prefix + signal, noise=prefix + noise,
-            )  # fmt: skip
+                geometry=of.name, symbol=of.symbol, exponent=of.exponent, source="", signal=signal, noise=noise
+            )
 
         self.geometries = tuple(map(columns, probe.geometries))
         others = [entry for entry in self.geometries if entry.geometry != "l2"]
         self._others = [entry.geometry for entry in others]
-        self.names = (
-            *(prefix + name for name in L2_COLUMNS),
-            *(name for entry in others for name in (entry.signal, entry.noise)),
-        )
+        self.names = (*L2_COLUMNS, *(name for entry in others for name in (entry.signal, entry.noise)))
 
     @property
     def source(self) -> str:

@@ -28,7 +28,7 @@ FALLBACK = "accumulation"
 REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
-COMPILED_WITHOUT = (AUTO, SPLIT, "per_example", "norm_layers")
+COMPILED_WITHOUT = (AUTO, SPLIT, "per_example")
 """Sources that look into layers, which compiled code does not call."""
 
 
@@ -51,7 +51,6 @@ class Probe(AbstractContextManager["Probe"]):
         source: name of the source.
         micro_batches: micro-batches a training loop should at least make of a step.
         why: what made it fall back to another source than it would have taken; empty if nothing.
-        partial: whether the source sees only part of the model, so that these are no moments of its gradient.
 
     Raises:
         ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
@@ -109,9 +108,8 @@ class Probe(AbstractContextManager["Probe"]):
         built.attach()
         self._source, self.source = built, source
         self.micro_batches = built.micro_batches
-        watched = [index for index in range(len(self.parameters)) if built.watched(index)]
-        self.partial = len(watched) < len(self.parameters)
-        self._indices = [tuple(index for index in watched if geometry.covers(index)) for geometry in self.geometries]
+        indices = range(len(self.parameters))
+        self._indices = [tuple(index for index in indices if geometry.covers(index)) for geometry in self.geometries]
 
     def fall_back(self, why: str) -> None:
         """Measure with ``accumulation`` from now on, because of ``why``."""
@@ -121,15 +119,8 @@ class Probe(AbstractContextManager["Probe"]):
     @property
     def caveat(self) -> str:
         """What to say beside every number; empty if nothing."""
-        own = ""
-        if self.why:
-            own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
-        elif self.partial:
-            own = (
-                f"a tracker: source {self.source!r} sees {len(self._indices[0])} of {len(self.parameters)} parameter "
-                "tensors; calibrate it against another source"
-            )
-        return "; ".join(filter(None, (own, self._source.caveat)))
+        own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
+        return "; ".join(filter(None, (self.why and own, self._source.caveat)))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.

@@ -26,7 +26,7 @@ class Small:
     so that the weighted mean of :math:`T(g_j)` exceeds :math:`T(g)` by a variance, which is never negative.
 
     Attributes:
-        statistics: per geometry, in the order the source was given them, one entry per watched and covered tensor: the
+        statistics: per geometry, in the order the source was given them, one entry per covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group reached the parameter tensor.
         sizes: batch sizes; the effective one of the groups is :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
@@ -41,22 +41,19 @@ class GroupSums:
 
     Args:
         parameters: the parameter tensors, by index.
-        watched: indices of those that count.
         geometries: what to sum.
 
     Attributes:
         wanted: places of the geometries that count a parameter tensor, by index.
     """
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], watched: Sequence[int], geometries: Sequence[Geometry]
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
         self._parameters = parameters
         self._geometries = geometries
-        self._covered = [[index for index in watched if geometry.covers(index)] for geometry in geometries]
+        indices = range(len(parameters))
+        self._covered = [[index for index in indices if geometry.covers(index)] for geometry in geometries]
         self.wanted = [
-            [place for place, geometry in enumerate(geometries) if geometry.covers(index)]
-            for index in range(len(parameters))
+            [place for place, geometry in enumerate(geometries) if geometry.covers(index)] for index in indices
         ]
         self.forget()
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from cbs.batch_schedules import ClosedLoop, build_batch_schedule
 from cbs.batch_schedules.base import Observed, Stage
-from cbs.batch_sizes import SEEN, BatchSizes, observed
+from cbs.batch_sizes import SEEN, observed
 from cbs.checkpoint import Checkpoint
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError
 from cbs.optimizers.fused_adam import AdamW
-from cbs.record import GeometryColumns, TrialResult, TrialStatus, examples_at
+from cbs.record import TrialResult, TrialStatus, examples_at
 from cbs.schedules import build_schedule
 from cbs.store import Store
 from cbs.target import Target
@@ -249,15 +249,9 @@ def test_examples_to_target_are_counted() -> None:
     assert examples_at(0.0, result.steps["examples"]) == 0.0
 
 
-def test_a_rule_that_looks_needs_the_moments_of_the_whole_gradient() -> None:
+def test_a_rule_that_looks_needs_a_probe() -> None:
     with pytest.raises(ConfigError, match="needs a probe"):
         run_trial(config_with(batch_schedule=NORM_TEST, probe=None))
-    columns = GeometryColumns(
-        geometry="l2", symbol="B", exponent=1, source="norm_layers", signal="norm_layers_a", noise="norm_layers_b"
-    )
-    rule = build_batch_schedule(NORM_TEST, run_of(CONFIG, None))
-    with pytest.raises(ConfigError, match="sees a part of it"):
-        BatchSizes(rule, ("norm_layers_a", "norm_layers_b"), [columns])
 
 
 def test_nothing_is_decided_on_moments_that_are_not_finite() -> None:

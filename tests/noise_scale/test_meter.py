@@ -323,16 +323,6 @@ def test_one_step_in_three(source: str) -> None:
         close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
 
 
-def test_a_tracker_says_that_it_is_one() -> None:
-    with seeding.seeded(0, "init"):
-        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1))
-    noise_scale = NoiseScaleMeter(model, source="norm_layers")
-    train(noise_scale, model, batches(30))
-    assert "tracker" in str(noise_scale.estimate())
-    assert "2 of 6" in noise_scale.estimate().note
-    assert set(noise_scale.estimate("layer")) == {"1"}
-
-
 def test_the_drop_in_needs_torch_and_numpy_alone() -> None:
     heavy = ["pyarrow", "pandas", "scipy", "ray", "matplotlib", "typer", "transformers", "lightning"]
     code = f"import sys; from cbs.noise_scale import NoiseScaleMeter; print([n for n in {heavy} if n in sys.modules])"

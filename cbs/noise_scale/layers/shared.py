@@ -216,7 +216,7 @@ def _copies(leaves: Sequence[Any]) -> list[Tensor | None]:
 def are_places(ids: Tensor, examples: int) -> bool:
     """Whether indices are of places in a sequence or of pairs of them, rather than of examples: told by their number,
     where that cannot be by their values, which are one more at the next place or depend on the distance alone."""
-    if ids.is_floating_point() or not 0 < ids.ndim <= 2 or len(ids) == 1:
+    if ids.is_floating_point() or ids.dtype is torch.bool or not 0 < ids.ndim <= 2 or len(ids) == 1:
         return False
     if len(ids) % examples and examples not in ids.shape:
         return True
@@ -242,7 +242,8 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
     try:
         if rows is None:
             return _alone(call, name, leaves, values, sharing, current)
-        if name == "scaled_dot_product_attention":  # which may draw random numbers, for all examples at once
+        # Attention may draw random numbers, for all examples at once. A mask alone does not say where they are.
+        if name == "scaled_dot_product_attention" and max(map(len, values[:3])) == current.examples:
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
         found = group_by_group(call, values, _copies(leaves), current.groups, rows, in_place=in_place)

@@ -69,18 +69,13 @@ class Source:
         """What is seen from here on is of another step."""
         self._passes.end_step()
 
-    def watched(self, index: int) -> bool:
-        """Whether parameter tensor ``index`` is seen by this source; one that is not takes no part in any estimate."""
-        return True
-
     def attach(self) -> None:
         """Start watching.
 
         Raises:
             ConfigError: if the model has something this source cannot watch; the message says what and what to use.
         """
-        self._indices = [index for index in range(len(self._parameters)) if self.watched(index)]
-        self._sums = GroupSums(self._parameters, self._indices, self._geometries)
+        self._sums = GroupSums(self._parameters, self._geometries)
         self._handles = self._watch()
         self._passes.attach()
 
@@ -101,7 +96,7 @@ class Source:
 
     def _watch(self) -> list[RemovableHandle]:
         """Hooks on the parameter tensors."""
-        return [self._parameters[index].register_hook(self._hook(index)) for index in self._indices]
+        return [tensor.register_hook(self._hook(index)) for index, tensor in enumerate(self._parameters)]
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         """What is called with the gradient that a backward pass found for a parameter tensor."""

@@ -43,7 +43,7 @@ class InsideBackward(Source):
 
     def _watch(self) -> list[RemovableHandle]:
         groups = None if self.single else self._groups
-        indices = {id(self._parameters[index]): index for index in self._indices}
+        indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
         self._recorder = Recorder(self._passes, self._separation, self._sums, self._parameters, self._names, groups)
         self._layers = plan(self._model, indices, self._recorder)
         for layer in self._layers:

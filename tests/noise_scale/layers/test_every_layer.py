@@ -103,8 +103,3 @@ def test_a_geometry_that_covers_some_parameters_only() -> None:
 
     model, losses = everything(torch.float64)
     assert_exact(model, losses, source="split", rtol=RTOL, geometries=(Matrices(), Norms()))
-
-
-def test_norm_layers_alone() -> None:
-    model, losses = everything(torch.float64)
-    assert_exact(model, losses, source="norm_layers", rtol=RTOL)

@@ -23,7 +23,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("source", ["split", "per_example", "norm_layers"])
+@pytest.mark.parametrize("source", ["split", "per_example"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_gains_and_biases(name: str, source: str) -> None:
     torch.manual_seed(0)

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cbs.errors import ConfigError
 from cbs.noise_scale.layers.shared import are_places
+from cbs.noise_scale.probe import Probe
 from tests.references.per_example import assert_exact
 
 RTOL = 1e-11
@@ -160,3 +162,35 @@ def test_places_are_told_from_examples() -> None:
     assert not are_places(places.expand(6, 6), 6)  # positions of every example
     assert not are_places(torch.randint(9, (5, 4)), 4)  # time first
     assert not are_places(places[None], 6)
+
+
+class OneRow(nn.Module):
+    """Sequences one after the other in a single row, told apart by a mask as long as they are together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(11, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids.reshape(1, -1))
+        owner = torch.arange(ids.numel()) // ids.shape[1]
+        mixed = nn.functional.scaled_dot_product_attention(x, x, x, owner[:, None] == owner)
+        return self.head(x + mixed).view(*ids.shape, -1)
+
+
+def test_a_mask_does_not_say_where_examples_are() -> None:
+    torch.manual_seed(0)
+    model, ids = OneRow(), torch.randint(11, (4, 6))
+    model(ids).square().sum().backward()
+    wanted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    with Probe(model, source="split") as probe:
+        model(ids).square().sum().backward()
+        with pytest.raises(ConfigError, match=r"cannot be used group by group in 'scaled_dot_product_attention'"):
+            probe.step()
+    for parameter, want in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, want)
+
+
+def test_truth_values_are_no_places() -> None:
+    assert not are_places(torch.ones(6, 6, dtype=torch.bool).tril(), 3)
