@@ -204,7 +204,6 @@ def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) 
         (["compare", "--step-latency", "1"], ["--examples-per-second-per-device"]),
         (["recommend"], ["--throughput", "--probe"]),
         (["recommend", "--probe", "--throughput", "THROUGHPUT"], ["one of"]),
-        (["recommend", "--throughput", "THROUGHPUT", "--save-throughput", "x.csv"], ["--probe"]),
         (["recommend", "--throughput", "THROUGHPUT", "--devices", "0"], ["devices must be at least 1"]),
         (["recommend", "--throughput", "THROUGHPUT", "--price", "-1"], ["price"]),
         (["recommend", "--examples-per-second-per-device", "0"], ["above 0"]),
