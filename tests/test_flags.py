@@ -139,7 +139,7 @@ FLAGS = {
     ),
     "compare": Flags(
         {
-            "analysis.questions.comparison.result.compare": answer,
+            "analysis.questions.comparison.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },

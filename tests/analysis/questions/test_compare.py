@@ -16,7 +16,7 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.comparison.result import compare
+from analysis.questions.comparison import compare
 from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.throughput import Assumed, read_throughput
