@@ -262,7 +262,6 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["recommend"], ["--throughput", "--probe", "--examples-per-second-per-device"]),
         (["recommend", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
         (["recommend", "--examples-per-second-per-device", "9", "--probe"], ["--probe"]),
-        (["recommend", "--save-throughput", "a.csv", "--examples-per-second-per-device", "9"], ["--save-throughput"]),
         (["recommend", "--examples-per-second-per-device", "0"], ["examples per second", "above 0"]),
         (["recommend", "--examples-per-second-per-device", "9", "--devices", "0"], ["devices", "at least 1"]),
         (["recommend", "--examples-per-second-per-device", "9", "--price", "-1"], ["price"]),

@@ -139,7 +139,7 @@ FLAGS = {
     ),
     "compare": Flags(
         {
-            "analysis.questions.comparison.result.compare": answer,
+            "analysis.questions.comparison.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
@@ -215,7 +215,7 @@ FLAGS = {
     ),
     "schedule show": Flags(
         {
-            "analysis.questions.stages.stages": answer,
+            "analysis.questions.schedule_stages.stages": answer,
             **{name: made for name, made in PRESENT.items() if not name.endswith("write")},
         },
         base=["0:8", "--budget", "1M"],
@@ -391,7 +391,6 @@ FLAGS = {
         | {
             "--probe": (["--probe"], "measured('results', code=())"),
             "--code": (["--probe", "--code", "my.module:name"], "code=['my.module:name']"),
-            "--save-throughput": (["--probe", "--save-throughput", "kept.csv"], "kept.csv"),
         },
     ),
     "report": Flags(

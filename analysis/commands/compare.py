@@ -30,7 +30,7 @@ def command(
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """
-    from analysis.questions.comparison.result import compare
+    from analysis.questions.comparison import compare
 
     found = compare(results, config, targets=target or None, reference=reference, throughput=times)
     answer(found, results / "analysis" / "compare")

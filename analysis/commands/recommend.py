@@ -21,7 +21,7 @@ def command(
     *,
     times: Any,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Instead of a table: time a few steps on this machine.")
+        bool, typer.Option("--probe", help="Instead of a table of cbs throughput: time a few steps on this machine.")
     ] = False,
     code: Annotated[
         list[str] | None,
@@ -30,7 +30,6 @@ def command(
             help="With --probe: a workload or optimizer of somebody's own that the results name and may run. Repeats.",
         ),
     ] = None,
-    save_throughput: Annotated[Path | None, typer.Option(help="Keep what --probe measured as a table.")] = None,
     price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
@@ -45,19 +44,13 @@ def command(
     from analysis.questions.recommendation import recommend
     from analysis.questions.recommendation.plans import Wish
     from analysis.read.throughput import Measured
-    from cbs.step_times import write_step_times
 
-    if (times is not None) == probe or (save_throughput is not None and not probe):
-        raise ConfigError(
-            "give one of --throughput, --probe (--save-throughput needs it) and --examples-per-second-per-device"
-        )
+    if (times is not None) == probe:
+        raise ConfigError("give one of --throughput, --probe and --examples-per-second-per-device")
     if code and not probe:
         raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     if probe:
-        rows = context.obj(str(results), code or ())
-        times = Measured(tuple(rows), "a short run on this machine")
-        if save_throughput is not None:
-            write_step_times(rows, save_throughput)
+        times = Measured(tuple(context.obj(str(results), code or ())), "a short run on this machine")
     found = recommend(results, times, wish, config, targets=target or None)
     answer(found, results / "analysis" / "recommend")

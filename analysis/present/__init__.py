@@ -79,7 +79,7 @@ def show(
     for part in presentation(result).shown:
         if isinstance(part, str):
             terminal.say(part, console)
-        elif {"": True, "definitions": definitions, "wide": wide}[part.asked]:
+        elif (part.rows or part.lines) and {"": True, "definitions": definitions, "wide": wide}[part.asked]:
             terminal.show(part, console, wide=wide)
             console.print()
     drawn = {path.with_suffix(end) for path in files if path.suffix == ".pdf" for end in (".pdf", ".png", ".csv")}

@@ -40,10 +40,10 @@ class _Laid:
 
 
 def show(table: Table, console: Console, *, wide: bool = False) -> None:
-    """Print title, table and the lines below it."""
-    parts = laid_out(table.shown(wide=wide), console.width) if table.rows else ()
-    for part in (*_wrapped(table.title, console.width), *parts):
-        console.print(part, soft_wrap=isinstance(part, Text))
+    """Print title, table and the lines below it; of a table without rows the lines alone."""
+    if table.rows:
+        for part in (*_wrapped(table.title, console.width), *laid_out(table.shown(wide=wide), console.width)):
+            console.print(part, soft_wrap=isinstance(part, Text))
     for line in table.lines:
         say(line, console)
 

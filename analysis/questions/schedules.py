@@ -25,8 +25,8 @@ from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.read.results import load
 from analysis.read.scheduled import Scheduled
+from analysis.read.scheduled_times import trial_times
 from analysis.read.throughput import Throughput
-from analysis.read.trial_times import trial_times
 from cbs.choices import labels
 from cbs.errors import ResultsError
 from cbs.lr_choice import best_lr

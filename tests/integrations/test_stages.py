@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from analysis.arrays import Quantity
-from analysis.questions.stages import stages
+from analysis.questions.schedule_stages import stages
 from analysis.read.trainers import Told, write_schedule
 from cbs.errors import ConfigError, DataError
 

@@ -31,6 +31,6 @@ def command(
 
     Example: cbs schedule show '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
-    from analysis.questions.stages import stages
+    from analysis.questions.schedule_stages import stages
 
     tell(stages(table, budget, tokens_per_example=tokens_per_example), (), as_json=as_json)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -128,14 +128,37 @@ def fit_curve(
     fitted = estimate.log_steps(data.batch_sizes)
     log_steps = data.completed(fitted[None], deviation)[0]
     residuals = (log_steps - fitted)[here]
-    fit = Fit(
+    complete, method = np.empty((0, count)), "none: the curve is exactly determined"
+    resampled = resampled_hyperbola = Curve(*np.empty((4, 0)))
+
+    def refits(curve: Curve, exponent: Exponent, deviation: float, scale: float) -> tuple[Curve, Array]:
+        """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
+        fitted = curve.log_steps(data.batch_sizes)
+        rows, hidden = np.where(here, fitted, 0.0) + scale * draws - saved, fitted[data.place] + scale * latent
+        found = data.fit(exponent, max(deviation, _TINY), rows, hidden, scatter=scale, start=curve)
+        return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, hidden)[:, here]
+
+    if count > 2:
+        draws = np.zeros((resamples, len(fitted)))
+        wanted = deviation * np.sqrt(seeds.shares / data.weights[here])
+        draws[:, here] = rescaled(seeds.deviations, wanted, rng) / max(deviation, _TINY)
+        believed = belief.draws(resamples, rng)
+        saved = np.zeros_like(draws)
+        saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
+        saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= luck(measured, seeds.variance, rng)
+        latent = rng.standard_normal((resamples, len(data.bounds)))
+        resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * deviation)
+        around *= widening(left, confidence)
+        resampled_hyperbola, _ = refits(hyperbola, HYPERBOLA, around, around)
+        method = f"bootstrap over {'seeds, learning rate chosen again' if seeds.freedom else 'residuals (one seed)'}"
+    return Fit(
         batch_sizes=data.batch_sizes[here],
         log_steps=log_steps[here],
         estimate=estimate,
         residual_rms=math.sqrt(data.all_weights[here] @ residuals**2 / data.all_weights[here].sum()),
-        resampled_log_steps=np.empty((0, count)),
-        resampled=_none(),
-        interval_method="none: the curve is exactly determined",
+        resampled_log_steps=complete,
+        resampled=resampled,
+        interval_method=method,
         weights=data.all_weights[here],
         seed_variance=seeds.variance,
         seed_freedom=seeds.freedom,
@@ -144,36 +167,7 @@ def fit_curve(
         exponent=belief.whole,
         data=data,
         hyperbola=hyperbola,
-        resampled_hyperbola=_none(),
-    )
-    if count < 3:
-        return fit
-    draws = np.zeros((resamples, len(fitted)))
-    wanted = deviation * np.sqrt(seeds.shares / data.weights[here])
-    draws[:, here] = rescaled(seeds.deviations, wanted, rng) / max(deviation, _TINY)
-    believed = belief.draws(resamples, rng)
-    saved = np.zeros_like(draws)
-    saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
-    saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= luck(measured, seeds.variance, rng)
-    latent = rng.standard_normal((resamples, len(data.bounds)))
-
-    def refits(curve: Curve, exponent: Exponent, deviation: float, scale: float) -> tuple[Curve, Array]:
-        """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
-        fitted = curve.log_steps(data.batch_sizes)
-        rows, hidden = np.where(here, fitted, 0.0) + scale * draws - saved, fitted[data.place] + scale * latent
-        found = data.fit(exponent, max(deviation, _TINY), rows, hidden, scatter=scale, start=curve)
-        return found, data.completed(found.log_steps(data.batch_sizes), scale, rows, hidden)
-
-    resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * deviation)
-    around *= widening(left, confidence)
-    return replace(
-        fit,
-        resampled_log_steps=complete[:, here],
-        resampled=resampled,
-        resampled_hyperbola=refits(hyperbola, HYPERBOLA, around, around)[0],
-        interval_method="bootstrap over seeds, learning rate chosen again"
-        if seeds.freedom
-        else "bootstrap over residuals (one seed)",
+        resampled_hyperbola=resampled_hyperbola,
     )
 
 
@@ -245,10 +239,6 @@ def pooled_deviation(squares: float, freedom: float, variance: float, known: flo
         return math.sqrt(variance), known
     together = freedom + known
     return math.sqrt(max((squares + known * variance) / together, squares / freedom)), together
-
-
-def _none() -> Curve:
-    return Curve(*(np.empty(0) for _ in range(4)))
 
 
 def interval(values: Array, confidence: float) -> tuple[float | None, float | None]:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from analysis.phrases import time_unit
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
-from analysis.questions.comparison.result import Comparisons
+from analysis.questions.comparison import Comparisons
 
 _RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]

@@ -9,8 +9,8 @@ from analysis.phrases import number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.analyze import SCOPE
-from analysis.questions.comparison import TokenRatio
-from analysis.questions.comparison.result import Comparison, Comparisons
+from analysis.questions.comparison import Comparison, Comparisons
+from analysis.questions.comparison.ratios import TokenRatio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 

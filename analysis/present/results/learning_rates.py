@@ -95,7 +95,7 @@ def factors(entries: Sequence[LearningRate]) -> Table:
         Column("extrapolated", heading="beyond what was measured"),
     )
     title = "Factor on the learning rate for a larger batch, and whether the rules lie inside its interval"
-    return Table(columns=columns, rows=rows, title=title if rows else "")
+    return Table(columns=columns, rows=rows, title=title)
 
 
 def protocols(found: LearningRates) -> Table:

@@ -16,7 +16,7 @@ def _(found: Recommendations) -> Presentation:
     wish, said = found.wish, f"[{percent(found.config.confidence)} % interval]"
     shown: list[Table | str] = []
     for entry in found.recommendations:
-        title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}" if entry.winners else ""
+        title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
         shown.append(plans([entry], title, sentences(entry)))
     shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
     tables = {"recommendations": plans(found.recommendations)}

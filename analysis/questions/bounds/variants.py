@@ -22,7 +22,7 @@ from analysis.estimate.laws.steps_bound import BoundFit
 from analysis.estimate.result import Answer, Critical
 from analysis.questions.bounds.checks import Check, Told
 from analysis.questions.bounds.settings import Setting
-from analysis.questions.comparison import narrowing, shuffled
+from analysis.questions.comparison.ratios import narrowing, shuffled
 from cbs.store import finite_or_none
 
 SOUND = (Verdict.OK, Verdict.FAR_SEED)

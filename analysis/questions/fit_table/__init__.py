@@ -29,9 +29,6 @@ from cbs.errors import ConfigError, DataError
 from cbs.record import TrialStatus
 from cbs.target import Target
 
-UNNAMED = "the target"
-"""A target of which a table does not tell the value."""
-
 _FEWEST_OF_A_GRAIN = 4
 """Different numbers of steps below which a common divisor of a tenth of them may be chance."""
 

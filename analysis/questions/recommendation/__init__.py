@@ -32,7 +32,7 @@ from analysis.estimate.fitting import interval
 from analysis.estimate.result import Answer
 from analysis.phrases import plural
 from analysis.questions.analyze import read_scopes
-from analysis.questions.comparison import shuffled
+from analysis.questions.comparison.ratios import shuffled
 from analysis.questions.courses import Course, course, courses_of
 from analysis.questions.recommendation.plans import (
     Advice,

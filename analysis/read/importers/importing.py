@@ -245,15 +245,3 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
     if worse > len(ends) / 2:
         side = target.direction
         yield f"{target.metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
-    early = [
-        result.config.batch_size
-        for result in results
-        if (seen := next((at for at, each in enumerate(result.evaluations) if each.step > 0), None)) is not None
-        and any(result.config.target.reached(each.value) for each in result.evaluations[: seen + 1])
-    ]
-    if early:
-        where = ", ".join(map(str, sorted(set(early))))
-        yield (
-            f"{len(early)} runs (batch size {where}) are past the target at their first evaluation: their steps to "
-            "target are upper bounds"
-        )

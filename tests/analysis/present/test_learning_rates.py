@@ -40,6 +40,17 @@ def found(folder: Path) -> LearningRates:
     return learning_rates(folder, AnalysisConfig(resamples=200))
 
 
+def test_a_table_without_rows_is_no_gap(found: LearningRates) -> None:
+    """No law, no factors: neither their title nor a second empty line in their place."""
+    entries = tuple(dataclasses.replace(entry, factors=()) for entry in found.entries)
+    console = Console(file=io.StringIO(), width=160)
+    present.show(dataclasses.replace(found, entries=entries), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Factor on the learning rate" not in text
+    assert "\n\n\n" not in text
+    assert "by the way the learning rate is chosen" in text
+
+
 def test_everything_asked_is_printed(found: LearningRates) -> None:
     console = Console(file=io.StringIO(), width=160)
     present.show(found, console)

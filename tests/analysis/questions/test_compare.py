@@ -16,7 +16,7 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.comparison.result import compare
+from analysis.questions.comparison import compare
 from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish
 from analysis.read.throughput import Assumed, read_throughput
@@ -204,7 +204,6 @@ def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) 
         (["compare", "--step-latency", "1"], ["--examples-per-second-per-device"]),
         (["recommend"], ["--throughput", "--probe"]),
         (["recommend", "--probe", "--throughput", "THROUGHPUT"], ["one of"]),
-        (["recommend", "--throughput", "THROUGHPUT", "--save-throughput", "x.csv"], ["--probe"]),
         (["recommend", "--throughput", "THROUGHPUT", "--devices", "0"], ["devices must be at least 1"]),
         (["recommend", "--throughput", "THROUGHPUT", "--price", "-1"], ["price"]),
         (["recommend", "--examples-per-second-per-device", "0"], ["above 0"]),

@@ -19,7 +19,7 @@ from analysis.estimate.fitting import fit_curve, widening
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.result import Answer
 from analysis.questions.analyze import read_scopes
-from analysis.questions.comparison import (
+from analysis.questions.comparison.ratios import (
     critical_pair,
     exceeds,
     narrowing,

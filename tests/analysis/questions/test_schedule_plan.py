@@ -36,7 +36,7 @@ from analysis.questions.schedule_plan.of_sweep import of_sweep
 from analysis.questions.schedule_plan.of_trace import of_trace
 from analysis.questions.schedule_plan.plans import Ask, SchedulePlan
 from analysis.questions.schedule_plan.source import Source
-from analysis.questions.stages import stages
+from analysis.questions.schedule_stages import stages
 from analysis.read.throughput import Assumed
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from tests.analysis.questions.growing import TARGET, Growing, growing_sweep

@@ -17,10 +17,10 @@ from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.present.results.schedules import verdicts
 from analysis.questions.analyze import analyze
-from analysis.questions.comparison.result import compare
+from analysis.questions.comparison import compare
 from analysis.questions.learning_rate import learning_rates
+from analysis.questions.schedule_stages import stages
 from analysis.questions.schedules import Schedules, Standing, course_of, schedules
-from analysis.questions.stages import stages
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
 from cbs.batch_schedules.text import parse_table

@@ -13,7 +13,7 @@ import pytest
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
-from analysis.questions.comparison.result import compare
+from analysis.questions.comparison import compare
 from analysis.questions.learning_rate import learning_rates
 from analysis.questions.recommendation import recommend
 from analysis.questions.recommendation.plans import Wish

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.arrays import UNKNOWN, Quantity
-from analysis.questions.stages import stages
+from analysis.questions.schedule_stages import stages
 from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
 from cbs.batch_schedules.base import Run, of_table
 from cbs.config import Schedule

@@ -168,13 +168,12 @@ def test_status_is_read_from_the_curve(
     assert np.array_equal([row.value for row in result.evaluations], values, equal_nan=True)
 
 
-def test_a_metric_that_grows_and_a_run_past_the_target_at_once(tmp_path: Path) -> None:
+def test_a_metric_that_grows_may_be_past_the_target_at_once(tmp_path: Path) -> None:
     rows = [{"run": "a", "step": step, "loss": value} for step, value in ((5, 0.5), (10, 0.9))]
     constants = {"optimizer": "sgd", "lr": "1", "batch_size": "4"}
     above = settings(constants=constants, direction="above", target=0.4)
     imported = import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", above)
     assert imported.trials[0].steps_to_target == 5
-    assert "1 runs (batch size 4) are past the target at their first evaluation" in imported.notes[0]
 
 
 def test_a_run_past_the_target_at_its_first_evaluation_after_step_0_is_said_to_be(tmp_path: Path) -> None:
@@ -185,8 +184,7 @@ def test_a_run_past_the_target_at_its_first_evaluation_after_step_0_is_said_to_b
         for step, value in ((0, 9.0), (1000, 1.9 if size > 4 else 3.0), (2000, 1.5))
     ]
     constants = {"optimizer": "sgd", "lr": "1"}
-    imported = import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
-    assert "2 runs (batch size 8, 16) are past the target at their first evaluation" in imported.notes[0]
+    import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
     (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=False)
     assert [entry.resolution for entry in answer.points] == [0.5, 0.5, 1, 1]
     assert "fewer steps may have reached the target at batch size 2, 4, 8, 16" in answer.advice

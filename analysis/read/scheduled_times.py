@@ -1,4 +1,4 @@
-"""Step times from the trials of a sweep themselves, as their ``timing.json`` has them."""
+"""Step times from the trials of a sweep, as their ``timing.json`` has them: the hours schedules are judged by."""
 
 from __future__ import annotations
 

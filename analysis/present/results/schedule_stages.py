@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.phrases import number
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
-from analysis.questions.stages import Stages
+from analysis.questions.schedule_stages import Stages
 
 
 @presentation.register
