@@ -328,7 +328,8 @@ def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
 
 
 def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
-    arguments = "sweep --recipe quick --optim adamw --optim sgd --batch-sizes 4,8 --seeds 1 --dry-run".split()
+    words = "sweep --recipe quick --optim adamw --optim sgd --batch-sizes 4,8 --seeds 1 --dry-run"
+    arguments = words.split()
     code, out, _ = run(*arguments, "--json", "-o", tmp_path / "out")
     report = json.loads(out)
     assert code == 0
