@@ -70,6 +70,13 @@ def _no_seeds_for_absent_devices() -> None:
             device.manual_seed_all = lambda seed: None
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> None:
+    """Three waits for every trial that a test stores; a process that is killed loses nothing by their absence. That
+    they are asked for, and when, is seen in ``test_store.py`` and ``test_checkpoint.py``."""
+    os.fsync = lambda file: None
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One private Ray with two workers, started by the first test that needs it."""

@@ -120,18 +120,17 @@ def test_help_names_what_a_flag_takes(run, command, flag, names):
     assert ", ".join(names) in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)], ids=" ".join
-)
-def test_help_imports_nothing_heavy(arguments):
+def test_help_imports_nothing_heavy():
+    every = [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)]
     code = (
         "import contextlib, io, sys, cli\n"
-        f"sys.argv = ['cbs', *{arguments}]\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): cli.main()\n"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
+        f"for words in {every}:\n"
+        "    sys.argv = ['cbs', *words]\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): cli.main()\n"
+        f"    print(words, [name for name in {HEAVY} if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert answer.stdout.strip() == "[]"
+    assert answer.stdout.splitlines() == [f"{words} []" for words in every]
 
 
 def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path):
@@ -328,20 +327,8 @@ def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
 
 
 def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
-    arguments = [
-        "sweep",
-        "--recipe",
-        "quick",
-        "--optim",
-        "adamw",
-        "--optim",
-        "sgd",
-        "--batch-sizes",
-        "4,8",
-        "--seeds",
-        "1",
-        "--dry-run",
-    ]
+    words = "sweep --recipe quick --optim adamw --optim sgd --batch-sizes 4,8 --seeds 1 --dry-run"
+    arguments = words.split()
     code, out, _ = run(*arguments, "--json", "-o", tmp_path / "out")
     report = json.loads(out)
     assert code == 0
@@ -397,7 +384,7 @@ def test_the_core_imports_alone_and_stays_light():
     assert answer.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["analyze", "fit", "compare"])
+@pytest.mark.parametrize("command", ["fit", "compare"])
 def test_without_figures_nothing_that_draws_is_imported(command, tmp_path):
     truth = {"adamw": Truth(noise=0.05), "muon": Truth(noise=0.05)}
     sweep(tmp_path, truth, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
@@ -505,12 +492,11 @@ def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
     assert entry["options"]["momentum"] == 0.95
 
 
-@pytest.mark.parametrize("locale", ["C", "C.ISO-8859-1", "de_DE.UTF-8"])
-def test_any_locale_no_home_and_a_name_that_is_no_text(tmp_path, locale):
+def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
     sweep(tmp_path / "here", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3), name="größe")
     folder = os.fsencode(tmp_path) + "/größe-☃-".encode() + b"\xe9"
     os.rename(tmp_path / "here", folder)
-    where = {"LC_ALL": locale, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    where = {"LC_ALL": "C.ISO-8859-1", "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for words in (["analyze", folder, "--resamples", "100", "--no-figures"], ["status", folder]):
         answer = subprocess.run(
             [sys.executable, str(ROOT / "cli.py"), *words], capture_output=True, env=where, cwd=tmp_path, check=False

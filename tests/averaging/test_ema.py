@@ -56,15 +56,15 @@ def expected(decay: float, *, noise: float = 1.0, seed: int = 0) -> np.ndarray:
     return modes_of(theory, "averaged", LR, decay).losses(STEPS, BATCH_SIZE)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.95])
+@pytest.mark.parametrize("decay", [0.0, 0.95])
 def test_equals_the_closed_form_where_there_is_no_noise(decay: float) -> None:
     found = values(trial(Choice(name="ema", options={"decay": decay}), noise=0.0))
     np.testing.assert_allclose(found, expected(decay, noise=0.0), rtol=2e-4)
 
 
-@pytest.mark.parametrize("decay", [0.8, 0.95])
-def test_equals_the_closed_form_in_expectation(decay: float) -> None:
+def test_equals_the_closed_form_in_expectation() -> None:
     """Within 4 standard errors at steps far apart; the weights themselves are elsewhere."""
+    decay = 0.95
     averaging, seeds, at = Choice(name="ema", options={"decay": decay}), range(8), [0, 5, 20, 60, STEPS]
 
     def ratios(choice: Choice | None) -> np.ndarray:

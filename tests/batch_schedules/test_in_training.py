@@ -82,7 +82,7 @@ def resumed(config: TrialConfig, folder: Path, step: int) -> TrialResult:
     return run_trial(config, checkpoint=Checkpoint(path))
 
 
-@pytest.mark.parametrize("probe", [None, Choice(name="auto"), Choice(name="accumulation")])
+@pytest.mark.parametrize("probe", [None, Choice(name="auto")])
 def test_a_schedule_of_one_stage_leaves_the_same_bytes_as_none(probe: Choice | None, tmp_path: Path) -> None:
     config = config_with(probe=probe, schedule=Schedule(name="cosine", warmup_examples=60, decay_examples=900))
     plain = run_trial(config)
@@ -149,7 +149,7 @@ def test_probe_and_micro_batches_are_planned_again_at_a_switch() -> None:
         assert chosen.mean() == pytest.approx(truth, abs=5 * chosen.std() / math.sqrt(len(chosen)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.tuples(st.integers(20, 120), st.integers(1, 20)), min_size=1, max_size=4), st.integers(1, 25))
 def test_resuming_inside_any_stage_is_bitwise_and_the_learning_rate_depends_on_examples_and_stage_alone(
     tmp_path_factory: pytest.TempPathFactory, stages: list[tuple[int, int]], step: int
@@ -168,14 +168,16 @@ def test_resuming_inside_any_stage_is_bitwise_and_the_learning_rate_depends_on_e
         assert row.lr == pytest.approx(config.lr * math.sqrt(size / 6) * multiplier(row.examples), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["norm_test", "noise_rule", "dual_norm", "doubling", "growth_by_gradient"])
-@pytest.mark.parametrize("step", [7, 60])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("norm_test", 7), ("noise_rule", 60), ("dual_norm", 60), ("doubling", 7), ("growth_by_gradient", 60)],
+)
 def test_resuming_a_closed_loop_run_is_bitwise(name: str, step: int, tmp_path: Path) -> None:
     own = {"noise_rule": {"price": 40.0}, "growth_by_gradient": {"first_norm": 2.0}}.get(name, {})
     theta = {"theta": 0.9} if name in ("norm_test", "dual_norm") else {}
     choice = Choice(name=name, options={"measurements": 20, "cap": 64, **own, **theta})
     config = config_with(
-        batch_schedule=choice, probe=EVERY_STEP, max_steps=250,
+        batch_schedule=choice, probe=EVERY_STEP, max_steps=150,
         optimizer=Choice(name="adamw" if name == "dual_norm" else "sgd"), lr=0.02 if name == "dual_norm" else 0.1,
     )  # fmt: skip
     whole = run_trial(config)
@@ -283,7 +285,7 @@ def grown(name: str, options: dict[str, Any], true_noise_scale: float, seed: int
 def test_a_rule_rarely_grows_where_the_noise_scale_is_below_its_threshold(
     name: str, options: dict[str, Any], noise_scale: float
 ) -> None:
-    most = np.array([max(grown(name, options, noise_scale, seed)) for seed in range(1000)])
+    most = np.array([max(grown(name, options, noise_scale, seed)) for seed in range(300)])
     assert (most > 64).mean() <= (
         0.0 if noise_scale < 64 and name == "doubling" else 0.1 if name == "doubling" else 0.05
     )

@@ -79,7 +79,7 @@ def _rank(folder: Path, rank: int, cases: dict[str, Callable[[Path], Any]]) -> N
         GROUP_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="tests",
     )  # fmt: skip
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS, timeout=timedelta(seconds=20)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS, timeout=timedelta(seconds=300)
     )
     try:
         torch.save({name: case(folder / name) for name, case in cases.items()}, folder / f"{rank}.pt")

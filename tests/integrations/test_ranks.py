@@ -30,7 +30,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        said = process.communicate(timeout=90)[1]
+        said = process.communicate(timeout=600)[1]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

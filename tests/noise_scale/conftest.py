@@ -28,7 +28,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
         start_new_session=True,
     )
     try:
-        said = process.communicate(timeout=90)[1]
+        said = process.communicate(timeout=600)[1]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -392,7 +392,11 @@ def _module_hooks(model: nn.Module) -> int:
 def _rank(folder: Path, world: int, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world, timeout=timedelta(seconds=20)
+        "gloo",
+        init_method=f"file://{folder}/store-{world}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=300),
     )
     try:
         torch.save({name: case() for name, case in CASES.items()}, folder / f"{world}-{rank}.pt")

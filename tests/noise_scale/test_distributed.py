@@ -81,6 +81,6 @@ try:
 except cbs.noise_scale.sources.replicas.ConfigError as error:
     print(error)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "torchrun" in finished.stdout

@@ -26,8 +26,8 @@ def agrees(found: list[float], truth: float) -> bool:
     return abs(np.mean(found) - truth) < 4 * np.std(found, ddof=1) / math.sqrt(len(found))
 
 
-@pytest.mark.parametrize("noise", [0.05, 1.0, 50.0])
-@pytest.mark.parametrize("sizes", [[1, 1], [8, 8], [2] * 4, [1] * 8, [5, 4], [3, 3, 2, 2]], ids=str)
+@pytest.mark.parametrize("noise", [0.05, 50.0])
+@pytest.mark.parametrize("sizes", [[1, 1], [1] * 8, [3, 3, 2, 2]], ids=str)
 def test_is_unbiased_on_the_noisy_quadratic(sizes: list[int], noise: float) -> None:
     workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20, "noise": noise}))
     with seeding.seeded(0, "init"):

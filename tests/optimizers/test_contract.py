@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,9 @@ from cbs.optimizers.problem import Problem
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from tests.optimizers.test_gauss_newton import cross_entropy
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+DTYPES = pytest.mark.parametrize(
+    ("earlier", "later"), [(torch.float64, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16,) * 2]
+)
 EVERY = pytest.mark.parametrize("kind", [Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall])
 
 
@@ -68,19 +69,7 @@ def test_what_cannot_be_optimized_is_refused_and_leaves_no_group(kind: type) -> 
 
 
 @EVERY
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_a_learning_rate_may_be_a_tensor_of_one_element(kind: type, shape: tuple[int, ...]) -> None:
-    params, others = matrices(), matrices()
-    tensor, number = kind(params, lr=torch.full(shape, 0.125)), kind(others, lr=0.125)
-    for seed in range(2):
-        step(params, tensor, seed)
-        step(others, number, seed)
-    assert_equal(params, others)
-
-
-@EVERY
-@pytest.mark.parametrize("later", DTYPES)
-@pytest.mark.parametrize("earlier", DTYPES)
+@DTYPES
 def test_state_of_another_precision_is_taken_over(kind: type, earlier: torch.dtype, later: torch.dtype) -> None:
     params, others = matrices(earlier), matrices(later)
     optimizer, resumed = kind(params), kind(others)
@@ -131,21 +120,6 @@ def test_a_state_dict_is_the_same_again_after_loading_pickling_and_copying(kind:
     assert_equal(params, copies)
 
 
-@EVERY
-@pytest.mark.parametrize("reset", [lambda o: setattr(o, "state", defaultdict(dict)), lambda o: o.state.clear()])
-def test_state_that_is_taken_away_begins_anew(kind: type, reset: Callable) -> None:
-    params = matrices()
-    optimizer = kind(params)
-    step(params, optimizer, 0)
-    others = [nn.Parameter(param.detach().clone()) for param in params]
-    reset(optimizer)
-    fresh = kind(others)
-    step(params, optimizer, 1)
-    step(others, fresh, 1)
-    assert_equal(params, others)
-    assert len(optimizer.state_dict()["state"]) == 3
-
-
 def attached(dtype: torch.dtype = torch.float32, **options: object) -> tuple[nn.Module, KFAC, Callable[[], None]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5)).to(dtype)
@@ -168,8 +142,7 @@ def attached(dtype: torch.dtype = torch.float32, **options: object) -> tuple[nn.
     return model, optimizer, advance
 
 
-@pytest.mark.parametrize("later", DTYPES)
-@pytest.mark.parametrize("earlier", DTYPES)
+@DTYPES
 def test_kfacs_statistics_of_another_precision_are_taken_over(earlier: torch.dtype, later: torch.dtype) -> None:
     _, optimizer, advance = attached(earlier)
     advance()
@@ -200,16 +173,6 @@ def test_kfac_begins_anew_without_state_and_keeps_its_options_in_a_copy() -> Non
     twin.observe((torch.arange(5), torch.arange(5)))
     with pytest.raises(RuntimeError, match="call attach"):
         twin.step()
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_kfacs_learning_rate_may_be_a_tensor(shape: tuple[int, ...]) -> None:
-    model, _, advance = attached(lr=torch.full(shape, 0.125))
-    other, _, again = attached(lr=0.125)
-    for _ in range(2):
-        advance()
-        again()
-    assert_equal(list(model.parameters()), list(other.parameters()))
 
 
 def test_options_that_an_older_state_dict_lacks_stay_as_built() -> None:

@@ -14,7 +14,7 @@ import cbs.optimizers
 from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
-from cbs.optimizers import LAMB, LARS, MERIT, OPTIMIZERS, Muon, MuonPlus, OrScale, build_optimizer
+from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, OrScale, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
 from cbs.testing import conformance_test
@@ -23,11 +23,12 @@ from tests.optimizers.known_failures import OWN
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
 Batch = Any
 
-test_conforms = conformance_test(*OPTIMIZERS.names(), known=OWN)
+# A name whose entry is its class alone; what takes parameters, not a model, is asked of more.
+CLASSES = {"lamb", "merit"}
+test_conforms = conformance_test(*(name for name in OPTIMIZERS.names() if name not in CLASSES), known=OWN)
 test_class_conforms = conformance_test(MERIT, LAMB)
 test_class_that_looks_ahead_conforms = conformance_test(LAMB, nesterov="both")
-test_class_of_larger_steps_conforms = conformance_test(LARS, lr=1.0)
-test_class_for_matrices_conforms = conformance_test(Muon, MuonPlus, OrScale, lr=1e-2, matrices=True)
+test_class_for_matrices_conforms = conformance_test(Muon, OrScale, lr=1e-2, matrices=True)
 
 
 class TokenClassifier(nn.Module):
@@ -142,9 +143,9 @@ def vector(name: str, lr: float = 0.1, **options: object) -> torch.optim.Optimiz
 def test_halves_the_loss_at_some_learning_rate_of_its_grid(name: str, problem: Callable[[], Case]) -> None:
     start = problem().loss().item()
     ends = []
-    for lr in OPTIMIZERS[name].lr_grid:
+    for lr in OPTIMIZERS[name].lr_grid[::-1]:
         case = problem()
-        ends.append(train(case, case.optimizer(Choice(name=name), lr), 100))
+        ends.append(train(case, case.optimizer(Choice(name=name), lr), 50))
         if ends[-1] < 0.5 * start:
             return
     pytest.fail(f"started at {start}, ended at {ends}")

@@ -311,7 +311,7 @@ def test_gradients_of_the_loop_are_left_alone() -> None:
 
 def trial(optimizer: str, probe: Choice | None, **changes: object) -> list[float]:
     config = TrialConfig(
-        workload=Choice(name="text"),
+        workload=Choice(name="text", options={"context": 4, "layers": 1, "validation_sequences": 32}),
         optimizer=Choice(name=optimizer),
         lr=0.01,
         batch_size=4,

@@ -9,7 +9,6 @@ import io
 import math
 import pickle
 import re
-import subprocess
 import sys
 from itertools import pairwise
 
@@ -241,16 +240,15 @@ def test_width_rules(name: str, rule: str) -> None:
     assert OPTIMIZERS[name].width_rule == rule
 
 
-def test_names_of_torch_do_not_import_pytorch_optimizer() -> None:
-    script = (
-        "import sys\n"
-        "from cbs.optimizers import OPTIMIZERS\n"
-        "assert 'nadam' in OPTIMIZERS and OPTIMIZERS['torch.adam'] and OPTIMIZERS['adamw'] and OPTIMIZERS['signum']\n"
-        "assert 'pytorch_optimizer' not in sys.modules\n"
-        "assert 'yogi' in OPTIMIZERS\n"
-        "assert 'pytorch_optimizer' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+def test_names_of_torch_do_not_import_pytorch_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(library, "_pytorch_optimizer", lambda: asked.append(True))
+    assert "nadam" in OPTIMIZERS
+    assert OPTIMIZERS["torch.adam"]
+    assert OPTIMIZERS["adamw"]
+    assert not asked
+    assert "yogi" not in OPTIMIZERS
+    assert asked
 
 
 class TestWithoutPytorchOptimizer:
@@ -283,10 +281,10 @@ def test_a_broken_installation_is_not_taken_for_a_missing_one(tmp_path, monkeypa
     sys.modules.pop("pytorch_optimizer", None)
 
 
-@pytest.mark.parametrize("name", ["torch.nadam", "yogi", "came", "schedulefreeadamw", "muonclip", "gravity"])
+@pytest.mark.parametrize("name", ["torch.nadam", "schedulefreeadamw", "muonclip"])
 def test_trains_in_a_trial(name: str) -> None:
     trial = TrialConfig(
-        workload=Choice(name="text"),
+        workload=Choice(name="text", options={"context": 8, "validation_sequences": 64}),
         optimizer=Choice(name=name),
         lr=OPTIMIZERS[name].lr_grid[3],
         batch_size=4,

@@ -22,7 +22,6 @@ from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.orscale import OrScale
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from cbs.optimizers.spectral import orthogonalization
-from cbs.optimizers.spectral.base import MomentumOptimizer
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from tests.references.muon import MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
@@ -34,19 +33,6 @@ STEPS = 20
 NS = {"orthogonalization": "newton_schulz", "ns_steps": 5, "ns_coefficients": (3.4445, -4.7750, 2.0315)}
 SPECTRAL_BALL = NS | {"ns_dtype": "float32", "momentum": 0.9}
 BALL = {"momentum": 0.9}
-FAMILY = [
-    pytest.param(lambda params, lr=0.02: Muon(params, lr), id="muon"),
-    pytest.param(lambda params, lr=0.02: MuonPlus(params, lr), id="muon_plus"),
-    pytest.param(lambda params, lr=0.02: OrScale(params, lr, weight_decay=0.1), id="orscale"),
-    pytest.param(
-        lambda params, lr=0.02: SpectralBall(params, lr, radius=2.0, constrained=True, **SPECTRAL_BALL), id="spectral"
-    ),
-    pytest.param(lambda params, lr=0.02: SignBall(params, lr, radius=2.0, constrained=True, **BALL), id="sign"),
-    pytest.param(
-        lambda params, lr=0.02: RootMeanSquareBall(params, lr, radius=2.0, constrained=True, **BALL), id="rms"
-    ),
-]
-EVERY = pytest.mark.parametrize("build", FAMILY)
 
 
 def starts(seed: int) -> list[np.ndarray]:
@@ -410,80 +396,6 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
             gradient[1, 2] = value
             broken = one_step(lambda params, build=build: build(params, 0.1), torch.ones(4, 6), gradient)
             assert broken[1, 2].isnan()
-
-
-@EVERY
-def test_bfloat16_weights_have_float32_averages_that_survive_a_checkpoint(build: Callable) -> None:
-    def steps(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, first: int) -> None:
-        for step in range(first, first + 5):
-            for param, gradient in zip(params, gradients(8, step), strict=True):
-                param.grad = torch.tensor(gradient, dtype=torch.bfloat16)
-            optimizer.step()
-
-    for wrap in (lambda optimizer: optimizer, lambda optimizer: CompositeOptimizer([optimizer])):
-        params = [nn.Parameter(torch.tensor(start, dtype=torch.bfloat16)) for start in starts(7)]
-        optimizer = wrap(build(params))
-        steps(params, optimizer, 0)
-        assert {state["momentum_buffer"].dtype for state in optimizer.state.values()} == {torch.float32}
-        copies = [nn.Parameter(param.detach().clone()) for param in params]
-        resumed = wrap(build(copies, lr=0.5))
-        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-        steps(params, optimizer, 5)
-        steps(copies, resumed, 5)
-        for param, other in zip(params, copies, strict=True):
-            assert param.dtype is torch.bfloat16
-            assert torch.equal(param, other)
-
-
-@EVERY
-def test_groups_keep_their_own_options(build: Callable) -> None:
-    slow, fast = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    optimizer = build([{"params": [slow], "lr": 0.0}, {"params": [fast]}])
-    slow.grad = fast.grad = torch.randn(2, 2)
-    optimizer.step()
-    assert torch.equal(slow, torch.ones(2, 2))
-    assert not torch.equal(fast, torch.ones(2, 2))
-    with pytest.raises(ValueError, match="momentum must be in"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, 2))], "momentum": 1.0})
-
-
-@EVERY
-def test_parameters_without_gradient_are_skipped_and_empty_ones_harmless(build: Callable) -> None:
-    first, second, empty = (
-        nn.Parameter(torch.ones(3, 3)),
-        nn.Parameter(torch.ones(3, 3)),
-        nn.Parameter(torch.ones(0, 3)),
-    )
-    optimizer = build([first, second, empty])
-    first.grad, empty.grad = torch.randn(3, 3), torch.ones(0, 3)
-    optimizer.step()
-    assert not torch.equal(first, torch.ones(3, 3))
-    assert torch.equal(second, torch.ones(3, 3))
-    assert set(optimizer.state) == {first}
-
-
-@EVERY
-def test_closure_is_evaluated_with_gradients_and_its_loss_returned(build: Callable) -> None:
-    weight = nn.Parameter(torch.ones(2, 2))
-    optimizer: MomentumOptimizer = build([weight])
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = weight.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure) == 4.0
-    assert weight.square().sum() < 4.0
-
-
-@EVERY
-def test_sparse_gradients_are_refused(build: Callable) -> None:
-    embedding = nn.Embedding(4, 2, sparse=True)
-    optimizer = build(list(embedding.parameters()))
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(RuntimeError, match="needs dense gradients"):
-        optimizer.step()
 
 
 @pytest.mark.parametrize(

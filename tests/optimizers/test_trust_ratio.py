@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -28,10 +27,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-@pytest.mark.parametrize("options", [{}, {"ratio_from_ndim": 2}, {"decay_from_ndim": 2}])
-def test_tiles_do_not_change_the_result(optimizer_class: Any, weight_decay: float, options: dict, request: Any) -> None:
-    options = {**options, "lr": RATES[optimizer_class], "weight_decay": weight_decay}
+@pytest.mark.parametrize(
+    "options", [{}, {"ratio_from_ndim": 2, "weight_decay": 0.1}, {"decay_from_ndim": 2, "weight_decay": 0.1}]
+)
+def test_tiles_do_not_change_the_result(optimizer_class: Any, options: dict, request: Any) -> None:
+    options = {**options, "lr": RATES[optimizer_class]}
     together = run(optimizer_class, torch.float64, **options)
     request.getfixturevalue("tiny")
     tiled = run(optimizer_class, torch.float64, **options)
@@ -130,8 +130,7 @@ def peak_bytes(call: Any) -> int:
 
 
 @ALL
-@pytest.mark.parametrize("entries", [2**18, 2**23])
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize(("entries", "options"), [(2**18, {"weight_decay": 0.1}), (2**23, {})])
 def test_a_step_holds_one_block_and_the_maxima(optimizer_class: Any, entries: int, options: dict) -> None:
     weight = nn.Parameter(torch.rand(entries // 1024, 1024))
     weight.grad = torch.rand_like(weight)
@@ -152,8 +151,8 @@ def test_lowest_precision_follows_the_float64_run(optimizer_class: Any) -> None:
     exact = run(optimizer_class, torch.float64, lr=RATES[optimizer_class])
     rough = run(optimizer_class, torch.bfloat16, lr=RATES[optimizer_class])
     for one, other in zip(exact, rough, strict=True):
-        # Twenty roundings of a weight of size up to 6 to 8 bits.
-        assert (one - other).abs().max() <= 20 * 2**-8 * (one.abs().max() + 0.1)
+        # Eight roundings of a weight of size up to 6 to 8 bits.
+        assert (one - other).abs().max() <= 8 * 2**-8 * (one.abs().max() + 0.1)
 
 
 @ALL
@@ -187,21 +186,6 @@ def test_what_is_loaded_is_a_copy_and_older_groups_get_the_defaults(optimizer_cl
     loaded.step()
     assert optimizer_class is LARS or loaded.state[other]["step"] == 2
     assert all(torch.equal(optimizer.state[weight][name], value) for name, value in kept.items())
-
-
-@ALL
-def test_weights_that_are_put_elsewhere_are_found(optimizer_class: Any) -> None:
-    ends = []
-    for swap in (False, True):
-        params = large_and_small()
-        optimizer = optimizer_class(params, lr=RATES[optimizer_class])
-        optimizer.step()
-        if swap:
-            for param in params:
-                param.data = param.data.clone()
-        optimizer.step()
-        ends.append(params)
-    torch.testing.assert_close(*ends, rtol=0, atol=0)
 
 
 @ALL
@@ -277,54 +261,6 @@ def test_parameters_without_gradient_are_skipped_and_count_no_steps(optimizer_cl
 
 
 @ALL
-def test_groups_keep_their_own_options(optimizer_class: Any) -> None:
-    slow, fast = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    optimizer = optimizer_class([{"params": [slow], "lr": 0.0}, {"params": [fast]}], lr=0.1)
-    slow.grad = fast.grad = torch.ones(2, 2)
-    optimizer.step()
-    assert torch.equal(slow, torch.ones(2, 2))
-    assert not torch.equal(fast, torch.ones(2, 2))
-
-
-@ALL
-def test_closure_is_evaluated_with_gradients_and_its_loss_returned(optimizer_class) -> None:
-    weight = nn.Parameter(torch.ones(2))
-    optimizer = optimizer_class([weight], lr=0.1)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = (weight**2).sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure) == 2.0
-    assert (weight < 1).all()
-
-
-@ALL
-def test_deep_copy_goes_its_own_way(optimizer_class) -> None:
-    weight = nn.Parameter(torch.ones(2, 2))
-    optimizer = optimizer_class([weight], lr=0.1)
-    weight.grad = torch.ones(2, 2)
-    optimizer.step()
-    name = NAMES[optimizer_class][-1]
-    kept = optimizer.state[weight][name].clone()
-    twin = copy.deepcopy(optimizer)
-    twin.param_groups[0]["params"][0].grad = torch.ones(2, 2)
-    twin.step()
-    assert torch.equal(optimizer.state[weight][name], kept)
-
-
-@ALL
-def test_sparse_gradients_are_refused(optimizer_class) -> None:
-    embedding = nn.Embedding(4, 2, sparse=True)
-    optimizer = optimizer_class(embedding.parameters())
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(RuntimeError, match=f"{optimizer_class.__name__} needs dense gradients"):
-        optimizer.step()
-
-
-@ALL
 def test_bfloat16_weights_have_float32_state_that_survive_a_checkpoint(optimizer_class) -> None:
     def steps(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, first: int, count: int) -> None:
         for step in range(first, first + count):
@@ -351,8 +287,6 @@ def test_bfloat16_weights_have_float32_state_that_survive_a_checkpoint(optimizer
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr must be finite and at least 0, got -1.0"),
-        ({"lr": float("nan")}, "lr must be finite"),
-        ({"weight_decay": -0.1}, "weight_decay must be"),
         ({"ratio_from_ndim": -1}, "ratio_from_ndim must be a whole number of at least 0, got -1"),
         ({"decay_from_ndim": 0.5}, "decay_from_ndim must be a whole number"),
     ],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -44,20 +42,7 @@ def values(params: list[nn.Parameter]) -> list[Tensor]:
 
 
 @ALL
-def test_a_new_state_starts_anew_and_is_what_is_saved(optimizer_class: Any) -> None:
-    params, optimizer = started(optimizer_class)
-    optimizer.state = defaultdict(dict)
-    fresh = [nn.Parameter(value) for value in values(params)]
-    other = optimizer_class(fresh, lr=0.01)
-    step(params, optimizer, 2)
-    step(fresh, other, 2)
-    torch.testing.assert_close(values(params), values(fresh), rtol=0, atol=0)
-    torch.testing.assert_close(optimizer.state_dict()["state"], other.state_dict()["state"], rtol=0, atol=0)
-    assert len(optimizer.state_dict()["state"]) == len(SHAPES)
-
-
-@ALL
-@pytest.mark.parametrize("index", range(len(SHAPES)))
+@pytest.mark.parametrize("index", [0, 4])
 def test_state_that_is_put_there_is_used_and_kept(optimizer_class: Any, index: int) -> None:
     (params, optimizer), (others, twin) = started(optimizer_class), started(optimizer_class)
     given, name = torch.full(SHAPES[index], 5.0), NAMES[optimizer_class]
@@ -152,58 +137,12 @@ def test_every_parameter_counts_its_own_steps(optimizer_class: Any, bias_correct
     assert [float(optimizer.state[param]["step"]) for param in params] == [2.0, 8.0, 2.0, 2.0, 4.0]
 
 
-@ALL
-def test_a_hook_that_reorders_what_is_loaded_is_heeded(optimizer_class: Any) -> None:
-    params, optimizer = started(optimizer_class)
-    others = [nn.Parameter(value) for value in values(params)[::-1]]
-    loaded = optimizer_class(others, lr=0.01)
-    loaded.register_load_state_dict_pre_hook(
-        lambda _, saved: {**saved, "state": {len(SHAPES) - 1 - key: kept for key, kept in saved["state"].items()}}
-    )
-    loaded.load_state_dict(optimizer.state_dict())
-    for param, other in zip(params, others[::-1], strict=True):
-        other.grad = param.grad
-    optimizer.step()
-    loaded.step()
-    # Blocks hold parameters in another order.
-    torch.testing.assert_close(values(params), values(others)[::-1], rtol=1e-6, atol=1e-7)
-
-
-@ALL
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
-def test_copies_go_on_alike(optimizer_class: Any, copied: Any) -> None:
-    params, optimizer = started(optimizer_class)
-    twin = copied(optimizer)
-    others = twin.param_groups[0]["params"]
-    step(params, optimizer, 2)
-    step(others, twin, 2)
-    torch.testing.assert_close(values(params), values(others), rtol=0, atol=0)
-
-
-@ALL
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-@pytest.mark.parametrize("capturable", [False, True])
-def test_a_learning_rate_of_one_element_has_any_shape(optimizer_class: Any, shape: Any, capturable: bool) -> None:
-    (params, _), others = started(optimizer_class), parameters()
-    step(others, optimizer_class(others, lr=torch.full(shape, 0.01), capturable=capturable), 1)
-    # A tensor multiplies at another place than a number.
-    torch.testing.assert_close(values(params), values(others), rtol=1e-5, atol=1e-6)
-
-
-@ALL
-def test_complex_parameters_and_misspelt_options_are_refused(optimizer_class: Any) -> None:
-    with pytest.raises(ValueError, match="takes real parameters"):
-        optimizer_class([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
-    with pytest.raises(ValueError, match="did you mean 'weight_decay'"):
-        optimizer_class([{"params": parameters(), "weight_dcay": 0.1}])
-
-
 @pytest.mark.parametrize("optimizer_class", [LAMB, LARS, pytest.param(MERIT, marks=pytest.mark.slow)])
 def test_a_compiled_step_does_the_same(optimizer_class: Any) -> None:
-    params, others = parameters(), parameters()
+    params, others = parameters()[::4], parameters()[::4]
     plain, compiled = optimizer_class(params, lr=0.01), optimizer_class(others, lr=0.01)
     run = torch.compile(compiled.step, backend="eager")
-    for seed in range(3):
+    for seed in range(2):
         step(params, plain, seed)
         for param, other in zip(params, others, strict=True):
             other.grad = param.grad.clone()  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 SHAPES = [(5, 3), (3, 5), (5, 3), (1, 4), (4, 1), (6,), (6,), (1,), (), (4, 3, 2), (3, 2, 2, 3), (4, 3, 2), (5, 3)]
-STEPS = 20
+STEPS = 8
 
 
 def starts(seed: int) -> list[np.ndarray]:
@@ -26,6 +26,7 @@ def starts(seed: int) -> list[np.ndarray]:
     return arrays
 
 
+@lru_cache
 def gradients(seed: int, step: int) -> list[np.ndarray]:
     """Gradients of widely different sizes; a row, a column, a slice and a whole vector are always 0."""
     draw = np.random.default_rng([seed, step])

@@ -35,7 +35,7 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def faults(mode: str) -> tuple[bool, int]:
     """Whether freed memory is kept, and pages that ten steps of 16 MB ask the system for."""
     command = [sys.executable, "-c", FAULTS, mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     kept, pages = done.stdout.split()
     return kept == "1", int(pages)
 

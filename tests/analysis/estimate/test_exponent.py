@@ -31,10 +31,13 @@ def test_a_curve_with_no_others_is_alone(curves: list[Exponent | None]) -> None:
         assert (belief is ALONE) == (KNOWN not in others)
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
 @pytest.mark.parametrize(
-    "curves",
-    [[(0.1, 1e-3), (0.12, 4e-3), (0.05, 2e-3)], [(-0.25, 1e-3), (0.0, 1e-3), (0.2, 1e-3)], [(0.3, 0.2)] * 3],
+    ("curves", "index"),
+    [
+        ([(0.1, 1e-3), (0.12, 4e-3), (0.05, 2e-3)], 0),
+        ([(-0.25, 1e-3), (0.0, 1e-3), (0.2, 1e-3)], 2),
+        ([(0.3, 0.2)] * 3, 1),
+    ],
     ids=["alike", "unlike", "hardly known"],
 )
 def test_equals_the_sum_over_a_grid(curves: list[tuple[float, float]], index: int) -> None:

@@ -39,11 +39,10 @@ SIZES = (2, 8, 32, 128)
 NOISY = Truth(noise=0.05, layers=2)
 SITUATIONS = {
     "two optimizers": {"optimizers": {"adamw": NOISY, "muon": dataclasses.replace(NOISY, min_steps=80.0)}, "seeds": 2},
-    "one seed": {"optimizers": {"adamw": NOISY}},
-    "nothing reached": {"optimizers": {"adamw": NOISY}, "max_steps": 50},
+    "nothing reached, no attention": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=0)}, "max_steps": 50},
     "partly reached": {"optimizers": {"adamw": NOISY}, "max_steps": 500},
     "matched": {"optimizers": {"adamw": dataclasses.replace(NOISY, geometry="l1"), "sgd": NOISY}},
-    "one batch size": {"optimizers": {"adamw": NOISY}, "batch_sizes": (8,)},
+    "one batch size, one layer": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=1)}, "batch_sizes": (8,)},
     "five optimizers": {
         "optimizers": {
             name: dataclasses.replace(NOISY, layers=12) for name in ("adamw", "lamb", "lars", "merit", "sgd")
@@ -52,7 +51,6 @@ SITUATIONS = {
         "lrs": (2e-3, 4e-3),
         "seeds": 2,
     },
-    "one layer": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=1)}, "batch_sizes": (8, 32)},
     "long names": {
         "optimizers": {
             "muon(momentum=0.95, ns_steps=5, match_rms_adamw=true, beta2_half_life=40000)": NOISY,
@@ -71,7 +69,6 @@ SITUATIONS = {
         "variants": True,
     },
     "mathematics in names": {"optimizers": {"a$x_{$": NOISY, "_b$\\frac$": NOISY}},
-    "no attention": {"optimizers": {"adamw": dataclasses.replace(NOISY, layers=0)}, "batch_sizes": (8, 32)},
 }
 
 
@@ -188,7 +185,8 @@ def test_panels_of_variants_have_titles_that_differ(tmp_path: Path) -> None:
 
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
-    written = set(present.write(analyze(tmp_path, QUICK), tmp_path / "analysis"))
+    answered = analyze(tmp_path, QUICK)
+    written = set(present.write(answered, tmp_path / "analysis"))
     for name in OF_ANSWERS:
         pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
         assert {pdf, png, csv} <= written
@@ -199,7 +197,7 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) ->
         assert png.read_bytes().startswith(b"\x89PNG")
         assert len(pd.read_csv(csv)) > 0
     first = {path: path.read_bytes() for path in written}
-    assert {path: path.read_bytes() for path in present.write(analyze(tmp_path, QUICK), tmp_path / "analysis")} == first
+    assert {path: path.read_bytes() for path in present.write(answered, tmp_path / "analysis")} == first
 
 
 def test_files_of_several_targets_are_told_apart(sketches: dict[str, Figure], tmp_path: Path) -> None:
@@ -447,15 +445,12 @@ def test_figures_are_found_by_the_type_of_the_result(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_matplotlib_is_imported_when_a_figure_is_drawn_and_not_before() -> None:
-    code = "import sys, analysis.present.figures; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_parts_of_a_result_are_known_in_a_fresh_process() -> None:
+def test_a_fresh_process_knows_the_parts_of_a_result_and_has_no_matplotlib_before_it_asks() -> None:
     """A result that is drawn in parts says so in a figure's own file, which nothing has imported yet."""
     code = (
+        "import sys\n"
         "from analysis.present.figures import figures_of\n"
+        "assert 'matplotlib' not in sys.modules\n"
         "from analysis.config import AnalysisConfig\n"
         "from analysis.questions.scaling import Scaling\n"
         "names = [name for name in Scaling.__dataclass_fields__]\n"

@@ -226,9 +226,8 @@ def check_uniform(found: np.ndarray) -> None:
     assert 0.5 - 4 * math.sqrt(0.25 / count) < middle < 0.7 + 4 * math.sqrt(0.25 / count)
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Answer], seeds: int) -> None:
-    check_uniform(probabilities(noisy["adamw"], 80, ratio=1.0, seeds=seeds))
+def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Answer]) -> None:
+    check_uniform(probabilities(noisy["adamw"], 80, ratio=1.0, seeds=3))
 
 
 @pytest.mark.slow
@@ -241,7 +240,7 @@ def test_with_equal_truths_the_probability_is_about_uniform_over_many_pairs(nois
 
 
 def test_with_truths_three_times_apart_it_is_near_one(noisy: dict[str, Answer]) -> None:
-    found = probabilities(noisy["adamw"], 40, ratio=3.0)
+    found = probabilities(noisy["adamw"], 20, ratio=3.0)
     assert np.median(found) > 0.99
     assert found.mean() > 0.95
 

@@ -31,7 +31,7 @@ def test_reference_gives_the_published_counts(method: str, power: float) -> None
 
 
 def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
-    model = NoisyQuadratic.power_law(200)
+    model = NoisyQuadratic.power_law(60)
     sizes = [4**power for power in range(1, 7)]
     found = quadratic(
         ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG

@@ -19,12 +19,10 @@ from cbs.noise_scale.geometries.l1 import root_shrinkage
 from cbs.noise_scale.moments import Sizes
 from cbs.theory import noise_scale as theory
 
-NOISE = pytest.mark.parametrize("noise", [0.05, 1.0, 50.0])
-EQUAL = pytest.mark.parametrize("sizes", [[1, 1], [8, 8], [2] * 4, [4] * 8], ids=str)
-UNEQUAL = pytest.mark.parametrize("sizes", [[5, 4], [1, 7], [3, 3, 2, 2], [1, 2, 3, 4, 5, 6, 7, 8]], ids=str)
-EITHER = pytest.mark.parametrize(
-    "sizes", [[1, 1], [8, 8], [2] * 4, [4] * 8, [5, 4], [1, 7], [3, 3, 2, 2], [1, 2, 3, 4, 5, 6, 7, 8]], ids=str
-)
+NOISE = pytest.mark.parametrize("noise", [0.05, 50.0])
+EQUAL = pytest.mark.parametrize("sizes", [[1, 1], [4] * 8], ids=str)
+UNEQUAL = pytest.mark.parametrize("sizes", [[1, 7], [1, 2, 3, 4, 5, 6, 7, 8]], ids=str)
+EITHER = pytest.mark.parametrize("sizes", [[1, 1], [4] * 8, [1, 7], [1, 2, 3, 4, 5, 6, 7, 8]], ids=str)
 SHAPE = (6, 10)
 CURVATURE = np.arange(1, 61).reshape(SHAPE) ** -1.0
 GRADIENT = CURVATURE * np.random.default_rng(0).standard_normal(SHAPE)
@@ -162,8 +160,7 @@ def test_root_shrinkage_is_the_mean_of_a_chi_variable(groups: int) -> None:
     assert root_shrinkage(groups) == pytest.approx(chi(groups - 1).mean() / math.sqrt(groups - 1), rel=1e-9)
 
 
-@pytest.mark.parametrize("groups", [2, 4, 8])
-@pytest.mark.parametrize("shape", [(40, 40), (40, 120), (120, 40)], ids=str)
+@pytest.mark.parametrize(("shape", "groups"), [((40, 40), 2), ((40, 120), 4), ((120, 40), 8)], ids=str)
 def test_nuclear_noise_reads_low_by_its_closed_form(shape: tuple[int, int], groups: int) -> None:
     gradient, variance = np.random.default_rng(0).standard_normal(shape), np.ones(shape)
     found = draw(bound("nuclear", shape), gradient, variance, [3] * groups, draws=150)[:, 1].mean()
