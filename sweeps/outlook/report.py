@@ -138,7 +138,8 @@ def outcome_report(
     studies, last = [], {study: one for one in searches for study in one.sweep.studies()}
     names = list(search.sweep.choices)
     for study, one in sorted(last.items(), key=lambda pair: (names.index(pair[0].optimizer), pair[0].batch_size)):
-        best, lrs = one.best(study), one.lrs(study)
+        best = one.best(study)
+        lrs = {trial.config.lr for trial in ends.values() if Cell.of(trial.config).study == study}
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
@@ -188,7 +189,7 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")
     elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
         lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
-    elif not any(study["steps_to_target"] for study in report["studies"]):
+    elif not report["stopped"] and not any(study["steps_to_target"] for study in report["studies"]):
         lines.append(
             "no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=..."
         )

@@ -55,10 +55,10 @@ def curve(result: TrialResult) -> Iterator[tuple[int, dict[str, float]]]:
     metric = result.config.target.metric
     for point in result.evaluations:
         values = {
-            metric: point.value,
             "train_loss": point.train_loss,
             "lr": point.lr,
             "examples": float(point.examples),
+            metric: point.value,  # last, as it may be called like one of these
         }
         yield point.step, {name: value for name, value in values.items() if math.isfinite(value)}
 

@@ -27,15 +27,17 @@ class MLflow(Tracker):
         self._client = MlflowClient(tracking_uri=self._uri)
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.resolve().name)
         self._experiment: str | None = None
+        self._sweep = str(folder.resolve())
 
     def write(self, result: TrialResult) -> None:
-        """A run of the same fingerprint, which a sweep that was killed left, is deleted."""
+        """A run of the same sweep and fingerprint, which was left when it was killed, is deleted."""
         from mlflow.entities import Metric, Param
 
         experiment = self._experiment_id()
         for left in self._client.search_runs([experiment], f"tags.fingerprint = '{result.config.fingerprint}'"):
-            self._client.delete_run(left.info.run_id)
-        tags = {"fingerprint": result.config.fingerprint, "status": str(result.status)}
+            if left.data.tags.get("sweep") == self._sweep:  # another one may have the same trial
+                self._client.delete_run(left.info.run_id)
+        tags = {"fingerprint": result.config.fingerprint, "status": str(result.status), "sweep": self._sweep}
         run = self._client.create_run(experiment, run_name=result.trial_id, tags=tags).info.run_id
         params = [Param(name, str(value)) for name, value in settings(result).items()]
         metrics = [Metric(name, value, 0, step) for step, values in curve(result) for name, value in values.items()]

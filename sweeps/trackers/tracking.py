@@ -12,7 +12,7 @@ from cbs.store import Store
 from sweeps.trackers import TRACKERS
 
 WRITTEN = "tracked"
-"""Folder of a sweep with a file for each tracker: the trials it has, and how they ended, a line each."""
+"""Folder of a sweep with a file for each tracker: the trials it has, how and where they ended, a line each."""
 
 
 class Tracking:
@@ -51,11 +51,10 @@ class Tracking:
     def add(self, results: Iterable[TrialResult]) -> None:
         """Write those that have not been written yet as they ended."""
         if self._trackers:
-            ended = [(result.trial_id, str(result.status)) for result in results]
+            ended = [(result.trial_id, _ended(result)) for result in results]
             self._under_way += [self._thread.submit(self._write, *trial) for trial in ended]
 
-    def _write(self, trial_id: str, status: str) -> None:
-        line = f"{trial_id} {status}"
+    def _write(self, trial_id: str, line: str) -> None:
         for name, tracker in list(self._trackers.items()):
             if line in self._written[name]:
                 continue
@@ -76,3 +75,9 @@ class Tracking:
         file = self._file(name)
         file.parent.mkdir(exist_ok=True)
         return set(file.read_text(encoding="utf-8").splitlines()) if file.exists() else set()
+
+
+def _ended(result: TrialResult) -> str:
+    """A line that another run of the same trial, of other code, does not have."""
+    value = result.evaluations[-1].value if result.evaluations else None
+    return f"{result.trial_id} {result.status} {result.final_step} {value!r}"

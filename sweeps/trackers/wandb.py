@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from cbs.errors import needed
@@ -22,13 +23,15 @@ class WeightsAndBiases(Tracker):
             import wandb  # noqa: F401
         self._folder = folder
         self._mode = os.environ.get("WANDB_MODE", OFFLINE)
+        # characters that it refuses in the name of a project
+        self._project = os.environ.get("WANDB_PROJECT", re.sub(r"[/\\#?%:]", "-", folder.resolve().name))
 
     def write(self, result: TrialResult) -> None:
         """Offline runs keep their id, so a trial that is written twice is one run once it is synchronised."""
         import wandb
 
         with wandb.init(
-            project=os.environ.get("WANDB_PROJECT", self._folder.name),
+            project=self._project,
             id=result.config.fingerprint,
             name=result.trial_id,
             group=str(result.config.optimizer),
@@ -46,4 +49,4 @@ class WeightsAndBiases(Tracker):
     def where(self) -> str:
         if self._mode == OFFLINE:
             return f"wandb sync {self._folder / 'wandb'}/offline-run-*"
-        return f"wandb project {os.environ.get('WANDB_PROJECT', self._folder.name)}"
+        return f"wandb project {self._project}"

@@ -124,6 +124,9 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     search = launch.sweep(SMALL, tmp_path, limits=Limits(-math.inf))
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
+    lines = outcome_lines(outcome_report(search, tmp_path, limits=Limits(-math.inf)))
+    assert sum(line.endswith("not begun") for line in lines) == len(SMALL.batch_sizes)
+    assert not any("no trial reached" in line or "reached it" in line for line in lines)
     run = Run(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
     assert not run.over
     run.limits = Limits(time.monotonic())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -136,6 +137,56 @@ def test_settings_are_flat_and_losses_that_are_not_finite_are_left_out(store: St
     bad = result.replace(evaluations=[first, *(dataclasses.replace(point, value=math.nan) for point in others)])
     assert all(factories.TARGET.metric not in values for _, values in list(curve(bad))[1:])
     assert all(values.keys() >= {"train_loss", "lr", "examples"} for _, values in curve(bad))
+
+
+@pytest.mark.parametrize("metric", ["train_loss", "lr", "examples"])
+def test_a_metric_that_is_called_like_another_column_is_the_metric(metric: str, tmp_path: Path) -> None:
+    """The log of another program has no training loss, so its NaN left nothing of a metric of this name."""
+    target = dataclasses.replace(factories.TARGET, metric=metric)
+    made = factories.sweep(tmp_path, batch_sizes=(8,), lrs=(1e-3,), growth=1.3, target=target)
+    for result in made.results():
+        logged = [dataclasses.replace(point, train_loss=math.nan) for point in result.evaluations]
+        told = [values[metric] for _, values in curve(result.replace(evaluations=logged))]
+        assert told == [point.value for point in result.evaluations]
+
+
+def test_a_trial_that_ran_again_to_other_numbers_is_written_again(store: Store, recorded: type[Recorded]) -> None:
+    write(store, ["recorded"])
+    first = next(result for result in store.results(with_steps=True) if result.status is TrialStatus.REACHED)
+    *before, last = first.evaluations
+    store.update_record(first.replace(evaluations=[*before, dataclasses.replace(last, value=last.value - 0.01)]))
+    write(store, ["recorded"])
+    assert recorded.written[4:] == [(first.trial_id, TrialStatus.REACHED)]
+
+
+def test_two_sweeps_with_the_same_trial_share_an_experiment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of one's own workload before and after it was changed."""
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    uri = (store.root / "shared").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "shared")
+    shutil.copytree(store.root, other := store.root.with_name("other"))
+    write(store, ["mlflow"])
+    write(Store(other), ["mlflow"])
+    shutil.rmtree(other / WRITTEN)  # killed before it was said to be written
+    write(Store(other), ["mlflow"])
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("shared")
+    tags = [run.data.tags["sweep"] for run in client.search_runs([experiment.experiment_id])]
+    assert sorted(tags) == sorted([str(store.root)] * 4 + [str(other)] * 4)
+
+
+def test_a_project_of_wandb_is_called_like_the_folder_whatever_that_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    (tmp_path / "50% a?b").mkdir()
+    monkeypatch.chdir(tmp_path / "50% a?b")
+    assert TRACKERS["wandb"](Path()).where == "wandb project 50- a-b"
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

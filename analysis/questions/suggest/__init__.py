@@ -167,11 +167,12 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
 def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
     """Batch sizes to add below and above those that are there, until the curve is seen on both sides.
 
-    One or two at a time, each a factor 2 further; none above batch sizes that were run and did not reach the target.
+    One or two at a time, each about a factor 2 further; none above batch sizes that were run and did not reach the
+    target.
     """
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
     seen = answer.doubts.seen if len(reached) > 1 else (False, False)
-    smaller = [first // 2**power for power in (2, 1) if first % 2**power == 0 and first >= 2**power]
+    smaller = [first // part for part in (4, 2) if first >= part]
     return (
         smaller if not seen[0] and first == reached[0] else [],
         [last * 2, last * 4] if not seen[1] and last == reached[-1] else [],

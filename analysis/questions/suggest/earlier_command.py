@@ -11,13 +11,15 @@ from cbs.batch_schedules import batch_schedule_options
 from cbs.choices import Choice, parse_choice, value_text
 from cbs.store import Store
 
-_SWITCHES = ("--dry-run", "--json", "--auto")
+SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
+"""Options without a value."""
+
 _SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
 """What there is to say only where learning rates are not listed."""
 
 _AXES = (
     *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
-    *("--precision", "--max-time", "--max-examples", "--output"),
+    *("--precision", "--max-time", "--max-examples", "--output", "--telescope", "--auto", "--dry-run", "--json"),
 )
 
 
@@ -46,16 +48,25 @@ def adding(
         *(f"schedule.{option}=" for option in batch_schedule_options()),
     )
     words = ["cbs", "sweep"]
-    for option, value in (mine or earlier)[-1]:
-        left_out = (*_AXES, *_SWITCHES, *(() if lrs is None else _SEARCH))
+    repeated = (mine or earlier)[-1]
+    left_out = (*_AXES, *(() if lrs is None else _SEARCH))
+    for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(said)):
-            words += [option, value]
+            words += [option] if option in SWITCHES else [option, value]
+    words += _width(manifest) if "--telescope" in dict(repeated) else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
     words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
     return shlex.join([*words, "--output", str(folder)])
+
+
+def _width(manifest: Any) -> list[str]:
+    """That of the folder, of all that its command telescoped across."""
+    for key in ("protocol", "workload", "options", "width"):
+        manifest = manifest.get(key) if isinstance(manifest, dict) else None
+    return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]
 
 
 def _tuned(axes: Any, name: str) -> list[str]:
@@ -77,7 +88,7 @@ def parsed(command: str) -> list[tuple[str, str]] | None:
     found, rest = [], iter(words[2:])
     for word in rest:
         name, equals, value = word.partition("=")
-        if word in _SWITCHES:
+        if word in SWITCHES:
             found.append((word, ""))
         elif word.startswith("-o") and not word.startswith("--"):
             found.append(("--output", word[2:] or next(rest, "")))

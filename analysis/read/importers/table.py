@@ -89,7 +89,8 @@ class JsonLines(_Logs):
 
     def table(self, path: Path) -> Sheet:
         rows = []
-        for number, line in enumerate(read_text(path, "write it in UTF-8").splitlines(), start=1):
+        # not splitlines: texts in JSON may hold other ends of lines, such as U+2028, as they are
+        for number, line in enumerate(read_text(path, "write it in UTF-8").split("\n"), start=1):
             try:
                 row = json.loads(line) if line.strip() else None
             except (ValueError, RecursionError):

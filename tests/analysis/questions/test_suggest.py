@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve, widening
@@ -20,9 +22,9 @@ from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import Exponent
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.questions.suggest import Suggestion, _beyond, suggest
+from analysis.questions.suggest import Suggestion, _beyond, _sides, suggest
 from analysis.questions.suggest.design import GOAL, best_per_example, variance, width_factor
-from analysis.questions.suggest.earlier_command import adding, parsed
+from analysis.questions.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
 from cbs.config import Choice
 from cbs.store import Store
@@ -259,6 +261,39 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
     searched, listed = (adding(tmp_path, Choice(name="adamw"), (4,), (0, 1), lrs) for lrs in (None, (1e-3,)))
     assert searched.startswith("cbs sweep --search random --trials 9 --lr-box 1e-3..1 --from other --optim adamw")
     assert listed.startswith("cbs sweep --optim adamw --batch-sizes 4")
+
+
+def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
+    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --shard --auto --optim adamw --batch-sizes 4..64")
+    line = adding(tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
+    expected = "cbs sweep --workers-per-trial 4 --shard --optim adamw --batch-sizes 8 --seeds 0,1"
+    assert line == f"{expected} --output {tmp_path}"
+
+
+def test_every_option_without_a_value_is_known_as_one() -> None:
+    command = typer.main.get_command(cli.application("sweep")).commands["sweep"]  # type: ignore[attr-defined]
+    assert {name for each in command.params if each.is_flag for name in each.opts} <= {*SWITCHES, "--help", "-h"}
+
+
+def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> None:
+    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
+    options = {"parametrization": "mup", "width": 32}
+    with_command(
+        tmp_path,
+        "cbs sweep --optim adamw --telescope 16..128 --set workload.parametrization=mup -o there",
+        protocol={"prune_factor": 1.3, "workload": {"name": "text", "options": options}},
+    )
+    line = adding(tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))
+    assert line.startswith(
+        "cbs sweep --set workload.parametrization=mup --set workload.width=32 --optim adamw --batch-sizes 8"
+    )
+
+
+@pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1, 2]), (6, [1, 3]), (1, []), (2, [1]), (16, [4, 8])])
+def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: int, smaller: list[int]) -> None:
+    sweep(tmp_path, batch_sizes=(first,), seeds=3, growth=1.3)
+    assert _sides(answer(tmp_path), [first])[0] == smaller
 
 
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:

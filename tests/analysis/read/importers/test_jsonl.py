@@ -41,3 +41,13 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
         file.write(f"\n{line}\n")
     with pytest.raises(DataError, match=r"log\.jsonl, line 3: it is no JSON object"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN))
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
+def test_text_in_a_line_may_hold_what_ends_lines_elsewhere(tmp_path: Path, end: str) -> None:
+    """As a sample of generated text does, where JSON is not escaped to ASCII."""
+    write_run(tmp_path / "in", [], {})
+    row = json.dumps({"step": 1, "loss": 3.0, "sample": f"one{end}two"}, ensure_ascii=False)
+    (tmp_path / "in" / "log.jsonl").write_text(row + "\r\n\n", encoding="utf-8")
+    (trial,) = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN)).trials
+    assert [point.value for point in trial.evaluations] == [3.0]
