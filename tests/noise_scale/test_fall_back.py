@@ -88,3 +88,8 @@ def test_the_first_measured_step_decides() -> None:
         seen.append(bool(probe.step()))
     assert seen == [False, False, False, True, False, False, True]
     assert probe.source == "accumulation"
+
+
+def test_who_did_not_fall_back_says_nothing_of_it() -> None:
+    with Probe(nn.Linear(3, 1), source="auto") as probe:
+        assert (probe.source, probe.caveat) == ("split", "")

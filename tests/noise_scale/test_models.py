@@ -27,7 +27,7 @@ from benchmarks.model_cells import (
     judge,
     run,
 )
-from benchmarks.model_page import general, page, read
+from benchmarks.model_page import general, page, read, run_line, run_lines
 from benchmarks.model_reference import Micro, moments, reference
 from benchmarks.model_zoo import Entry, classify, features, torch_zoo
 from benchmarks.zoo_layers import LAYERS, ResNet
@@ -195,3 +195,13 @@ def test_errors_are_part_of_the_answer(error: Exception, kind: str, monkeypatch:
     found = run("MLP", "eager", "split")
     assert found.kind == kind
     assert "not this one" in found.line
+
+
+def test_a_page_says_when_its_cells_were_run() -> None:
+    keys = [("MLP", mode, source) for mode in ("bfloat16", "eager") for source in ("split", "auto")]
+    line = run_line([*keys, ("GRU", "eager", "auto")], "2026-01-02")
+    assert line == "- 2026-01-02: 5 cells of 2 models (eager, bfloat16)"
+    cells = {key: Cell(EXACT) for key in keys}
+    text = page(LAYERS, cells, ["- 2025-12-31: 7 cells of 1 models (eager)", line])
+    assert run_lines(text) == ["- 2025-12-31: 7 cells of 1 models (eager)", line]
+    assert read(text) == cells
