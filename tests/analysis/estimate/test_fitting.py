@@ -53,6 +53,23 @@ def test_the_hyperbola_beside_the_curve() -> None:
     assert bent.hyperbola.critical < 0.9 * bent.estimate.critical
 
 
+def test_the_hyperbola_beside_is_resampled_at_its_own_exponent_and_as_widely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six degrees of freedom: Student's t is 1.25 times the normal quantile."""
+    sizes = SIZES[1::2]
+    data = trials(Truth(noise=0.05), sizes, seeds=2)
+    found = fit_curve(sizes, data)
+    monkeypatch.setattr("analysis.estimate.fitting.widening", lambda freedom, confidence: 1.0)
+    narrow, wide = (fit.resampled_hyperbola for fit in (fit_curve(sizes, data), found))
+    assert (wide.exponent == 1).all()
+    assert wide.log_min_steps.std() > 1.1 * narrow.log_min_steps.std()
+
+
+def test_resamples_are_of_the_batch_sizes_that_reached_the_target() -> None:
+    missed = Trials.of(np.full((1, 3), np.nan), 100.0)
+    fit = fit_curve(SIZES, [missed, *trials(Truth(noise=0.05), SIZES[1:])], config=AnalysisConfig(resamples=100))
+    assert fit.resampled_log_steps.shape == fit.measured_resamples.shape == (100, len(SIZES) - 1)
+
+
 def test_same_seed_same_numbers() -> None:
     data = trials(Truth(noise=0.08))
     first, second, other = (

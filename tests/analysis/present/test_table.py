@@ -126,6 +126,14 @@ def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
         assert max(map(len, shown.splitlines())) <= width
 
 
+def test_of_a_table_without_rows_the_sentences_alone_are_said() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    show(
+        Table(columns=(Column("a", heading="a"),), rows=[], title="Of what there is", lines=["there is none"]), console
+    )
+    assert console.file.getvalue() == "there is none\n"  # type: ignore[attr-defined]
+
+
 def test_a_cut_digit_is_noticed() -> None:
     table = Table(columns=(Column("b", "", "B"),), rows=[{"b": 158.0}])
     assert lacking(table, "B\n15") == ["158"]
