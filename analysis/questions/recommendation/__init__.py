@@ -170,7 +170,8 @@ def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Cour
     size, span = entry.batch_sizes[at], throughput.span(optimizer, entry.devices)
     assert span is not None
     if len(entry.batch_sizes) == 1:
-        return f"of those measured, {entry.devices} devices can share batch size {size:.0f} alone: measure larger ones"
+        sharing = plural(entry.devices, "device")
+        return f"of those measured, {sharing} can share batch size {size:.0f} alone: measure larger ones"
     end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
     first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
     if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):

@@ -220,6 +220,13 @@ def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_
     assert probabilities_of_best([dataclasses.replace(plans[0], objective_resamples=np.empty(0))], seed=0) is None
 
 
+def test_one_device_is_no_several(exact: Answer) -> None:
+    advice = advise(exact, Measured((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
+    assert advice.plans["time"].remarks == (
+        "of those measured, 1 device can share batch size 32 alone: measure larger ones",
+    )
+
+
 def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
     nothing = advise(exact, Measured((StepTime(batch_size=8, seconds=1.0, optimizer="muon"),)), Wish(devices=1))
     assert nothing.plans == {}
