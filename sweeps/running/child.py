@@ -91,9 +91,8 @@ class Child:
                 start_new_session=True,  # Ctrl-C in a terminal is for the one who asked
             )
         except OSError as error:
-            raise ResultsError(
-                f"cannot start a process for trials: {reason(error)} ({tempfile.gettempdir()})"
-            ) from None
+            where = tempfile.tempdir or "set TMPDIR to a folder that can be written"
+            raise ResultsError(f"cannot start a process for trials: {reason(error)} ({where})") from None
         other.close()
         if first is not None:
             self._connection.send((first, None))
