@@ -48,7 +48,7 @@ _MOST_SOCKET = 107 if sys.platform == "linux" else 103
 """Bytes that the path of a socket may have."""
 _SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 """Bytes that Ray and we append to the folder of temporary files."""
-_SHORT = "/tmp"  # noqa: S108 - a folder of our own is made in it
+_SHORT = "/tmp"
 
 _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
 
