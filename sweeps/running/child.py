@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
@@ -91,9 +90,8 @@ class Child:
                 start_new_session=True,  # Ctrl-C in a terminal is for the one who asked
             )
         except OSError as error:
-            raise ResultsError(
-                f"cannot start a process for trials: {reason(error)} ({tempfile.gettempdir()})"
-            ) from None
+            where = tempfile.tempdir or "set TMPDIR to a folder that can be written"
+            raise ResultsError(f"cannot start a process for trials: {reason(error)} ({where})") from None
         other.close()
         if first is not None:
             self._connection.send((first, None))
@@ -136,11 +134,11 @@ class Child:
         try:
             self._log.truncate(0)
             self._connection.send((function, args))
-            latest = time.monotonic()
+            silent = 0.0  # in turns, since a clock goes on while this process is stopped or the machine sleeps
             while True:
                 if self._connection.poll(_TURN):
                     kind, content = self._connection.recv()
-                    latest, self._heard = time.monotonic(), True
+                    silent, self._heard = 0.0, True
                     if kind == "said":
                         heard(content)
                         self._forget()
@@ -150,9 +148,11 @@ class Child:
                         return content
                 elif self._process.poll() is not None:
                     break
-                elif silence is not None and time.monotonic() - latest > max(silence, 0 if self._heard else _IMPORTS):
-                    self._last_words()
-                    raise Died(None, silence, self.tail())
+                else:
+                    silent += _TURN
+                    if silence is not None and silent >= max(silence, 0 if self._heard else _IMPORTS):
+                        self._last_words()
+                        raise Died(None, silence, self.tail())
         except (EOFError, OSError):
             pass
         exit_code = self._process.wait()

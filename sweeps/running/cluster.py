@@ -41,6 +41,14 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "5
 """Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
 
 _FOLDER = "cbs-ray-"
+_PRIVATE = "local"
+"""What Ray calls one of our own; without an address it would join that of RAY_ADDRESS, which jobs on a cluster have."""
+
+_MOST_SOCKET = 107 if sys.platform == "linux" else 103
+"""Bytes that the path of a socket may have."""
+_SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+"""Bytes that Ray and we append to the folder of temporary files."""
+_SHORT = "/tmp"
 
 _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
 
@@ -209,13 +217,16 @@ class Engine:
     """A Ray to be started, a private one with a folder of its own where no address is given."""
 
     def __init__(self, resources: Resources) -> None:
-        self._options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+        self._options: dict[str, Any] = {
+            "logging_level": logging.CRITICAL,
+            "log_to_driver": False,
+            "address": resources.address or _PRIVATE,
+        }
         self._folder: str | None = None
         if resources.address is not None:
-            self._options["address"] = resources.address
             return
+        self._folder = temporary_folder(_folder_of_sockets())
         remove_stale_folders()
-        self._folder = temporary_folder()
         self._options |= {
             "num_cpus": resources.local_workers * resources.cpus,
             "include_dashboard": False,
@@ -251,9 +262,9 @@ def _start(options: dict[str, Any]) -> None:
         ray.init(**options)
     except Exception as error:  # Ray raises half a dozen kinds when it cannot start
         check_room(error)
-        if "address" not in options:
-            raise EngineLost(reason(error)) from error
         where = options["address"]
+        if where == _PRIVATE:
+            raise EngineLost(reason(error)) from error
         raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}; {_TOKEN_HINT}") from None
 
 
@@ -354,12 +365,22 @@ def check_listening(address: str) -> None:
         raise ConfigError(f"cannot reach Ray at {address}: {error}; is the cluster up ('ray status')?") from None
 
 
-def temporary_folder() -> str:
+def temporary_folder(parent: str | None = None) -> str:
     """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
     try:
-        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
+        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)
     except OSError as error:
         raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
+
+
+def _folder_of_sockets() -> str | None:
+    """Where a private Ray has its files: :data:`_SHORT` where the folder of temporary files, as that of macOS, has too
+    long a path for sockets; ``None`` for that folder."""
+    try:
+        long = len(os.fsencode(tempfile.gettempdir())) + _SOCKETS > _MOST_SOCKET
+    except FileNotFoundError:
+        return None  # there is none, which :func:`temporary_folder` tells
+    return _SHORT if long else None
 
 
 def check_room(error: Exception) -> None:
@@ -368,7 +389,7 @@ def check_room(error: Exception) -> None:
     Raises:
         Unfinished: if it was.
     """
-    folder = tempfile.gettempdir()
+    folder = _folder_of_sockets() or tempfile.gettempdir()
     refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if refused or shutil.disk_usage(folder).free < LEAST_ROOM:
         hint = "make room, or set TMPDIR to a folder that has it"
@@ -379,7 +400,8 @@ def remove_stale_folders() -> None:
     """Remove the temporary folders of sweeps whose process was killed."""
     if sys.platform != "linux":
         return
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+    parents = {tempfile.gettempdir(), _folder_of_sockets() or tempfile.gettempdir()}
+    for folder in [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}*-*")]:
         pid = folder.name.removeprefix(_FOLDER).split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(folder, ignore_errors=True)

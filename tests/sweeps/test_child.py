@@ -23,6 +23,12 @@ def answer(channel: Channel, what: object) -> object:
     return what
 
 
+def pause(channel: Channel, seconds: float) -> str:
+    channel.say("on it")
+    time.sleep(seconds)
+    return "done"
+
+
 def refuse(channel: Channel) -> None:
     raise ConfigError("not like this")
 
@@ -154,6 +160,14 @@ def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
     assert time.monotonic() - started < 60
     if function != "stop_itself":
         assert f"in {function}, {__file__}" in str(death.value)
+
+
+def test_an_hour_in_which_the_machine_slept_is_no_silence(monkeypatch):
+    clock = time.monotonic
+    with Child() as child:
+        child.call(f"{HERE}:answer", "it has started")
+        sleep = lambda said: monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # noqa: E731
+        assert child.call(f"{HERE}:pause", 0.7, heard=sleep, silence=5.0) == "done"
 
 
 def test_signs_of_life_keep_it_alive_beyond_the_patience():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +17,11 @@ import pytest
 import ray
 
 from cbs import device
-from cbs.errors import ConfigError, Unfinished
+from cbs.errors import ConfigError, ResultsError, Unfinished
 from sweeps.running import cluster
+from sweeps.running.child import Child
 from sweeps.running.cluster import (
+    EngineLost,
     Resources,
     check_placement,
     connected,
@@ -155,6 +159,70 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
         run_search(run, Resources(workers=1))
     assert (len(started), len(notes)) == (1 + MAX_ENGINES, MAX_ENGINES)
     assert not any(Path(folder).exists() for folder in started)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[dict[str, object]]:
+    """What Ray was asked for, which then fails."""
+    found: list[dict[str, object]] = []
+
+    def no_start(**options):
+        found.append(options | {"there": Path(options.get("_temp_dir", "/")).exists()})
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", no_start)
+    return found
+
+
+def test_a_private_ray_is_our_own_whatever_cluster_the_surroundings_name(monkeypatch, asked):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # as a job of a cluster has it
+    with pytest.raises(EngineLost, match="not today"), connected(Resources(workers=1)):
+        pytest.fail("nothing was started")
+    assert asked[0]["address"] == "local"
+    with pytest.raises(ConfigError, match=r"cannot reach Ray at 10\.0\.0\.1:6379"):
+        connected(Resources(address="10.0.0.1:6379")).__enter__()
+    assert asked[1]["address"] == "10.0.0.1:6379"
+
+
+def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
+    long, short = tmp_path / ("long" * 20), Path(tempfile.mkdtemp(dir="/tmp", prefix="s-"))
+    long.mkdir()
+    monkeypatch.setattr(cluster, "_SHORT", str(short))
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = [parent / f"cbs-ray-{gone.pid}-abcdefgh" for parent in (long, short)]
+    try:
+        for folder in left:
+            folder.mkdir()
+        with pytest.raises(EngineLost), connected(Resources(workers=1)):
+            pytest.fail("nothing was started")
+        assert Path(asked[0]["_temp_dir"]).parent == short
+        assert asked[0]["there"]
+        longest = f"{asked[0]['_temp_dir']}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+        assert len(longest) <= 103
+        assert [*long.iterdir(), *short.iterdir()] == []
+        monkeypatch.setattr(tempfile, "tempdir", str(short))
+        monkeypatch.setattr(cluster, "_SHORT", "/nowhere")
+        with pytest.raises(EngineLost), connected(Resources(workers=1)):
+            pytest.fail("nothing was started")
+        assert Path(asked[1]["_temp_dir"]).parent == short
+    finally:
+        shutil.rmtree(short)
+
+
+def test_without_any_folder_for_temporary_files_it_is_one_line(monkeypatch):
+    def nowhere(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    for name in ("gettempdir", "mkdtemp", "TemporaryFile"):
+        monkeypatch.setattr(tempfile, name, nowhere)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ConfigError, match="No usable temporary directory found; set TMPDIR"):
+        connected(Resources(workers=1)).__enter__()
+    with pytest.raises(ResultsError, match=r"No usable temporary directory found \(set TMPDIR"):
+        Child()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -137,7 +137,7 @@ def test_a_killed_sweep_leaves_nothing_behind_and_continues(undisturbed, tmp_pat
 def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed, tmp_path):
     process = start(tmp_path / "worker")
     wait_while_running(process, lambda: stored(tmp_path / "worker") >= 2)
-    os.kill(descendants(process.pid, WORKER)[0], signal.SIGKILL)
+    wait_while_running(process, lambda: kill_one(process.pid, "worker", random.Random(0)))
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, out + err
     assert reached(tmp_path / "worker") == reached(undisturbed)
@@ -234,7 +234,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
 
 
-WORKER, TRIAL, RAYLET = "ray::Trainable", "from sweeps.running.child import main", "raylet/raylet "
+WORKER, TRIAL, RAYLET = "Trainable", "from sweeps.running.child import main", "raylet/raylet "
 KILLS = {"driver": 4, "worker": 4, "trial": 4, "raylet": 3, "bounds": 5}
 SIZES = (8, 16, 32, 64)
 LONG = [
