@@ -114,7 +114,7 @@ def curve(
             (best,) = best_settings(model, method, target, [batch_size], grid, momenta, power=power, cushion=cushion)
         else:
             largest = model.largest_lr(power)
-            lrs = largest * np.logspace(-6, 0.3, 120) if math.isfinite(largest) else np.ones(1)
+            lrs = largest * np.logspace(-10, 0.3, 200) if math.isfinite(largest) else np.ones(1)
             (best,) = best_settings(model, method, target, [batch_size], lrs, momenta, power=power)
             if best is not None and best.steps > 0:
                 best = tuned(model, method, target, batch_size, best.momentum, power=power) or best

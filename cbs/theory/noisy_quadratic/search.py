@@ -159,8 +159,11 @@ def tuned(
     largest = model.largest_lr(power, 0.0 if plain else momentum, nesterov=method == "nesterov")
     if not math.isfinite(largest):
         return None
-    grid = largest * np.logspace(-5, 0, LRS + 1)[:-1]
-    (rough,) = best_settings(model, method, target, [batch_size], grid, [momentum], power=power, limit=limit)
+    for high in (0, -5):  # from 1e-10 of the edge on, which noise asks for at the smallest batch sizes
+        grid = largest * np.logspace(high - 5, high, LRS + 1)[:-1]
+        (rough,) = best_settings(model, method, target, [batch_size], grid, [momentum], power=power, limit=limit)
+        if rough is not None and rough.lr > grid[0]:
+            break
     if rough is None or rough.steps == 0:
         return rough
     short = rough.steps <= SHORT

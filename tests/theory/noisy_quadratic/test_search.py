@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, modes_of, tuned
+from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, tuned
 from tests.certified import noisy_quadratic as certified
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
@@ -88,6 +88,21 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     losses = modes_of(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
     firsts = np.where((losses <= 0.1).any(1), (losses <= 0.1).argmax(1), np.inf)
     assert np.ceil(found.steps) <= firsts.min()
+
+
+def test_momentum_near_one_is_tuned_at_small_batches_too() -> None:
+    """Noise asks for learning rates far below 1e-5 of the edge of stability there; the loss swings, so that a finer grid
+    finds other dips, of which none is a hundredth better."""
+    model, momentum = NoisyQuadratic.power_law(1000), 1 - 1e-5
+    (dense,) = best_settings(model, "heavy_ball", 0.1, [1], np.geomspace(1e-8, 1e-4, 2000), [momentum])
+    found = tuned(model, "heavy_ball", 0.1, 1, momentum)
+    assert found is not None
+    assert dense is not None
+    assert found.lr < 1e-5 * model.largest_lr(momentum=momentum)
+    assert found.steps == pytest.approx(dense.steps, rel=0.01)
+    (row,) = curve(model, "momentum", 0.1, [1])
+    assert row.steps is not None
+    assert row.steps <= 1.01 * dense.steps
 
 
 def test_a_passing_dip_of_a_setting_whose_floor_misses_counts_for_no_batch_size() -> None:
