@@ -207,6 +207,25 @@ def test_decisions_are_rows_and_replay_from_them() -> None:
         assert steps["seen"][row] == noise.mean() / signal.mean()
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "low"),
+    [
+        ("norm_test", {"theta": 0.5}, 0.9 * 6 * 0.25),
+        ("dual_norm", {"theta": 0.5}, 0.9 * 6 * 0.25),
+        ("doubling", {}, 11.0),
+    ],
+)
+def test_a_rule_grows_where_the_lower_end_of_the_interval_asks_for_it(name: str, options: dict, low: float) -> None:
+    choice = Choice(name=name, options={"measurements": 20, "cap": 4096, **options})
+    config = config_with(batch_schedule=choice, batch_size=6)
+    rule = build_batch_schedule(choice, run_of(config, None))
+    assert isinstance(rule, ClosedLoop)
+    assert rule.first.batch_size == 6
+    seen = Observed(stage=rule.first, low=low, value=1e3, high=1e4)
+    assert rule.decide(10**6, seen) == rule.first
+    assert rule.decide(10**6, dataclasses.replace(seen, low=100.0)).batch_size > 6
+
+
 def test_options_in_examples_follow_the_batch_size() -> None:
     options = {"beta2_half_life": 500, "weight_decay_timescale": 4000}
     config = config_with(optimizer=Choice(name="adamw", options=options), batch_schedule=STAGES, probe=None)

@@ -414,3 +414,19 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
 def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_optimizer(Choice(name=name, options=options), nn.ParameterList([nn.Parameter(torch.ones(3))]), 0.01)
+
+
+@pytest.mark.parametrize("optimizer", [Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall])
+def test_the_momentum_of_a_group_is_that_of_its_parameters(optimizer: Callable) -> None:
+    torch.manual_seed(0)
+    start, slopes = torch.randn(4, 3), [torch.randn(4, 3) for _ in range(3)]
+    ends = []
+    for group, default in (({}, 0.5), ({"momentum": 0.5}, 0.9), ({}, 0.9)):
+        param = nn.Parameter(start.clone())
+        stepped = optimizer([{"params": [param], **group}], lr=0.1, momentum=default)
+        for slope in slopes:
+            param.grad = slope.clone()
+            stepped.step()
+        ends.append(param.detach())
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.allclose(ends[0], ends[2])

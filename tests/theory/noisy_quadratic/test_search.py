@@ -91,8 +91,8 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
 
 
 def test_momentum_near_one_is_tuned_at_small_batches_too() -> None:
-    """Noise asks for learning rates far below 1e-5 of the edge of stability there; the loss swings, so that a finer grid
-    finds other dips, of which none is a hundredth better."""
+    """Noise asks for learning rates far below 1e-5 of the edge of stability there; the loss swings, so that a finer
+    grid finds other dips, of which none is a hundredth better."""
     model, momentum = NoisyQuadratic.power_law(1000), 1 - 1e-5
     (dense,) = best_settings(model, "heavy_ball", 0.1, [1], np.geomspace(1e-8, 1e-4, 2000), [momentum])
     found = tuned(model, "heavy_ball", 0.1, 1, momentum)
