@@ -203,7 +203,8 @@ def test_many_rows_equal_one_by_one(exponent: Exponent) -> None:
     alone = [fit_curves(SIZES, row[None], exponent=exponent, deviation=0.1) for row in rows]
     for name in ("min_steps", "critical", "exponent"):
         one_by_one = [getattr(fit, name)[0] for fit in alone]
-        np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-9 if exponent.held else 1e-6)
+        # a minimum is known to the root of the rounding of sums, whose order differs between one row and many
+        np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-7 if exponent.held else 1e-6)
 
 
 @pytest.mark.parametrize("row", zhang2024.ROWS, ids=lambda row: row.model)
