@@ -1,4 +1,4 @@
-"""Quick: a first answer in two minutes, at an easier target, with few batch sizes and two seeds."""
+"""Quick: a first answer in minutes, at an easier target, with few batch sizes and two seeds."""
 
 from __future__ import annotations
 
