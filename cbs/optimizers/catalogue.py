@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from cbs.config import Choice
 from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.spectral.orthogonalization import bfloat16_time
 from cbs.text import GPT, SIZES
 
 REFERENCE_SIZE = "200k"
@@ -31,10 +32,13 @@ class Entry:
         state_bytes_per_parameter: memory of its state beside the float32 weights and gradients, in bytes per parameter;
             that of methods with matrix preconditioners depends on the shapes, see :data:`REFERENCE_SIZE`. ``None`` if
             it was not measured.
+        bfloat16_time: of one with the option ``ns_dtype``, what a product in bfloat16 takes on this processor over one
+            in float32; ``None`` where it was not measured.
     """
 
     spec: OptimizerSpec
     state_bytes_per_parameter: float | None
+    bfloat16_time: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars."""
@@ -43,6 +47,7 @@ class Entry:
             **{name: getattr(self.spec, name) for name in shown},
             "options": self.spec.defaults,
             "state_bytes_per_parameter": self.state_bytes_per_parameter,
+            "bfloat16_time": self.bfloat16_time,
         }
 
 
@@ -51,15 +56,22 @@ def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> l
 
     Args:
         names: which; ``None`` for all entries of our own.
-        measured: whether the state is measured, which takes a step of each on a small GPT.
+        measured: whether state and times are measured, which takes a step of each on a small GPT.
 
     Raises:
         UnknownNameError: if there is no such optimizer.
         ConfigError: if one cannot be built.
     """
+    specs = [OPTIMIZERS[name] for name in (OPTIMIZERS.names() if names is None else names)]
+    iterates = measured and any("ns_dtype" in spec.defaults for spec in specs)
+    ratio = bfloat16_time() if iterates else None
     return [
-        Entry(spec=OPTIMIZERS[name], state_bytes_per_parameter=state_bytes_per_parameter(name) if measured else None)
-        for name in (OPTIMIZERS.names() if names is None else names)
+        Entry(
+            spec=spec,
+            state_bytes_per_parameter=state_bytes_per_parameter(spec.name) if measured else None,
+            bfloat16_time=ratio if "ns_dtype" in spec.defaults else None,
+        )
+        for spec in specs
     ]
 
 

@@ -48,6 +48,26 @@ def test_shows_everything_within_eighty_columns(entries: list[Entry]) -> None:
         assert all(option in page for option in (*entry.spec.defaults, *entry.spec.options_in_examples))
 
 
+def test_says_in_which_precision_muon_iterates_here_and_what_the_other_takes(
+    entries: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {entry.spec.name: entry.bfloat16_time for entry in entries}
+    assert {name for name, ratio in measured.items() if ratio is not None} == {"muon", "muon_plus", "orscale", "scion"}
+    assert 1e-3 < measured["muon"] < 1e4
+    assert catalogue(["muon"], measured=False)[0].bfloat16_time is None
+    monkeypatch.setattr("cbs.optimizers.catalogue.bfloat16_time", lambda: 0.3)
+    (entry,) = catalogue(["muon"])
+    assert entry.to_json()["bfloat16_time"] == 0.3
+    for fast, said in (
+        (True, "auto is bfloat16 for matrices of more than 16,384 entries"),
+        (False, "auto is float32 on"),
+    ):
+        monkeypatch.setattr("sweeps.listing.FAST_BFLOAT16", fast)
+        page = " ".join(printed(details(entry)).split())
+        assert said in page
+        assert "in bfloat16 takes 0.3 times what it takes in float32" in page
+
+
 # Two moments, one, and none, in float32; a step counter per tensor adds less than 0.01 bytes per parameter.
 @pytest.mark.parametrize(("name", "expected"), [("adamw", 8), ("lamb", 8), ("merit", 8), ("sgd", 4)])
 def test_state_of_known_size(name: str, expected: float) -> None:

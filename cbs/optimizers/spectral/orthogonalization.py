@@ -7,6 +7,8 @@ arXiv 2409.20325). U and V hold only the singular vectors whose value is not 0, 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +80,22 @@ def fast_dtype(matrices: Sequence[Tensor]) -> str:
     if all(matrix.device.type != "cpu" for matrix in matrices):
         return "bfloat16"
     return "bfloat16" if FAST_BFLOAT16 and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
+
+
+def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
+    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of some
+    in turns."""
+    least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for dtype in list(least) * (rounds + 1):  # the first of each warms up, and is hardly the least
+            matrix = torch.ones(size, size, dtype=dtype)
+            begun = time.perf_counter()
+            torch.mm(matrix, matrix)
+            least[dtype] = min(least[dtype], time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(threads)
+    return least[torch.bfloat16] / least[torch.float32]
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:
