@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cbs.device import FAST_BFLOAT16
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.optimizers.catalogue import Entry
 from cbs.optimizers.routing import Routing, route
-from cbs.optimizers.spectral.orthogonalization import FAST_BFLOAT16, SMALL
+from cbs.optimizers.spectral.orthogonalization import SMALL
 from sweeps.spec import Sweep
 from sweeps.workload import built
 

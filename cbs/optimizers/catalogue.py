@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
 from cbs.config import Choice
+from cbs.device import bfloat16_time
 from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.optimizers.spectral.orthogonalization import bfloat16_time
 from cbs.text import GPT, SIZES
 
 REFERENCE_SIZE = "200k"

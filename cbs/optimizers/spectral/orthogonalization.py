@@ -7,13 +7,13 @@ arXiv 2409.20325). U and V hold only the singular vectors whose value is not 0, 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from cbs.device import FAST_BFLOAT16
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al. 2024: steep at 0 and good to within a third, without converging to 1."""
@@ -22,9 +22,6 @@ METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
 
 NORM_FLOOR = 1e-7
-_told = dict(getattr(torch.cpu, "get_capabilities", dict)())
-FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD" in str(_told.get("cpu_name"))))
-"""Whether the processor multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to tell."""
 
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
@@ -80,22 +77,6 @@ def fast_dtype(matrices: Sequence[Tensor]) -> str:
     if all(matrix.device.type != "cpu" for matrix in matrices):
         return "bfloat16"
     return "bfloat16" if FAST_BFLOAT16 and max(matrix.numel() for matrix in matrices) > SMALL else "float32"
-
-
-def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
-    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of some
-    in turns."""
-    least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for dtype in list(least) * (rounds + 1):  # the first of each warms up, and is hardly the least
-            matrix = torch.ones(size, size, dtype=dtype)
-            begun = time.perf_counter()
-            torch.mm(matrix, matrix)
-            least[dtype] = min(least[dtype], time.perf_counter() - begun)
-    finally:
-        torch.set_num_threads(threads)
-    return least[torch.bfloat16] / least[torch.float32]
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:
