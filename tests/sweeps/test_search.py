@@ -3,12 +3,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 
 from cbs.choices import parse_choice
 from cbs.record import TrialStatus
+from cbs.store import Store
 from sweeps.cell import Cell, Study
+from sweeps.outlook.progress import Progress
+from sweeps.running.dispatch import Run
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
 from tests.sweeps import simulation
@@ -86,16 +90,17 @@ def test_a_trial_that_takes_longer_than_smaller_batches_does_not_keep_the_others
     assert 1.3 * 300 < slow.evaluations[-1].step <= 1.3 * 300 + 300 + 150
 
 
-def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need():
+def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need(tmp_path):
     """At its best learning rate a larger batch takes no more steps, and a smaller one no more examples."""
     search = Search(small_sweep(**ONE, batch_sizes=(4, 16, 64), seeds=(0,)))
     while (config := search.next()).batch_size == 16:  # one at a time, each the best of its cell
         search.add(ended(config, End(400.0 * (1 + abs(math.log(config.lr / 4e-3)))), 400.0))
     for batch_size, most in ((64, 1.3 * 400), (4, 1.3 * 1600)):
-        for taken, others in ((most - 1, False), (most + 1, True)):
-            there = Search(search.sweep, search.trials())
-            first = next(config for config in iter(there.next, None) if config.batch_size == batch_size)
-            second = there.next({first.trial_id: taken})
+        for taken, others in ((None, False), (most - 1, False), (most + 1, True)):
+            run = Run(Search(search.sweep, search.trials()), Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
+            first = next(config for config, _ in iter(run.next, None) if config.batch_size == batch_size)
+            run.where[first.trial_id] = {"step": taken, "host": "here"}  # the last sign of life
+            second, _ = run.next()
             assert (second.batch_size == batch_size) is others
 
 
