@@ -25,6 +25,10 @@ from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.target import Target
 
+_OWN = 0.25
+"""Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
+they are."""
+
 _ONE_LAW = "; a law is one of a workload and optimizer: models that belong on one need the same name of the workload"
 
 
@@ -93,6 +97,7 @@ def scale(
         if all(law.fit is None and "does not vary" in law.remark for law in own):
             why = "; ".join(f"{law.workload}, {law.optimizer}: {law.remark}" for law in own)
             raise ResultsError(f"no law against {axis}: {why}{_ONE_LAW if len(own) > 1 else ''}")
+    notes += [] if data_at_batch else [line for law in fitted for line in _against_itself(law, measured)]
     names = list(dict.fromkeys(vary or varying(points, options(points))))
     # the parameters follow a single option that varies
     names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
@@ -120,6 +125,19 @@ def scale(
         data=f"those that {size} takes to the target",
         notes=(*notes, *refused),
     )
+
+
+def _against_itself(law: Law, points: Sequence[ScalingPoint]) -> list[str]:
+    """That data which are a multiple of B_crit itself say nothing of how it grows with them."""
+    if law.axis not in ("data", "compute") or law.fit is None:
+        return []
+    sizes = np.log([points[index].critical_batch_size for index in law.points])
+    if np.std(np.log(law.x) - sizes) > _OWN * np.std(sizes):
+        return []
+    return [
+        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, only follows it, as S_min hardly differs "
+        "between the points: an exponent near 1 says nothing; --data-at-batch B counts at one batch size"
+    ]
 
 
 def _check(

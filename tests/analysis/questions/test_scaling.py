@@ -228,6 +228,24 @@ def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
         assert b.data == pytest.approx(32 * 64 * math.exp(answer.fit.estimate.log_steps(np.array([64.0]))[0]))
 
 
+def test_data_that_only_follow_the_critical_batch_size_are_said_to(
+    found: Scaling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all models need the same fewest steps, data counted at B_crit are a multiple of it: the exponent is 1."""
+    said = "data, counted at B_crit, only follows it, as S_min hardly differs"
+    assert not any("hardly differs" in note for note in found.notes)
+    scatter = dict(zip(WIDTHS.values(), (30.0, 90.0, 45.0), strict=True))
+    monkeypatch.setitem(
+        globals(), "steps_to", lambda loss, size, batch, speed: 400 * (1 + scatter[size] / batch) / loss
+    )
+    folders = [sweep(tmp_path / f"w{width}", width) for width in WIDTHS]
+    own, apart = (scale(folders, QUICK, targets=[2.4], against=["data"], data_at_batch=batch) for batch in (None, 4.0))
+    assert own.laws[0].fit is not None
+    assert own.laws[0].fit.exponent == pytest.approx(1.0, abs=0.2)
+    assert [note for note in own.notes if said in note]
+    assert not [note for note in apart.notes if said in note]
+
+
 def test_different_runs_are_not_drawn_alike(found: Scaling) -> None:
     """Two sizes resampled with one seed would rise and fall together; two targets of one size do."""
     adamw = [point for point in found.points if point.optimizer == "adamw" and point.held_data is None]
