@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -11,13 +10,12 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbs.errors import ConfigError, Unfinished, reason
+from cbs.errors import ConfigError, reason
+from sweeps.running.scratch import check_room, folder_of_sockets, remove_stale_folders, temporary_folder
 
 if TYPE_CHECKING:
     from sweeps.running.ahead import Ahead
@@ -40,20 +38,10 @@ _QUIET = {
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912"}
 """Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
 
-_FOLDER = "cbs-ray-"
 _PRIVATE = "local"
 """What Ray calls one of our own; without an address it would join that of RAY_ADDRESS, which jobs on a cluster have."""
 
-_MOST_SOCKET = 107 if sys.platform == "linux" else 103
-"""Bytes that the path of a socket may have."""
-_SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
-"""Bytes that Ray and we append to the folder of temporary files."""
-_SHORT = "/tmp"
-
 _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
-
-LEAST_ROOM = 2**20
-"""Bytes: with less for its temporary files, Ray fails in one way or another."""
 
 CONNECT_SECONDS = 5.0
 """How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
@@ -225,7 +213,7 @@ class Engine:
         self._folder: str | None = None
         if resources.address is not None:
             return
-        self._folder = temporary_folder(_folder_of_sockets())
+        self._folder = temporary_folder(folder_of_sockets())
         remove_stale_folders()
         self._options |= {
             "num_cpus": resources.local_workers * resources.cpus,
@@ -363,45 +351,3 @@ def check_listening(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot reach Ray at {address}: {error}; is the cluster up ('ray status')?") from None
-
-
-def temporary_folder(parent: str | None = None) -> str:
-    """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
-    try:
-        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)
-    except OSError as error:
-        raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
-
-
-def _folder_of_sockets() -> str | None:
-    """Where a private Ray has its files: :data:`_SHORT` where the folder of temporary files, as that of macOS, has too
-    long a path for sockets; ``None`` for that folder."""
-    try:
-        long = len(os.fsencode(tempfile.gettempdir())) + _SOCKETS > _MOST_SOCKET
-    except FileNotFoundError:
-        return None  # there is none, which :func:`temporary_folder` tells
-    return _SHORT if long else None
-
-
-def check_room(error: Exception) -> None:
-    """Check that it was not a full disk, a quota, or a limit on the size of files that made Ray fail, whatever it says.
-
-    Raises:
-        Unfinished: if it was.
-    """
-    folder = _folder_of_sockets() or tempfile.gettempdir()
-    refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if refused or shutil.disk_usage(folder).free < LEAST_ROOM:
-        hint = "make room, or set TMPDIR to a folder that has it"
-        raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None
-
-
-def remove_stale_folders() -> None:
-    """Remove the temporary folders of sweeps whose process was killed."""
-    if sys.platform != "linux":
-        return
-    parents = {tempfile.gettempdir(), _folder_of_sockets() or tempfile.gettempdir()}
-    for folder in [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}*-*")]:
-        pid = folder.name.removeprefix(_FOLDER).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)

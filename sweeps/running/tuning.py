@@ -16,8 +16,9 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.config import TrialConfig
-from sweeps.running.cluster import EngineLost, Resources, check_placement, check_room, temporary_folder
+from sweeps.running.cluster import EngineLost, Resources, check_placement
 from sweeps.running.dispatch import Run, check_home
+from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 from sweeps.workload import COMMAND

@@ -18,7 +18,7 @@ import ray
 
 from cbs import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
-from sweeps.running import cluster
+from sweeps.running import cluster, scratch
 from sweeps.running.child import Child
 from sweeps.running.cluster import (
     EngineLost,
@@ -188,7 +188,7 @@ def test_a_private_ray_is_our_own_whatever_cluster_the_surroundings_name(monkeyp
 def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
     long, short = tmp_path / ("long" * 20), Path(tempfile.mkdtemp(dir="/tmp", prefix="s-"))
     long.mkdir()
-    monkeypatch.setattr(cluster, "_SHORT", str(short))
+    monkeypatch.setattr(scratch, "_SHORT", str(short))
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -204,7 +204,7 @@ def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_remove
         assert len(longest) <= 103
         assert [*long.iterdir(), *short.iterdir()] == []
         monkeypatch.setattr(tempfile, "tempdir", str(short))
-        monkeypatch.setattr(cluster, "_SHORT", "/nowhere")
+        monkeypatch.setattr(scratch, "_SHORT", "/nowhere")
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
         assert Path(asked[1]["_temp_dir"]).parent == short

@@ -22,7 +22,7 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
 from sweeps.running.bounds import BOUNDS
-from sweeps.running.cluster import remove_stale_folders
+from sweeps.running.scratch import remove_stale_folders
 from tests.sweeps import faulty
 from tests.sweeps.alone import without_ray
 

@@ -1,0 +1,65 @@
+"""Folders of temporary files: where Ray keeps its own, whether there is room, and what killed sweeps left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from cbs.errors import ConfigError, Unfinished, reason
+
+_FOLDER = "cbs-ray-"
+
+_MOST_SOCKET = 107 if sys.platform == "linux" else 103
+"""Bytes that the path of a socket may have."""
+_SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+"""Bytes that Ray and we append to the folder of temporary files."""
+_SHORT = "/tmp"
+
+_LEAST_ROOM = 2**20
+"""Bytes: with less for its temporary files, Ray fails in one way or another."""
+
+
+def temporary_folder(parent: str | None = None) -> str:
+    """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
+    try:
+        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)
+    except OSError as error:
+        raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
+
+
+def folder_of_sockets() -> str | None:
+    """Where a private Ray has its files: :data:`_SHORT` where the folder of temporary files, as that of macOS, has too
+    long a path for sockets; ``None`` for that folder."""
+    try:
+        long = len(os.fsencode(tempfile.gettempdir())) + _SOCKETS > _MOST_SOCKET
+    except FileNotFoundError:
+        return None  # there is none, which :func:`temporary_folder` tells
+    return _SHORT if long else None
+
+
+def check_room(error: Exception) -> None:
+    """Check that it was not a full disk, a quota, or a limit on the size of files that made Ray fail, whatever it says.
+
+    Raises:
+        Unfinished: if it was.
+    """
+    folder = folder_of_sockets() or tempfile.gettempdir()
+    refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if refused or shutil.disk_usage(folder).free < _LEAST_ROOM:
+        hint = "make room, or set TMPDIR to a folder that has it"
+        raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None
+
+
+def remove_stale_folders() -> None:
+    """Remove the temporary folders of sweeps whose process was killed."""
+    if sys.platform != "linux":
+        return
+    parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
+    for folder in [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}*-*")]:
+        pid = folder.name.removeprefix(_FOLDER).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
