@@ -55,11 +55,13 @@ def test_every_command_has_help_with_an_example(run, command):
     assert f"Example: cbs {command}" in out
 
 
-def test_the_commands_are_all_there_and_no_others(run):
+def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run("--help")
     assert code == 0
     listed = out.split("Commands:")[1].split()
     assert set(COMMANDS) == EXPECTED
+    assert "..." not in out.split("Commands:")[1]  # the first sentence of each fits a terminal of 80 columns
     assert set(listed) >= {command.partition(" ")[0] for command in EXPECTED}
 
 

@@ -24,7 +24,9 @@ def command(
     ] = False,
     answer: Answer,
 ) -> None:
-    """Critical batch size with interval, noise scale, figures and tables.
+    """Critical batch size with interval, noise scale, figures.
+
+    And the same as tables, in CSV and LaTeX.
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
     """

@@ -61,7 +61,9 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """Steps bounds of Sato, Naganuma and Iiduka (2025): batch size of fewest examples, and which predictions hold.
+    """Upper bounds on the steps, beside what was measured.
+
+    Of Sato, Naganuma and Iiduka (2025): batch size of fewest examples, and which predictions hold.
 
     Example: cbs bounds results/ --at-lr 0.008
 

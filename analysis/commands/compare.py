@@ -26,7 +26,9 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """Optimizers side by side: token ratio, which critical batch size is the larger, compute-time plane.
+    """Optimizers side by side: which critical batch is larger.
+
+    Token ratio, probability of the larger critical batch size, compute-time plane.
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
     """

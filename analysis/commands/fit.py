@@ -28,9 +28,10 @@ def command(
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
-    """Critical batch size from a table of batch sizes and steps to target, such as one from a paper.
+    """Critical batch size from a table of batch sizes and steps.
 
-    Optional columns: optimizer, group, seed, lr, target, censored (steps is a lower bound), tokens_per_example.
+    Steps to target, such as those of a paper's table. Optional columns: optimizer, group, seed, lr, target,
+    censored (steps is a lower bound), tokens_per_example.
 
     Example: cbs fit steps.csv --unit sequences --definition overhead --reference-batch 256
     """

@@ -53,7 +53,9 @@ def command(
     add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn training curves of other tools into a sweep folder that the other commands read.
+    """Turn training curves of other tools into a sweep folder.
+
+    The other commands read it like one that was trained here.
 
     Example: cbs import runs.csv -o results/mine --metric val_loss --direction below --target 3.2
     --metric-unit nats/token --example-unit sequence

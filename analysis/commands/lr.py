@@ -26,7 +26,9 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """How the best learning rate follows the batch size, and what square-root or linear scaling would have measured.
+    """How the best learning rate follows the batch size.
+
+    And what square-root or linear scaling would have measured.
 
     Example: cbs lr results/ --target 2.4
     """

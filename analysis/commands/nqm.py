@@ -65,7 +65,9 @@ def command(
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
-    """Which optimizers gain from large batches, predicted by the noisy quadratic model (Zhang et al. 2019).
+    """Which optimizers gain from large batches, in theory.
+
+    Predicted by the noisy quadratic model (Zhang et al. 2019).
 
     Example: cbs nqm --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
     or of a sweep: cbs spectrum results/quick && cbs nqm --spectrum results/quick

@@ -47,10 +47,11 @@ def command(
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
-    """Loss of a run from model size N, batch size B and steps K: the noisy quadratic system (Li and Maddison 2026).
+    """Loss of a run from model size N, batch size B and steps K.
 
-    It is fitted beside the forms of Chinchilla and of Kaplan, and all of them have to predict the largest runs from the
-    others. Optional columns: lr (the best one of every N, B and K is kept) and run (rows read from the same run).
+    The noisy quadratic system (Li and Maddison 2026). It is fitted beside the forms of Chinchilla and of Kaplan,
+    and all of them have to predict the largest runs from the others. Optional columns: lr (the best one of every N,
+    B and K is kept) and run (rows read from the same run).
 
     Example: cbs nqs runs.csv --holdout N --holdout D:1e9 --at 1e9,512,20000 -o predicted
     """

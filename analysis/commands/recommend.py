@@ -37,7 +37,9 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """Which batch size to train with: least time, least cost, least data, and what twice the devices buy.
+    """Which batch size to train with: least time, cost or data.
+
+    And what twice the devices buy.
 
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
     """

@@ -27,7 +27,9 @@ def command(
     config: AnalysisConfig,
     as_json: AsJson = False,
 ) -> None:
-    """Everything about the results as one HTML page that needs no network: tables, figures, data, protocol.
+    """Everything about the results as one HTML page.
+
+    Tables, figures, data, protocol; the page needs no network.
 
     Example: cbs report results/ -o report.html
     """

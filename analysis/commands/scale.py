@@ -41,7 +41,9 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """Laws of the critical batch size in data, model size, loss and compute, and comparisons at all else equal.
+    """How B_crit scales with data, model size, loss and compute.
+
+    Laws, and comparisons at all else equal.
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
     """

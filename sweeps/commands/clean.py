@@ -19,9 +19,10 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what killed sweeps left: half-written and damaged files, checkpoints of finished trials, stale locks.
+    """Remove what killed sweeps left behind.
 
-    Finished trials, and checkpoints that a trial goes on from, stay; a sweep that is running is left alone.
+    Half-written and damaged files, checkpoints of finished trials, stale locks. Finished trials, and checkpoints
+    that a trial goes on from, stay; a sweep that is running is left alone.
 
     Example: cbs clean results/ --dry-run
     """

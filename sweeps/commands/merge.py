@@ -18,10 +18,10 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make one sweep of several, such as those of two clusters; all of one protocol.
+    """Make one sweep of several, all of one protocol.
 
-    A trial that is in several folders must have the same numbers there, bit by bit. The folders stay as they are, and
-    cbs sweep goes on in the new one.
+    Such as those of two clusters. A trial that is in several folders must have the same numbers there, bit by bit.
+    The folders stay as they are, and cbs sweep goes on in the new one.
 
     Example: cbs merge results/here results/there -o results/both
     """

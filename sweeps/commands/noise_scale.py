@@ -61,7 +61,9 @@ def command(
     figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the gradient noise scale along a short run: per phase and per geometry, with intervals.
+    """Measure the gradient noise scale along a short run.
+
+    Per phase and per geometry, with intervals.
 
     Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
     """

@@ -31,7 +31,9 @@ def command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the optimizers: family, paper, options, learning rates, memory, geometry of the noise scale.
+    """List the optimizers, or describe one.
+
+    Family, paper, options, learning rates, memory, geometry of the noise scale.
 
     Example: cbs optimizers muon --workload text
     """

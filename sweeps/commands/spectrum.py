@@ -38,7 +38,9 @@ def command(
     density_vectors: Annotated[int, typer.Option(help="Likewise for the density of eigenvalues; 0 for none.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the curvature of a sweep's model, and gradient and noise along it, for cbs nqm --spectrum.
+    """Measure the spectrum that cbs nqm predicts a sweep from.
+
+    Curvature of the sweep's model, and gradient and noise along it.
 
     Example: cbs spectrum results/quick --optim adamw --at start --at target
     """

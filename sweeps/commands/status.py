@@ -17,7 +17,9 @@ def command(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """What the sweeps of a folder hold and what runs there now; also from another terminal or machine.
+    """What the sweeps of a folder hold and what runs there now.
+
+    Also from another terminal or machine.
 
     Example: cbs status results/quick
     """

@@ -210,7 +210,7 @@ def command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a grid over optimizer x batch size x learning rate x seed.
+    """Train a grid of optimizer, batch size, learning rate, seed.
 
     Results are stored trial by trial; the same command again runs only what is missing.
 

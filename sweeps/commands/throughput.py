@@ -36,7 +36,9 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Time the training steps of a sweep on this machine, one row per optimizer and batch size.
+    """Time the training steps of a sweep on this machine.
+
+    One row per optimizer and batch size.
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """

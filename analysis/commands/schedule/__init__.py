@@ -1,4 +1,4 @@
-"""Batch-size schedules: which one to run, what they bought, and what a table of stages says.
+"""Batch-size schedules: which to run, and what they bought.
 
 Example: cbs schedule plan results/
 """
