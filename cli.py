@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.util
 import io
+import os
 import pkgutil
 import shlex
 import signal
@@ -23,7 +24,7 @@ import typer
 from rich.console import Console
 
 import cbs
-from cbs.errors import CbsError, ConfigError
+from cbs.errors import CbsError, ConfigError, reason
 
 if TYPE_CHECKING:
     from cbs.step_times import StepTime
@@ -146,6 +147,38 @@ def signals_as_interrupt() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
+def open_streams() -> None:
+    """What was closed when this was started leads nowhere from now on, so that no file is given its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def standing_somewhere() -> None:
+    """Check that the folder in which this was started is there; libraries that are loaded end the process otherwise.
+
+    Raises:
+        ConfigError: if it is gone.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the current folder is gone ({reason(error)}); cd to one that is there") from None
+
+
+def cannot_be_told(error: OSError) -> bool:
+    """Whether an error is that standard output takes nothing, not even the end of a line, as on a full disk; what is
+    still to be written there is dropped then."""
+    if error.filename is not None:
+        return False
+    try:
+        print(flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
 def speak_any_language() -> None:
     """What the locale cannot write is written with escapes; names of files may be anything."""
     for stream in (sys.stdout, sys.stderr):
@@ -156,8 +189,10 @@ def speak_any_language() -> None:
 def main() -> None:
     """Entry point: one clear line and exit code 2 for anything a person can put right."""
     signals_as_interrupt()
+    open_streams()
     speak_any_language()
     try:
+        standing_somewhere()
         neighbours()
         status = application(next(iter(sys.argv[1:]), None))(standalone_mode=False)
     except CbsError as error:
@@ -168,6 +203,11 @@ def main() -> None:
         path = context.command_path if context is not None else "cbs"
         message = error.format_message()  # type: ignore[attr-defined]
         errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        if not cannot_be_told(error):
+            raise
+        errors.print(f"cbs: cannot write the answer to standard output: {reason(error)}", soft_wrap=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         status = 130

@@ -102,10 +102,11 @@ class Imported:
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            module = importlib.import_module(module_name)
+            with contextlib.redirect_stdout(sys.stderr):  # what it prints is no answer of ours
+                module = importlib.import_module(module_name)
         except CbsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script without a guard around its end
             raise ConfigError(
                 f"cannot import {self.kind} module {module_name!r}: {type(error).__name__}: {error}"
             ) from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import sys
+from collections.abc import Iterator
 
 from cbs.config import Choice
+from cbs.errors import ConfigError
 from cbs.workloads import Workload, build_workload
 
 COMMAND = "command"
@@ -15,6 +19,21 @@ COMMAND = "command"
 def built(choice: Choice) -> Workload:
     """:func:`cbs.workloads.build_workload`, or what it returned the last time it was asked for the same."""
     return _built(choice.name, json.dumps(choice.options, sort_keys=True))
+
+
+@contextlib.contextmanager
+def calling_theirs() -> Iterator[None]:
+    """In the block runs code of other people's: what it prints goes to standard error, the working folder is afterwards
+    what it was, and it does not end the process.
+
+    Raises:
+        ConfigError: if it tries to.
+    """
+    with contextlib.chdir("."), contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except SystemExit as stop:
+            raise ConfigError(f"code of the workload or an optimizer called sys.exit({stop.code!r})") from stop
 
 
 @functools.lru_cache(maxsize=1)

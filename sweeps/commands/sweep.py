@@ -257,6 +257,7 @@ def command(
         from sweeps.telescoping.asked import check_alone, foretold, telescoped
         from sweeps.trackers import TRACKERS
         from sweeps.warm_start import started
+        from sweeps.workload import calling_theirs
 
     limits = Limits(
         math.inf if max_time is None else time.monotonic() + parse_duration(max_time),
@@ -318,7 +319,7 @@ def command(
         check_listening(address)
     finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
     ahead = context.with_resource(Ahead(resources)) if timed and not dry_run and not finished else None
-    with errors.status("loading the data and timing a few steps"):
+    with errors.status("loading the data and timing a few steps"), calling_theirs():
         planned = launch.resolve(asked, target)
         folder = output if output is not None else launch.output_folder(planned, base, Path("results"))
         if telescope is None:
@@ -333,9 +334,10 @@ def command(
     copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
         if dry_run:
-            report, lines = foretold(planned, telescope, folder)
+            with calling_theirs():
+                report, lines = foretold(planned, telescope, folder)
         else:
-            with limit, copied:
+            with limit, copied, calling_theirs():
                 running = {"resources": resources, "progress": Progress(errors, None, 0), "trackers": trackers}
                 report, lines = telescoped(planned, telescope, folder, command=told, **running)
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines))

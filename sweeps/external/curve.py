@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -64,17 +65,28 @@ class Curve:
         self._seen = seen
         try:
             steps, values = self._read(list(seen), whole=whole)
+            found = measurements(self._trial, [int(step) for step in steps], values)
+            self._check_begin(found)
         except (DataError, OSError) as error:
             # A file may be read in the middle of being written; that it cannot be is a problem once nobody writes.
             self.problem = reason(error)
             return False
         self.problem = ""
-        before = len(self.evaluations)
-        self.evaluations = measurements(self._trial, [int(step) for step in steps], values)
+        before, self.evaluations = len(self.evaluations), found
         return len(self.evaluations) > before
 
+    def _check_begin(self, found: list[Measurement]) -> None:
+        """Check that what was read at first is still there: a crossing may lie in what is not."""
+        if self.evaluations and (not found or found[0].step > self.evaluations[0].step):
+            now = f"begins at step {found[0].step}" if found else "is empty"
+            raise DataError(
+                f"the log {now}, and began at step {self.evaluations[0].step}: let the program keep it whole, neither "
+                "rotated nor cut"
+            )
+
     def _files(self) -> dict[Path, tuple[int, int]]:
-        """Size and time of every file in the folder, but for what the program prints."""
+        """Size and time of every file in the folder, but for what the program prints; one would wait for ever for a
+        pipe."""
         found = {}
         for root, _, names in os.walk(self._folder):
             for path in (Path(root) / name for name in names if name != OUTPUT):
@@ -82,7 +94,8 @@ class Curve:
                     about = path.stat()
                 except FileNotFoundError:  # a temporary file of the program's
                     continue
-                found[path] = (about.st_size, about.st_mtime_ns)
+                if stat.S_ISREG(about.st_mode):
+                    found[path] = (about.st_size, about.st_mtime_ns)
         return found
 
     def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:

@@ -21,6 +21,9 @@ GRACE = 10.0
 
 _TAIL, _LINES = 4096, 3
 
+MOST_OUTPUT = 2**26
+"""Bytes of it that are kept: a program that talks without end does not fill the disk."""
+
 
 class Process:
     """A program, watched over by :mod:`sweeps.external.guard`.
@@ -46,16 +49,17 @@ class Process:
     ) -> None:
         self.code: int | None = None
         self.running = True
-        self._output, self._grace, self._heard = folder / OUTPUT, grace, 0
-        with open(self._output, "ab") as output:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(guard.__file__), str(grace), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                cwd=path,
-                env={**os.environ, **environment},
-            )
+        self._grace, self._heard = grace, 0
+        # stays open: the program may delete its folder; what is written goes to the end, also once it was cut
+        self._output = open(folder / OUTPUT, "a+b", buffering=0)  # noqa: SIM115 - closed in :meth:`end`
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(guard.__file__), str(grace), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            cwd=path,
+            env={**os.environ, **environment},
+        )
         self._guard.wait()
 
     def wait(self, seconds: float) -> bool:
@@ -72,8 +76,12 @@ class Process:
         return not self.running
 
     def talked(self) -> bool:
-        """Whether it has printed anything since this was asked the last time."""
-        before, self._heard = self._heard, self._output.stat().st_size
+        """Whether it has printed anything since this was asked the last time; of too much, the end is kept."""
+        before, self._heard = self._heard, os.fstat(self._output.fileno()).st_size
+        if self._heard > MOST_OUTPUT:
+            tail = self._tail()
+            self._output.truncate(0)
+            self._output.write(tail)
         return self._heard != before
 
     def end(self) -> None:
@@ -83,6 +91,7 @@ class Process:
             if pipe is self._guard.stdout:
                 self.wait(2 * self._grace)
             pipe.close()
+        self._output.close()
 
     def how(self) -> str:
         """How it ended, for a message."""
@@ -96,11 +105,11 @@ class Process:
 
     def last_words(self) -> str:
         """The last lines of what it printed, on one line."""
-        try:
-            with open(self._output, "rb") as file:
-                file.seek(max(0, self._output.stat().st_size - _TAIL))
-                lines = file.read().decode("utf-8", "replace").split("\n")
-        except OSError:
-            return ""
+        text = self._tail().decode("utf-8", "replace")
+        lines = "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split("\n")
         kept = [" ".join(line.split()) for line in lines if line.strip()][-_LINES:]
         return f"; its last output: {' | '.join(kept)}" if kept else "; it printed nothing"
+
+    def _tail(self) -> bytes:
+        self._output.seek(max(0, os.fstat(self._output.fileno()).st_size - _TAIL))
+        return self._output.read()

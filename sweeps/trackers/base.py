@@ -18,9 +18,14 @@ class Tracker(ABC):
         folder: of the sweep, which exists; a tracker that keeps files keeps them in a folder of its own in it, unless
             its own settings say otherwise.
 
+    Attributes:
+        files: name of that folder.
+
     Raises:
         MissingDependencyError: if its package is not installed.
     """
+
+    files: str
 
     @abstractmethod
     def __init__(self, folder: Path) -> None: ...

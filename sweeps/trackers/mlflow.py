@@ -18,12 +18,14 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 class MLflow(Tracker):
     """Runs of the experiment ``MLFLOW_EXPERIMENT_NAME``, or one of the folder's name."""
 
+    files = "mlruns"
+
     def __init__(self, folder: Path) -> None:
         # MLflow 3 refuses a file store unless it is asked for by this variable.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         with needed("mlflow", "runs of MLflow"):
             from mlflow import MlflowClient
-        self._uri = os.environ.get("MLFLOW_TRACKING_URI", (folder.resolve() / "mlruns").as_uri())
+        self._uri = os.environ.get("MLFLOW_TRACKING_URI", (folder.resolve() / self.files).as_uri())
         self._client = MlflowClient(tracking_uri=self._uri)
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.resolve().name)
         self._experiment: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from cbs.files import refuse_links
 from cbs.record import TrialResult
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, curve, outcome, settings
@@ -17,8 +18,10 @@ class TensorBoard(Tracker):
     The files are written by tensorboardX, which comes with Ray Tune.
     """
 
+    files = "tensorboard"
+
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "tensorboard"
+        self._folder = folder / self.files
 
     def write(self, result: TrialResult) -> None:
         """Replaces what a sweep that was killed left of the same run."""
@@ -26,6 +29,7 @@ class TensorBoard(Tracker):
         from tensorboardX.summary import hparams
 
         place = self._folder / result.trial_id
+        refuse_links(self._folder, place)
         shutil.rmtree(place, ignore_errors=True)
         with SummaryWriter(str(place)) as writer:
             for summary in hparams({**settings(result), "status": str(result.status)}, outcome(result)):

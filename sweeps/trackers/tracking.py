@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from cbs.errors import reason
+from cbs.errors import CbsError, ConfigError, ResultsError, reason
+from cbs.files import refuse_links
 from cbs.record import TrialResult
 from cbs.store import Store
-from sweeps.trackers import TRACKERS
+from sweeps.trackers import TRACKERS, Tracker
 
 WRITTEN = "tracked"
 """Folder of a sweep with a file for each tracker: the trials it has, how and where they ended, a line each."""
@@ -27,12 +28,12 @@ class Tracking:
         say: tells a person.
 
     Raises:
-        CbsError: if a name is not known or a package is not installed.
+        CbsError: if a name is not known, a package is not installed, or a tracker refuses what it is set to.
     """
 
     def __init__(self, names: Sequence[str], store: Store, say: Callable[[str], None]) -> None:
         self._store, self._say = store, say
-        self._trackers = {name: TRACKERS[name](store.root) for name in names}
+        self._trackers = {name: self._made(name) for name in names}
         self._written = {name: self._read(name) for name in self._trackers}
         self._thread = ThreadPoolExecutor(1)
         self._under_way: list[Future[None]] = []
@@ -68,13 +69,27 @@ class Tracking:
             else:
                 self._written[name].add(line)
 
+    def _made(self, name: str) -> Tracker:
+        kind = TRACKERS[name]
+        refuse_links(self._store.root, self._store.root / kind.files)
+        try:
+            return kind(self._store.root)
+        except CbsError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"--log {name} cannot be written: {type(error).__name__}: {reason(error)}") from error
+
     def _file(self, name: str) -> Path:
         return self._store.root / WRITTEN / f"{name}.txt"
 
     def _read(self, name: str) -> set[str]:
         file = self._file(name)
-        file.parent.mkdir(exist_ok=True)
-        return set(file.read_text(encoding="utf-8").splitlines()) if file.exists() else set()
+        refuse_links(self._store.root, file)
+        try:
+            file.parent.mkdir(exist_ok=True)
+            return set(file.read_text(encoding="utf-8").splitlines()) if file.exists() else set()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ResultsError(f"cannot read {file}, which says what {name} has: {reason(error)}; remove it") from None
 
 
 def _ended(result: TrialResult) -> str:

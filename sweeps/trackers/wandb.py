@@ -18,6 +18,8 @@ OFFLINE = "offline"
 class WeightsAndBiases(Tracker):
     """Runs in the project ``WANDB_PROJECT``, or one of the folder's name; offline they are ``wandb/offline-run-*``."""
 
+    files = "wandb"
+
     def __init__(self, folder: Path) -> None:
         with needed("wandb", "runs of Weights & Biases"):
             import wandb  # noqa: F401

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -186,16 +185,16 @@ def test_a_private_ray_is_our_own_whatever_cluster_the_surroundings_name(monkeyp
 
 
 def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
-    long, short = tmp_path / ("long" * 20), Path(tempfile.mkdtemp(dir="/tmp", prefix="s-"))
+    long = tmp_path / ("long" * 20)
     long.mkdir()
-    monkeypatch.setattr(scratch, "_SHORT", str(short))
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
     gone = subprocess.Popen(["true"])
     gone.wait()
-    left = [parent / f"cbs-ray-{gone.pid}-abcdefgh" for parent in (long, short)]
-    try:
-        for folder in left:
-            folder.mkdir()
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s-") as name:
+        short = Path(name)
+        monkeypatch.setattr(scratch, "_SHORT", name)
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+        for parent in (long, short):
+            (parent / f"cbs-ray-{gone.pid}-abcdefgh").mkdir()
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
         assert Path(asked[0]["_temp_dir"]).parent == short
@@ -203,13 +202,11 @@ def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_remove
         longest = f"{asked[0]['_temp_dir']}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
         assert len(longest) <= 103
         assert [*long.iterdir(), *short.iterdir()] == []
-        monkeypatch.setattr(tempfile, "tempdir", str(short))
+        monkeypatch.setattr(tempfile, "tempdir", name)
         monkeypatch.setattr(scratch, "_SHORT", "/nowhere")
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
         assert Path(asked[1]["_temp_dir"]).parent == short
-    finally:
-        shutil.rmtree(short)
 
 
 def test_without_any_folder_for_temporary_files_it_is_one_line(monkeypatch):

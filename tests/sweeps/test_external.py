@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from cbs.target import Target
 from cbs.training import run_trial
 from sweeps.external.call import taken
 from sweeps.external.curve import Curve
-from sweeps.external.process import Process
+from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import Trainer, trained_by
 from sweeps.spec import Sweep
@@ -228,6 +229,8 @@ def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
         ("say(0, 4.0); say(10, 2.0)", "BUDGET_EXHAUSTED", "the command ended by itself at step 10; last value 2"),
         ("say(0, 4.0); print('so\\nlong'); sys.exit(3)", "FAILED", "exit code 3; its last output: so | long"),
         ("say(0, 4.0); os.kill(os.getpid(), 9)", "FAILED", "signal 9 (SIGKILL); it printed nothing"),
+        ("say(0, 4.0); print('\\33[2Jgone\\0'); sys.exit(3)", "FAILED", "its last output: \ufffd[2Jgone\ufffd"),
+        ("__import__('shutil').rmtree(out); print('bye')", "FAILED", "after step 0; its last output: bye"),
         ("say(0, 4.0); say(10, float('inf')); sys.exit(3)", "DIVERGED", "loss is inf at step 10"),
         ("say(0, 4.0); print('bye')", "FAILED", "logged no 'loss' after step 0; its last output: bye"),
         ("print('bye')", "FAILED", "logged no 'loss' after step 0; its last output: bye"),
@@ -267,6 +270,47 @@ def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n1,4.0\n2,0.75\n3,0.5")
     assert curve.update(whole=True)
     assert curve.evaluations[-1].value == 0.5
+
+
+@pytest.mark.parametrize(("left", "said"), [([2, 3], "begins at step 2"), ([], "is empty")])
+def test_a_log_that_loses_its_beginning_is_refused(tmp_path: Path, left: list[int], said: str) -> None:
+    def log(steps: list[int]) -> None:
+        lines = [json.dumps({"step": step, "loss": 4.0 - step}) for step in steps]
+        (tmp_path / "log.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    curve = Curve(trainer(), trial(trainer()), tmp_path, resumed=False)
+    log([0, 1])
+    assert curve.update(whole=False)
+    log(left)
+    assert not curve.update(whole=False)
+    assert (len(curve.evaluations), said in curve.problem) == (2, True), curve.problem
+    log([0, 1, 2])  # it was being written anew
+    assert curve.update(whole=True)
+    assert (len(curve.evaluations), curve.problem) == (3, "")
+
+
+def test_what_is_no_file_in_a_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"step": 0, "loss": 3}\n')
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere.jsonl").symlink_to("gone")
+    curve = Curve(trainer(), trial(trainer()), tmp_path, resumed=False)
+    assert [path.name for path in curve._files()] == ["log.jsonl"]
+    assert curve.update(whole=True)
+
+
+def test_of_a_program_that_talks_without_end_the_end_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("sweeps.external.process.MOST_OUTPUT", 2**16)
+    talks = "import os\nfor i in range(100): os.write(1, b'x' * 9999 + b'\\n')\nos.write(1, b'last words')"
+    process = Process([sys.executable, "-S", "-c", talks], tmp_path, str(tmp_path), {})
+    try:
+        assert process.wait(60)
+        assert process.talked()
+        assert (tmp_path / OUTPUT).stat().st_size <= 2**12
+        assert process.last_words().endswith("| last words")
+        assert not (process.talked() and process.talked())
+    finally:
+        process.end()
 
 
 def test_a_log_of_another_trial_is_refused(tmp_path: Path) -> None:

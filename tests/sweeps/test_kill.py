@@ -166,24 +166,21 @@ def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
 
 @pytest.mark.slow
 def test_temporary_files_that_fill_their_disk_end_the_sweep_in_one_line_and_cost_no_trial(undisturbed, tmp_path):
-    small = Path(tempfile.mkdtemp(prefix="s-"))  # Ray's sockets want a short name
+    small = Path("/mnt")  # Ray's sockets want a short name
     own = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
     mount = f"mount -t tmpfs -o size=16m tmpfs {small}"
-    try:
-        if subprocess.run([*own, mount], check=False, capture_output=True).returncode:
-            pytest.skip("this system gives nobody a disk of their own")
-        command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "-o", str(tmp_path / "full")]
-        process = subprocess.Popen(
-            [*own, f'{mount}; export TMPDIR={small}; exec "$@"', "cbs", *command],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        wait_while_running(process, (tmp_path / "full" / "sweep.lock").exists)
-        wait_while_running(process, lambda: descendants(process.pid, RAYLET))
-        with pytest.raises(OSError, match="No space left"), open(f"/proc/{process.pid}/root{small}/fill", "wb") as fill:
-            fill.write(b"0" * 2**25)
-        _, err = process.communicate(timeout=DEADLINE)
-    finally:
-        small.rmdir()
+    if subprocess.run([*own, mount], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives nobody a disk of their own")
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "-o", str(tmp_path / "full")]
+    process = subprocess.Popen(
+        [*own, f'{mount}; export TMPDIR={small}; exec "$@"', "cbs", *command],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_while_running(process, (tmp_path / "full" / "sweep.lock").exists)
+    wait_while_running(process, lambda: descendants(process.pid, RAYLET))
+    with pytest.raises(OSError, match="No space left"), open(f"/proc/{process.pid}/root{small}/fill", "wb") as fill:
+        fill.write(b"0" * 2**25)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1, err
     assert f"cbs: no room for temporary files in {small}; make room" in err
     assert "to go on: cbs sweep" in err

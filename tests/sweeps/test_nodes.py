@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,16 @@ cluster.shutdown()
 """
 
 
+@pytest.fixture
+def short() -> Iterator[str]:
+    """A folder for Ray's files, with a name that its sockets can have."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s-") as name:
+        yield name
+
+
 @pytest.mark.slow
-def test_nodes_that_go_and_come_change_nothing(undisturbed, tmp_path):
-    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+def test_nodes_that_go_and_come_change_nothing(undisturbed, tmp_path, short):
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short}
     cluster = subprocess.Popen(
         [sys.executable, "-c", NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env=quiet,

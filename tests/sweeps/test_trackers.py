@@ -14,7 +14,7 @@ import pytest
 
 from analysis.read.importers import import_runs
 from cbs.config import TrialConfig
-from cbs.errors import MissingDependencyError, UnknownNameError
+from cbs.errors import ConfigError, MissingDependencyError, ResultsError, UnknownNameError
 from cbs.record import TrialResult, TrialStatus, without_curve
 from cbs.store import Store
 from sweeps.trackers import TRACKERS
@@ -67,6 +67,7 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
 class Recorded(Tracker):
     """Keeps what it is given; fails at the trials of one batch size."""
 
+    files = "recorded"
     written: list[tuple[str, TrialStatus]]
     fails_at: int | None = None
 
@@ -196,6 +197,44 @@ def test_a_package_that_is_missing_is_named_before_anything_runs(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=rf"critical-batch-size\[{name}\]"):
         Tracking([name], store, print)
+
+
+def test_what_was_written_and_cannot_be_read_is_refused_by_name(store: Store, recorded: type[Recorded]) -> None:
+    written = store.root / WRITTEN / "recorded.txt"
+    written.parent.mkdir()
+    written.write_bytes(b"\xff\xfe")
+    with pytest.raises(ResultsError, match=r"recorded\.txt, which says what recorded has: .*; remove it"):
+        write(store, ["recorded"])
+    written.unlink()
+    written.mkdir()
+    with pytest.raises(ResultsError, match="Is a directory"):
+        write(store, ["recorded"])
+
+
+@pytest.mark.parametrize("link", [WRITTEN, "tensorboard"])
+def test_a_tracker_writes_through_no_link(store: Store, tmp_path: Path, link: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (store.root / link).symlink_to(tmp_path / "outside")
+    with pytest.raises(ResultsError, match="is a symbolic link"):
+        write(store, ["tensorboard"])
+    assert not any((tmp_path / "outside").iterdir())
+
+
+def test_a_link_for_a_trial_is_not_followed_either(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (store.root / "tensorboard").mkdir()
+    (store.root / "tensorboard" / next(store.results()).trial_id).symlink_to(tmp_path / "outside")
+    assert "is a symbolic link" in write(store, ["tensorboard"])[0]
+    assert not any((tmp_path / "outside").iterdir())
+
+
+def test_a_tracker_that_refuses_its_settings_is_one_line(store: Store, recorded: type[Recorded], monkeypatch) -> None:
+    def refuses(self: Recorded, folder: Path) -> None:
+        raise ValueError("no such scheme\nmore")
+
+    monkeypatch.setattr(recorded, "__init__", refuses)
+    with pytest.raises(ConfigError, match=r"^--log recorded cannot be written: ValueError: no such scheme$"):
+        write(store, ["recorded"])
 
 
 def test_an_unknown_name_is_refused(store: Store) -> None:
