@@ -5,8 +5,9 @@ the best learning rate, which follows ``B^slope`` and lies a given factor from t
 every trial its own. Learning rates ten times too large diverge early, too small ones use up their budget.
 
 plain: every learning rate of the default grid (7, a factor of 2 apart) at every batch size and seed, nothing stopped.
-pruned: the same grid with the pruning rule of ``cbs sweep``. spent: by the search. wide: S of a grid with a factor of 2
-around the optimum, all seeds, which is what an exhaustive search would find if it knew where to look.
+pruned: the same grid with the pruning rule of ``cbs sweep`` at its cheapest, all bounds known from the start. spent: by
+the search. wide: S of a grid with a factor of 2 around the optimum, all seeds, which is what an exhaustive search would
+find if it knew where to look.
 ``python -m benchmarks.search_worlds [--worlds 40] [--workers 2]``.
 """
 
@@ -18,13 +19,16 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+
+import numpy as np
 
 from cbs.choices import Choice
 from cbs.config import TrialConfig
 from cbs.target import Target
-from sweeps.cell import Study
+from sweeps.cell import Cell
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
@@ -104,32 +108,47 @@ def found(search: Search, world: World) -> tuple[int, int, list[float], list[flo
     return inside, nothing, true, measured
 
 
-def measure(world: World, workers: int) -> dict[str, float | list[float]]:
+def ends(world: World, batch_size: int, lrs: Sequence[float]) -> np.ndarray:
+    """Steps of a grid's trials that nothing stops and whether they reach the target, shape ``[2, seeds, lrs]``."""
+    base = sweep(world).replace(batch_sizes=(batch_size,))
+    of = [[world.end(base.trial(Cell("adamw", batch_size, seed), lr)) for lr in lrs] for seed in base.seeds]
+    return np.array([[[end.steps for end in row] for row in of], [[end.reached for end in row] for row in of]])
+
+
+def grid_examples(world: World, batch_size: int) -> tuple[float, float]:
+    """Of the default grid at a batch size: with nothing stopped, and where every trial knows its bound from the start,
+    which is the least that pruning leaves."""
     base = sweep(world)
-    plain = play(Search(base.replace(search="grid", prune_factor=None)), world.end, workers=workers)
-    pruned = play(Search(base.replace(search="grid")), world.end, workers=workers)
-    search = Search(base)
+    steps, reached = ends(world, batch_size, base.lr_grid("adamw"))
+    best = np.where(reached > 0, steps, np.inf).min(axis=1, keepdims=True)
+    bound = np.minimum(steps, (base.prune_factor or np.inf) * best)
+    return batch_size * float(steps.sum()), batch_size * float(bound.sum())
+
+
+def wide(world: World, batch_size: int) -> float:
+    """Ln of the steps that a grid with a factor of 2 around the best learning rate finds on all seeds."""
+    nearest = round(math.log2(world.best_lr(batch_size) / DEFAULT))
+    lrs = tuple(float(f"{DEFAULT * 2.0**power:.6g}") for power in range(nearest - 2, nearest + 3))
+    steps, reached = ends(world, batch_size, lrs)
+    return float(np.log(np.where(reached > 0, steps, np.inf)).mean(axis=0).min())
+
+
+def measure(world: World, workers: int) -> dict[str, float | list[float]]:
+    search = Search(sweep(world))
     start = time.process_time()
     spent = play(search, world.end, workers=workers)
     seconds = time.process_time() - start
     inside, nothing, true, measured = found(search, world)
-    centre = [world.best_lr(size) for size in SIZES]
-    wide, step = [], math.log(2.0)
-    for size, best in zip(SIZES, centre, strict=True):
-        nearest = round(math.log(best / DEFAULT) / step)
-        lrs = tuple(float(f"{DEFAULT * 2.0**power:.6g}") for power in range(nearest - 2, nearest + 3))
-        grid = Search(base.replace(batch_sizes=(size,), lrs=lrs))
-        play(grid, world.end)
-        wide.append(math.log(grid.best(Study("adamw", size))[1]) - world.log_steps(size, best))
+    plain, pruned = np.sum([grid_examples(world, size) for size in SIZES], axis=0)
     return {
-        "plain": plain.examples / spent.examples,
-        "pruned": pruned.examples / spent.examples,
+        "plain": plain / spent.examples,
+        "pruned": pruned / spent.examples,
         "trials": len(spent.results),
         "inside": inside,
         "nothing": nothing,
         "true": true,
         "measured": measured,
-        "wide": wide,
+        "wide": [wide(world, size) - world.log_steps(size, world.best_lr(size)) for size in SIZES],
         "ms": 1000 * seconds,
         "wall": spent.seconds * workers / spent.examples,
     }

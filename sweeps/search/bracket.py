@@ -39,6 +39,10 @@ NEAR = math.log(1.3)
 ALIKE = 3
 """Digits of the share of the distance to the target by which trials that missed it are told apart."""
 
+WINDOW = OCTAVE // 4
+"""Positions to which the gap to a diverged learning rate is closed where no lower one reached the target: within a
+budget, steps that fall up to the edge of stability may leave less than a factor of 2 below it."""
+
 MISSED = 1.0
 """Expected loss that is let pass, in standard errors of the mean over all seeds."""
 
@@ -245,18 +249,20 @@ def _stride(table: Table, leader: int, inside: int) -> int:
 
 
 def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
-    """Halves of the gaps beside the leader that are wider than a factor of 2."""
-    leader, asks = table.leader(), []
+    """Halves of the gaps beside the leader that are wider than a factor of 2; where nothing reached the target, also of
+    that to a higher learning rate that diverged, down to :data:`WINDOW`."""
+    leader, asks, diverged = table.leader(), [], np.isinf(table.distance)
     for beside in (leader - 1, leader + 1):
         if not 0 <= beside < len(table.lrs):
             continue
         gap = table.at[beside] - table.at[leader]
-        if abs(gap) > OCTAVE + 1:
-            step = max(1, round(abs(gap) / OCTAVE / 2)) * OCTAVE
+        below_cliff = table.best is None and beside > leader and diverged[beside] and not diverged[leader]
+        widest = WINDOW if below_cliff else OCTAVE
+        if abs(gap) > widest + 1:
+            step = max(1, round(abs(gap) / widest / 2)) * widest
             position = round(table.at[leader] + math.copysign(step, gap))
-            asks.append(
-                Ask(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: more than a factor of 2")
-            )
+            why = "nothing reached the target below" if below_cliff else "more than a factor of 2"
+            asks.append(Ask(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))
     return asks
 
 

@@ -127,6 +127,25 @@ def test_missed_targets_lead_to_where_training_came_nearest_and_upwards_where_no
     assert needed(inside, [0], LATTICE, RULES) == []
 
 
+def test_below_a_cliff_a_window_of_less_than_a_factor_of_two_is_looked_for_where_nothing_reached_the_target() -> None:
+    def seen(*ends: tuple[float, float]) -> dict[tuple[float, int], Outcome]:
+        return {(LATTICE.lr(round(octaves * OCTAVE)), 0): Outcome(math.nan, end) for octaves, end in ends}
+
+    flat = ((-1, 0.5), (0, 0.5))
+    for ends, position in (
+        ((*flat, (1, math.inf)), OCTAVE // 2),
+        ((*flat, (0.5, math.inf), (1, math.inf)), OCTAVE // 4),
+        ((*flat, (0.5, 0.4), (1, math.inf)), 3 * OCTAVE // 4),
+        ((*flat, (3, math.inf)), 3 * OCTAVE // 2),
+    ):
+        (ask,) = needed(seen(*ends), [0], LATTICE, RULES)
+        assert LATTICE.position(ask.lr) == position
+        assert "nothing reached the target below" in ask.why
+    assert needed(seen(*flat, (0.25, math.inf)), [0], LATTICE, RULES) == []
+    assert needed(seen((-1, math.inf), (0, 0.5), (1, 0.6)), [0], LATTICE, RULES) == []
+    assert "fewer steps" in needed(reached(m1=120, z=100, p1=math.nan), [0], LATTICE, RULES)[0].why
+
+
 def test_a_bracket_that_is_closed_asks_for_the_seeds_of_the_winner() -> None:
     asks = needed(reached(m1=128, z=100, p1=128), [0, 1, 2], LATTICE, RULES)
     assert {(ask.lr, ask.seed) for ask in asks} == {(4e-3, 1), (4e-3, 2)}

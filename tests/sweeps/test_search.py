@@ -146,6 +146,23 @@ def test_where_nothing_reaches_the_target_the_search_ends():
         assert all(search.best(study) is None and not search.interior(study) for study in search.sweep.studies())
 
 
+@pytest.mark.parametrize("shift", [0.05, 0.3, 0.55, 0.8])
+def test_the_target_that_a_budget_allows_just_below_a_cliff_alone_is_reached(shift):
+    """Steps fall as 1 / lr up to where training diverges, and the budget holds 1.4 times the fewest."""
+    cliff = 4e-3 * 2.0 ** (2 + shift)
+
+    def end(config):
+        steps = 100 * cliff / config.lr
+        if steps < 100:
+            return End(20.0, reached=False, distance=math.inf)
+        return End(steps) if steps < 140 else End(140.0, reached=False, distance=0.5)
+
+    search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=(0, 1)))
+    play(search, end)
+    assert search.interior(Study("adamw", 16))
+    assert search.best(Study("adamw", 16))[1] < 130
+
+
 def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
     for status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY):
         search, count = Search(small_sweep()), 0
