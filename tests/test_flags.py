@@ -413,7 +413,6 @@ FLAGS = {
             "--hold-data": (["--hold-data", "5"], "hold_data=[5.0]"),
             "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
             "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
-            "--three-term": (["--no-three-term"], "three_terms=False"),
         },
     ),
     "spectrum": Flags(

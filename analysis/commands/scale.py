@@ -33,9 +33,6 @@ def command(
     data_at_batch: Annotated[
         float | None, typer.Option(help="Data are the examples to target at this batch size. Default: critical.")
     ] = None,
-    three_term: Annotated[
-        bool | None, typer.Option(help="Fit the law of loss in N, steps, B. Default: with several sizes and targets.")
-    ] = None,
     target: Targets = None,
     *,
     config: AnalysisConfig,
@@ -58,7 +55,6 @@ def command(
             hold_data=hold_data,
             at=at,
             data_at_batch=data_at_batch,
-            three_terms=three_term,
             targets=target or None,
         )
     answer(found, results[0] / "analysis" / "scaling")

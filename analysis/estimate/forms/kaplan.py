@@ -4,8 +4,6 @@ r"""Kaplan's three terms: Kaplan et al. (2020, arXiv:2001.08361), equations 1.4,
 
     L = E + (N_c/N)^{\alpha_N} + (S_c/S_{min})^{\alpha_S}, \qquad
     S_{min} = \frac{K}{1 + B_{crit}(L)/B}, \qquad B_{crit}(L) = B_*/L^{1/\alpha_B}
-
-:mod:`analysis.estimate.laws.three_term` solves it for the steps, to which targets lead; here it is solved for the loss.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from analysis.estimate.forms import FORMS
+from analysis.estimate.laws.loss import LossFit
 from analysis.phrases import number, percent, plural, share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, quantity
@@ -21,14 +22,15 @@ def _(found: Losses) -> Presentation:
     refused = [f"{name} is not fitted: {why}" for name, why in found.refused.items()]
     tables = {
         "holdout": holdouts(found, said, refused),
-        "parameters": parameters(found, list(found.fits)),
+        "parameters": parameters(found.fits),
         "predictions": predictions(found, said),
         "critical_batch_sizes": critical(found, said),
     }
     shown: list[Table | str] = [tables["holdout"]]
     for name in [name for name in ORDER if name in found.fits]:
         title = f"L = {FORMS[name].formula} ({name}), {plural(found.fits[name].runs, 'run')} {said}"
-        shown.append(parameters(found, [name], title, _loose(found, name), asked="" if name == "nqs" else "wide"))
+        fitted, asked = {name: found.fits[name]}, "" if name == "nqs" else "wide"
+        shown.append(parameters(fitted, title, limits(found.fits[name]), asked=asked))
     shown += [table for table in (tables["predictions"], tables["critical_batch_sizes"]) if table.rows]
     return Presentation(
         shown=[*shown, *_disagreement(found), *found.notes],
@@ -73,16 +75,16 @@ def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
 
 
 def parameters(
-    found: Losses, names: Sequence[str], title: str = "", lines: Sequence[str] = (), asked: str = ""
+    fits: Mapping[str, LossFit], title: str = "", lines: Sequence[str] = (), *, key: str = "form", asked: str = ""
 ) -> Table:
-    """One row per form and parameter."""
+    """One row per fit, called by its name in a column ``key``, and parameter."""
     rows = [
-        ({"parameter": symbol, "value": found.fits[name].values[symbol], "interval": ends}, found.fits[name])
-        for name in names
-        for symbol, ends in found.fits[name].intervals.items()
+        ({key: name, "parameter": symbol, "value": one.values[symbol], "interval": ends}, one)
+        for name, one in fits.items()
+        for symbol, ends in one.intervals.items()
     ]
     columns = (
-        Column("form", lambda _, one: one.form),
+        *files(key),
         Column("parameter", heading="parameter", name=True),
         Column("value", heading="value", interval="interval", ends=("low", "high")),
         *files("residual_rms", "runs", "groups"),
@@ -90,8 +92,8 @@ def parameters(
     return Table(columns=columns, rows=rows, title=title, lines=lines, asked=asked)
 
 
-def _loose(found: Losses, name: str) -> list[str]:
-    one = found.fits[name]
+def limits(one: LossFit) -> list[str]:
+    """Which parameters the runs do not determine."""
     lines = [f"not told apart by these runs: {', '.join(one.loose)}"] if one.loose else []
     ends = [symbol for symbol, value in one.values.items() if value is None and symbol not in one.loose]
     if ends:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from analysis.estimate.forms import FORMS
 from analysis.phrases import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
+from analysis.present.results.loss import limits, parameters
 from analysis.present.table import Column, Table, files
 from analysis.questions.scaling import Scaling
 from analysis.questions.scaling.fits import Law
@@ -24,14 +26,16 @@ def _(found: Scaling) -> Presentation:
         shown.append(laws(found.laws, f"Laws {said}", remarks, hidden="equal"))
     if found.comparisons:
         shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
-    for name, terms in found.three_term.items():
-        bias = ", ".join(f"{number(size)}: {number(100 * value, 2)} %" for size, value in terms.bias.items())
-        fitted = f"residual of ln S {number(terms.residual_rms)} rms over {terms.points} points; mean by size {bias}"
-        title = f"L = E + (N_c/N)^alpha_N + (S_c/S_min)^alpha_S, {name} {said}"
-        shown.append(three_term(found, [name], title, [fitted, *terms.remarks]))
+    for name, law in found.three_term.items():
+        fitted = f"residual of ln L {number(law.residual_rms)} rms over {law.runs} points"
+        title = f"L = {FORMS[law.form].formula}, {name} {said}"
+        shown.append(parameters({name: law}, title, [fitted, *limits(law)], key="workload_and_optimizer"))
     every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
     tables = {"points": points(found), "scaling": every}
-    further = {"predictions": predictions(found), "three_term": three_term(found, list(found.three_term))}
+    further = {
+        "predictions": predictions(found),
+        "three_term": parameters(found.three_term, key="workload_and_optimizer"),
+    }
     tables |= {name: table for name, table in further.items() if table.rows}
 
     return Presentation(
@@ -110,23 +114,6 @@ def predictions(found: Scaling) -> Table:
         Column("times_beyond_the_data"),
     )
     return Table(columns=columns, rows=[(entry, law) for law in found.laws for entry in law.predictions])
-
-
-def three_term(found: Scaling, names: Sequence[str], title: str = "", lines: Sequence[str] = ()) -> Table:
-    """One row per parameter of the law in three terms of the workloads and optimizers called ``names``."""
-    rows = [
-        ({"of": name, "parameter": key, "value": value, "interval": law.intervals[key]}, law)
-        for name, law in found.three_term.items()
-        if name in names
-        for key, value in law.values.items()
-    ]
-    columns = (
-        Column("workload_and_optimizer", "of"),
-        Column("parameter", heading="parameter", name=True),
-        Column("value", heading="value", interval="interval", ends=("low", "high")),
-        *files("residual_rms", "points"),
-    )
-    return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
 def _remarks_of_sets(found: Scaling) -> list[str]:

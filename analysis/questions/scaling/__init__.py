@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.laws import three_term
-from analysis.estimate.laws.three_term import ThreeTermLaw
+from analysis.estimate.forms import Runs
+from analysis.estimate.laws import loss
+from analysis.estimate.laws.loss import LossFit
 from analysis.estimate.result import Answer
-from analysis.phrases import plural
+from analysis.phrases import number, plural
 from analysis.questions.analyze import Findings
 from analysis.questions.scaling.fits import Law, comparisons, laws, options, varying
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
@@ -29,6 +30,12 @@ _OWN = 0.25
 """Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
 they are."""
 
+_FAR_OFF = 0.1
+"""Residual of ln S, rms, above which the law in three terms is doubted: more than seeds of most workloads scatter."""
+
+_LONGER = 0.01
+"""Step of ln S for the slope of the law."""
+
 _ONE_LAW = "; a law is one of a workload and optimizer: models that belong on one need the same name of the workload"
 
 
@@ -39,13 +46,14 @@ class Scaling(Findings):
     Attributes:
         points: the critical batch sizes; those interpolated at held data last.
         comparisons: sets with all else equal, and pools of them.
+        three_term: Kaplan's three terms fitted to all steps to target, by workload and optimizer.
         data: what data and compute stand for, in words.
     """
 
     points: tuple[ScalingPoint, ...]
     laws: tuple[Law, ...]
     comparisons: tuple[Law, ...]
-    three_term: dict[str, ThreeTermLaw]
+    three_term: dict[str, LossFit]
     data: str
 
 
@@ -58,7 +66,6 @@ def scale(
     hold_data: Sequence[float] | None = None,
     at: Sequence[float] | None = None,
     data_at_batch: float | None = None,
-    three_terms: bool | None = None,
     targets: Sequence[float | Target] | None = None,
 ) -> Scaling:
     """Laws of the critical batch size over many models and targets.
@@ -71,7 +78,6 @@ def scale(
         at: values to predict the critical batch size at; needs one axis.
         data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
             one.
-        three_terms: whether to fit the law in three terms; ``None`` where there are several sizes and several targets.
 
     Raises:
         ConfigError: if an argument is out of its domain.
@@ -110,7 +116,7 @@ def scale(
         compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
-    terms, refused = _three_terms(found, three_terms, config)
+    terms, doubts = _three_terms(found, config)
     if not fitted and not compared and not terms:
         number, families = plural(len(points), "critical batch size"), {point.family for point in points}
         told = _ONE_LAW if len(families) > 1 else "; give several models or targets"
@@ -123,7 +129,7 @@ def scale(
         three_term=terms,
         config=config,
         data=f"those that {size} takes to the target",
-        notes=(*notes, *refused),
+        notes=(*notes, *doubts),
     )
 
 
@@ -157,14 +163,29 @@ def _check(
             raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
 
 
-def _three_terms(
-    answers: Sequence[Answer], wanted: bool | None, config: AnalysisConfig
-) -> tuple[dict[str, ThreeTermLaw], list[str]]:
-    found, refused = {}, []
-    for name, runs in runs_of(answers).items() if wanted is not False else ():
-        if wanted or (len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1):
+def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dict[str, LossFit], list[str]]:
+    """The law in three terms where there are several sizes and several targets, and what speaks against it."""
+    found, doubts = {}, []
+    for name, runs in runs_of(answers).items():
+        if len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1:
             try:
-                found[name] = three_term.fit(runs, config)
+                found[name] = loss.fit("kaplan", runs, config)
+                doubts += _off(name, found[name], runs)
             except ValueError as error:
-                refused.append(f"no law in three terms for {name}: {error}")
-    return found, refused
+                doubts.append(f"no law in three terms for {name}: {error}")
+    return found, doubts
+
+
+def _off(name: str, law: LossFit, runs: Runs) -> list[str]:
+    """That steps lie far off the law, and by how much for every size; residuals of ln L over the slope in ln S."""
+    fitted, longer = (law.log_loss(each)[0] for each in (runs, replace(runs, steps=runs.steps * np.exp(_LONGER))))
+    off = (np.log(runs.loss) - fitted) * _LONGER / np.sqrt(np.mean((longer - fitted) ** 2))
+    rms = float(np.sqrt(np.mean(off**2)))
+    if rms <= _FAR_OFF:
+        return []
+    means = {size: 100 * off[runs.parameters == size].mean() for size in np.unique(runs.parameters)}
+    sizes = ", ".join(f"{number(size)}: {number(mean, 2)} %" for size, mean in means.items())
+    return [
+        f"{name}: steps lie {100 * rms:.2g} % (rms; mean by size {sizes}) off the law in three terms: if seeds scatter "
+        "less, it is another, and no interval holds"
+    ]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.laws.three_term import Points
+from analysis.estimate.forms import Runs
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from cbs.target import Target
@@ -229,9 +229,9 @@ def _logs(values: Array) -> Array:
     )
 
 
-def runs_of(found: Sequence[Answer]) -> dict[str, Points]:
+def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
     """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "seeds", "group"]
+    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "group"]
     rows = []
     for answer in found:
         group, loss = answer.group, answer.target.value
@@ -241,10 +241,10 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Points]:
             for point in answer.points:
                 if point.reached:
                     size, trials = point.batch_size * factor, (id(group), point.batch_size)
-                    rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
+                    rows.append((*own, size, point.steps_to_target, trials))
     table = pd.DataFrame(rows, columns=["of", *names])
     table["group"] = table["group"].factorize()[0]
     return {
-        str(of): Points(**{name: part[name].to_numpy(dtype=float) for name in names})
+        str(of): Runs(**{name: part[name].to_numpy(dtype=float) for name in names})
         for of, part in table.groupby("of", sort=False)
     }
