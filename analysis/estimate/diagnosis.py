@@ -8,7 +8,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
+from analysis.estimate.fitting.misfit import Misfit
+from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_fits import FarSeed
 from analysis.read.groups import Group

@@ -23,7 +23,7 @@ from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
-from analysis.estimate.fitting.quality import leave_one_out, misfit
+from analysis.estimate.fitting.quality import leave_one_out
 from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.result import Answer, Critical, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
@@ -113,7 +113,7 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
     low, high = (critical, critical) if exact else ends
     return Doubts(
-        misfit=misfit(fit, used),
+        misfit=fit.misfit,
         left_out=leave_one_out(fit, used),
         ends=ends,
         seen=(

@@ -22,9 +22,13 @@ from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
 from analysis.estimate.fitting.luck import luck
+from analysis.estimate.fitting.misfit import Misfit, grid_variance, lack_of_fit
 
 _TINY = 1e-300
 _ROUNDS = 3
+ALIKE = 0.05
+"""Probability of :class:`Misfit` below which residuals are one departure from the curve, not one at each batch size."""
+
 FEWEST_FREE = 4
 """Batch sizes below which a free exponent leaves no residual."""
 
@@ -47,6 +51,7 @@ class Fit:
             learning rate included, and its degrees of freedom; 0 both with one seed.
         deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
             holds the residuals, too, and its degrees of freedom.
+        misfit: how far the points lie off the curve; ``None`` where undefined.
         exponent: what was believed of it.
         hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
     """
@@ -63,6 +68,7 @@ class Fit:
     seed_freedom: float
     deviation: float
     freedom: float
+    misfit: Misfit | None
     exponent: Exponent
     data: Data = field(repr=False)
     hyperbola: Curve = field(repr=False)
@@ -99,7 +105,8 @@ def fit_curve(
     1. centred, then rescaled to one standard deviation: the seed variance (pooled over batch sizes, inflated by
        n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
        it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
-       share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`;
+       share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`. Residuals that
+       seeds do not explain (:data:`ALIKE`) do not cancel as noise does: they count as one, by their sum of squares;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve, in every second resample less what a finer learning rate could save
        (:func:`analysis.estimate.fitting.bootstrap.leftover`), and with what is luck in the choice of the learning rate
@@ -124,10 +131,15 @@ def fit_curve(
         belief = belief.giving_way(_free(alone, seeds, confidence))
     first = alone.fit(HYPERBOLA, 1.0).row(0)
     estimate, deviation, freedom = _fitted(data, belief.whole, seeds, first)
-    hyperbola, around, left = _fitted(data, HYPERBOLA, seeds, first)
+    hyperbola, around, known = _fitted(data, HYPERBOLA, seeds, first)
     fitted = estimate.log_steps(data.batch_sizes)
     log_steps = data.completed(fitted[None], deviation)[0]
     residuals = (log_steps - fitted)[here]
+    left = freedom - seeds.freedom
+    grid, weights = grid_variance(measured), data.all_weights[here]
+    misfit = lack_of_fit(residuals, weights, left, seeds.variance, seeds.freedom, grid)
+    alike = misfit is not None and misfit.probability < ALIKE and left > 1
+    spread = deviation * math.sqrt(left) if alike else deviation
     complete, method = np.empty((0, count)), "none: the curve is exactly determined"
     resampled = resampled_hyperbola = Curve(*np.empty((4, 0)))
 
@@ -147,23 +159,26 @@ def fit_curve(
         saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
         saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= luck(measured, seeds.variance, rng)
         latent = rng.standard_normal((resamples, len(data.bounds)))
-        resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * deviation)
-        around *= widening(left, confidence)
+        resampled, complete = refits(estimate, believed, deviation, widening(freedom, confidence) * spread)
+        around *= widening(known, confidence)
         resampled_hyperbola, _ = refits(hyperbola, HYPERBOLA, around, around)
         method = f"bootstrap over {'seeds, learning rate chosen again' if seeds.freedom else 'residuals (one seed)'}"
+        if alike:
+            method += ", as far apart as all residuals together, which are larger than seeds explain"
     return Fit(
         batch_sizes=data.batch_sizes[here],
         log_steps=log_steps[here],
         estimate=estimate,
-        residual_rms=math.sqrt(data.all_weights[here] @ residuals**2 / data.all_weights[here].sum()),
+        residual_rms=math.sqrt(weights @ residuals**2 / weights.sum()),
         resampled_log_steps=complete,
         resampled=resampled,
         interval_method=method,
-        weights=data.all_weights[here],
+        weights=weights,
         seed_variance=seeds.variance,
         seed_freedom=seeds.freedom,
-        deviation=deviation,
+        deviation=spread,
         freedom=freedom,
+        misfit=misfit,
         exponent=belief.whole,
         data=data,
         hyperbola=hyperbola,

@@ -17,7 +17,8 @@ from analysis.arrays import UNKNOWN, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
 from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
 from analysis.estimate.fitting.data import LEAST_DEVIATION
-from analysis.estimate.fitting.quality import Misfit, grid_variance, misfit_of
+from analysis.estimate.fitting.misfit import Misfit, grid_variance
+from analysis.estimate.fitting.quality import misfit_of
 from analysis.estimate.laws.steps_bound import BoundFit, fitted_data
 from analysis.estimate.result import Answer
 from analysis.estimate.study_fits import tables

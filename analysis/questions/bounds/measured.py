@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting.quality import Misfit
+from analysis.estimate.fitting.misfit import Misfit
 from analysis.estimate.laws.steps_bound import FORMS, BoundFit, best_over_smallest, fit_bound
 from analysis.estimate.result import Answer
 from analysis.plain import shown

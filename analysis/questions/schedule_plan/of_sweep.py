@@ -18,7 +18,6 @@ from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import Fit, fit_curve, interval
 from analysis.estimate.fitting.data import Trials
-from analysis.estimate.fitting.quality import misfit
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
 from analysis.estimate.phases import Phase
 from analysis.estimate.result import Answer
@@ -89,8 +88,8 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     between = [[Trials.of(table[[place]]) for table in tables] for place in range(len(ends))]
     fits = [fit_curve(sizes, trials, config=answer.config) for trials in between]
     notes = [f"{group.optimizer}: {answer.verdict}: {answer.advice}"] if answer.verdict is not Verdict.OK else []
-    for target, fit, trials in zip(ends, fits, between, strict=True):
-        off = misfit(fit, trials)
+    for target, fit in zip(ends, fits, strict=True):
+        off = fit.misfit
         if off is not None and off.probability < LACK_OF_FIT and off.excess_rms > EXCESS_RMS:
             notes.append(f"up to {target}: the steps of the phase lie {100 * off.excess_rms:.2g} % off their curve")
     law = learning_rate_law(answer.studies, answer.config)

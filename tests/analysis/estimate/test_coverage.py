@@ -23,7 +23,8 @@ from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief, pooled
-from analysis.estimate.fitting.quality import Misfit, leave_one_out, misfit
+from analysis.estimate.fitting.misfit import Misfit
+from analysis.estimate.fitting.quality import leave_one_out
 from tests.factories import Truth, tables
 
 LRS = tuple(1e-5 * 2.0**power for power in range(16))
@@ -79,7 +80,7 @@ class Case:
 
     @property
     def misfit(self) -> Misfit | None:
-        return misfit(self.fit, self.drawn.tables)
+        return self.fit.misfit
 
 
 def draw(seeds: int, index: int, *, censored: str = "", mixed: bool = False, exponent: float | None = 1.0) -> Drawn:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
-from analysis.estimate.fitting.quality import LeaveOneOut, Misfit
+from analysis.estimate.fitting.misfit import Misfit
+from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.studies import Point
 
 SIZES = (4, 16, 64, 256)

@@ -118,7 +118,7 @@ def test_the_belief_draws_the_exponent_towards_one() -> None:
 
 def test_a_curve_far_from_what_is_believed_is_followed() -> None:
     """At exponent 0.5, 4.6 spreads away, a belief that did not give way would draw it up."""
-    fit = fit_curve(SIZES, trials(Truth(noise=0.06, exponent=0.5)), config=AnalysisConfig(resamples=400))
+    fit = fit_curve(SIZES, trials(Truth(noise=0.06, exponent=0.5), seed=1), config=AnalysisConfig(resamples=400))
     low, high = interval(fit.resampled.exponent, 0.95)
     assert low is not None
     assert high is not None
@@ -204,6 +204,64 @@ def test_residuals_count_alone_where_they_are_larger_than_seeds_show(
     squares: float, freedom: float, deviation: float, together: float
 ) -> None:
     assert pooled_deviation(squares, freedom, 0.04, 4) == (pytest.approx(deviation), together)
+
+
+def around(steps: np.ndarray, deviation: float, seeds: int = 3) -> list[Trials]:
+    """Seeds evenly spread around the steps of every batch size, so that nothing but the form moves a fit."""
+    spread = deviation * np.linspace(-1.0, 1.0, seeds)
+    return [Trials.of(np.exp(at + spread)[None]) for at in np.log(steps)]
+
+
+def ends(steps: np.ndarray, deviation: float, seeds: int = 3) -> tuple[Fit, float, float]:
+    fit = fit_curve(SIZES, around(steps, deviation, seeds), config=AnalysisConfig(resamples=400))
+    low, high = interval(fit.resampled.critical, 0.95)
+    assert low is not None
+    assert high is not None
+    return fit, low, high
+
+
+SHARP = 175 * (1 + (2**1.5 - 1) * (40 / SIZES) ** 1.5) ** (1 / 1.5)
+"""Takes twice its fewest steps at 40, too, and turns from one asymptote to the other faster than the hyperbola."""
+SHIFTED = 175 * (1 + 40 / SIZES) * np.where(SIZES >= 64, 1.1, 1.0)
+"""The hyperbola, but for large batches, which ran on another footing."""
+
+
+@pytest.mark.parametrize("steps", [SHARP, SHIFTED])
+def test_residuals_beyond_the_seeds_count_as_one(monkeypatch: pytest.MonkeyPatch, steps: np.ndarray) -> None:
+    """Too few to be off the curve, enough to move B_crit: the estimate stays, the interval reaches the truth."""
+    fit, low, high = ends(steps, 0.02)
+    assert fit.misfit is not None
+    assert fit.misfit.probability < 0.05
+    assert fit.misfit.excess_rms < 0.05
+    assert low < 40 < high
+    assert "all residuals together" in fit.interval_method
+    monkeypatch.setattr("analysis.estimate.fitting.ALIKE", 0.0)
+    plain, *narrow = ends(steps, 0.02)
+    assert not narrow[0] < 40 < narrow[1]
+    assert fit.estimate == plain.estimate
+    left = plain.freedom - plain.seed_freedom
+    assert fit.deviation == pytest.approx(plain.deviation * math.sqrt(left))
+    assert math.log(high / low) == pytest.approx(math.log(narrow[1] / narrow[0]) * math.sqrt(left), rel=0.15)
+    assert "together" not in plain.interval_method
+
+
+@pytest.mark.parametrize(("deviation", "seeds"), [(0.2, 3), (0.0, 1)])
+def test_residuals_that_seeds_explain_or_cannot_count_as_ever(
+    monkeypatch: pytest.MonkeyPatch, deviation: float, seeds: int
+) -> None:
+    fit, *found = ends(SHARP, deviation, seeds)
+    monkeypatch.setattr("analysis.estimate.fitting.ALIKE", 0.0)
+    plain, *narrow = ends(SHARP, deviation, seeds)
+    assert found == narrow
+    assert fit.interval_method == plain.interval_method
+
+
+def test_three_batch_sizes_leave_no_more_than_one_residual() -> None:
+    """An interval is never narrower for it."""
+    data = around(np.array([900.0, 400.0, 390.0]), 0.001)
+    fit = fit_curve(SIZES[:3], data, config=AnalysisConfig(resamples=200))
+    assert fit.misfit is not None
+    assert "together" not in fit.interval_method
 
 
 def test_the_benchmark_compares_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

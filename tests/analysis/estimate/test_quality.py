@@ -13,7 +13,8 @@ from analysis.estimate.fitting import Fit, fit_curve
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import Belief
 from analysis.estimate.fitting.least_squares import fit_curves
-from analysis.estimate.fitting.quality import Misfit, grid_variance, leave_one_out, misfit
+from analysis.estimate.fitting.misfit import Misfit, grid_variance
+from analysis.estimate.fitting.quality import leave_one_out
 from tests.factories import Truth, tables
 
 SIZES = np.array([2, 4, 8, 16, 32, 64, 128, 256])
@@ -26,10 +27,9 @@ def trials(truth: Truth, seeds: int = 3, **options: object) -> list[Trials]:
     return [Trials.of(table) for table in tables(truth, SIZES.tolist(), seeds, **options)]
 
 
-def of_fit(fit: Fit, data: list[Trials]) -> Misfit:
-    found = misfit(fit, data)
-    assert found is not None
-    return found
+def of_fit(fit: Fit) -> Misfit:
+    assert fit.misfit is not None
+    return fit.misfit
 
 
 def test_the_textbook_f_test() -> None:
@@ -42,7 +42,7 @@ def test_the_textbook_f_test() -> None:
     fitted = fit.estimate.log_steps(SIZES)
     pure = ((logs - logs.mean(axis=1, keepdims=True)) ** 2).sum() / (len(SIZES) * 3)
     squares = ((logs.mean(axis=1) - fitted) ** 2).sum() / (len(SIZES) - 2)
-    found = of_fit(fit, data)
+    found = of_fit(fit)
     assert found.probability == pytest.approx(stats.f.sf(4 * squares / pure, len(SIZES) - 2, len(SIZES) * 3), rel=0.1)
     assert found.excess_rms == pytest.approx(math.sqrt(max(squares - pure / 4, 0.0)), rel=0.1, abs=1e-3)
 
@@ -64,7 +64,7 @@ def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise:
     logs = np.log(175 + 7381 / SIZES) + 0.04 * (-1.0) ** np.arange(len(SIZES))
     data = [Trials.of(np.exp(at + noise * rng.standard_normal((1, seeds)))) for at in logs]
     fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=500))
-    found, freedom = of_fit(fit, data), fit.freedom - fit.seed_freedom
+    found, freedom = of_fit(fit), fit.freedom - fit.seed_freedom
     expected = 0.04 * math.sqrt(len(SIZES) / freedom)
     assert found.excess_rms == pytest.approx(expected, abs=0.003 + 2 * noise / math.sqrt(len(SIZES) * seeds))
     assert found.probability < 1e-3
@@ -72,14 +72,14 @@ def test_the_effect_size_is_the_distance_of_the_points_whatever_the_noise(noise:
 
 def test_undefined_without_pure_error_or_residuals() -> None:
     one, three = trials(Truth(noise=0.05), 1), trials(Truth(noise=0.05))
-    assert misfit(fit_curve(SIZES, one, config=AnalysisConfig(resamples=100)), one) is None
-    assert misfit(fit_curve(SIZES[:2], three[:2]), three[:2]) is None
+    assert fit_curve(SIZES, one, config=AnalysisConfig(resamples=100)).misfit is None
+    assert fit_curve(SIZES[:2], three[:2]).misfit is None
     assert leave_one_out(fit_curve(SIZES[:3], three[:3], config=AnalysisConfig(resamples=100)), three[:3]) is None
 
 
 def test_noise_free_sweeps_fit() -> None:
     data = trials(Truth(lr_power=0.0), lrs=EXACT)
-    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=100)), data) == Misfit(pytest.approx(1.0), 0.0)
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=100))) == Misfit(pytest.approx(1.0), 0.0)
 
 
 def test_the_grid_scatters_as_much_as_its_variance_says() -> None:
@@ -129,7 +129,7 @@ def test_one_bad_batch_size_is_told_from_another_curve() -> None:
     fit = fit_curve(SIZES, data, config=AnalysisConfig(resamples=300))
     found = leave_one_out(fit, data)
     assert found is not None
-    assert of_fit(fit, data).probability < 0.01
+    assert of_fit(fit).probability < 0.01
     assert found.misfit.argmax() == 3
     assert found.misfit[3] > 0.05
 
@@ -138,5 +138,5 @@ def test_one_bad_batch_size_is_told_from_another_curve() -> None:
 def test_another_exponent_is_no_misfit(exponent: float) -> None:
     """What used to speak against the hyperbola is in the curve now."""
     data = trials(Truth(noise=0.04, lr_power=0.0, exponent=exponent), lrs=EXACT)
-    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300)), data).probability > 0.05
-    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300), belief=HELD), data).probability > 0.05
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300))).probability > 0.05
+    assert of_fit(fit_curve(SIZES, data, config=AnalysisConfig(resamples=300), belief=HELD)).probability > 0.05

@@ -1,0 +1,78 @@
+"""Whether points lie on a curve as well as their seeds say they should."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import fdtrc
+
+from analysis.arrays import Array
+from analysis.estimate.fitting.data import LEAST_DEVIATION, Trials, winners
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """How far the points lie off a curve.
+
+    Attributes:
+        probability: of residuals as large as these if the curve has the right form.
+        excess_rms: root mean square of what the residuals of ``ln S`` hold beyond what seeds and the spacing of the
+            learning rates explain; 0 where they explain all.
+    """
+
+    probability: float
+    excess_rms: float
+
+
+def lack_of_fit(
+    residuals: Array, weights: Array, freedom: float, variance: float, known: float, grid: float
+) -> Misfit | None:
+    r"""Test of lack of fit with its effect size; ``None`` where undefined.
+
+    The classical test against pure error (Draper and Smith, "Applied Regression Analysis", section 2.1): with ``M``
+    batch sizes, ``n`` seeds each and ``f`` degrees of freedom left to the residuals,
+
+    .. math:: F = \frac{1}{f} \sum_m \frac{(\bar y_m - \hat y_m)^2}{s^2/n_m + g^2}
+
+    follows the F distribution with ``f`` and ``sum (n - 1)`` degrees of freedom. ``g^2`` is :func:`grid_variance`: a
+    learning rate between two points of the grid makes a batch size slower by an amount that no seed shows and that is
+    no lack of fit.
+
+    Undefined with one seed (no pure error) and below three batch sizes (no residuals).
+
+    Args:
+        residuals: of log steps, shape ``[M]``.
+        weights: numbers of seeds, shape ``[M]``.
+        freedom: ``f``, degrees of freedom that the curve leaves.
+        variance, known: ``s^2``, of one seed as the bootstrap has it, with the choice of the learning rate made again,
+            and its degrees of freedom.
+        grid: ``g^2``, :func:`grid_variance` of the trials.
+    """
+    if not known or freedom < 0.5:
+        return None
+    squares, error = residuals**2, max(variance, LEAST_DEVIATION**2) / weights + grid
+    probability = float(fdtrc(freedom, known, (squares / error).sum() / freedom))
+    return Misfit(probability, math.sqrt(max(squares.sum() / freedom - error.mean(), 0.0)))
+
+
+def grid_variance(tables: Sequence[Trials]) -> float:
+    r"""Variance of the mean log steps of a batch size from where its learning rates happen to lie.
+
+    Near its minimum ``ln S`` is a parabola in the logarithm of the learning rate. With the second difference ``D``
+    between neighbours on the grid and the optimum anywhere between two of them, the best point of the grid is slower
+    than the optimum by :math:`D u^2/8`, with ``u`` uniform in [-1, 1]. Its variance is :math:`D^2/64 \cdot 4/45 =
+    D^2/720`. ``D`` is averaged over the batch sizes whose winner has two neighbours that reached the target on the same
+    seeds.
+    """
+    found = []
+    for table, winner in zip(tables, winners(tables), strict=True):
+        if winner is None or not 0 < winner < len(table.steps) - 1:
+            continue
+        logs = np.log(table.steps[winner - 1 : winner + 2])
+        both = np.isfinite(logs).all(axis=0)
+        if both.any():
+            found.append(float((logs[0] - 2.0 * logs[1] + logs[2])[both].mean()))
+    return max(float(np.mean(found)), 0.0) ** 2 / 720.0 if found else 0.0
