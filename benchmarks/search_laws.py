@@ -1,8 +1,8 @@
 """Searches on laws they were not made for: whether the answer is interior and its interval holds the truth, or says so.
 
-Steps to the target are the hyperbola of :mod:`benchmarks.search_worlds` times a rise by learning rate and batch size that
-a law gives; 5 % seed noise, nine batch sizes, three seeds. A learning rate diverges, or stays at a share of the
-distance to the target, where a law says so. ``python -m benchmarks.search_laws
+Steps to the target are the hyperbola of :mod:`benchmarks.search_worlds` times a rise by learning rate and batch size
+that a law gives; 5 % seed noise, nine batch sizes, three seeds. Where a law says so a learning rate diverges, or stays
+at a share of the distance to the target. ``python -m benchmarks.search_laws
 [--sweeps 10] [--law NAME]``.
 """
 

@@ -140,6 +140,16 @@ def rising_examples(x: np.ndarray) -> np.ndarray:
     return 1 + 0.95 / x + 0.05 / x**2
 
 
+def knee(sharpness: float) -> Curve:
+    """The asymptotes of the hyperbola, joined more sharply than by it above 1 and more bluntly below."""
+    return lambda x: (1 + (2**sharpness - 1) * x**-sharpness) ** (1 / sharpness)
+
+
+def falling_exponent(x: np.ndarray) -> np.ndarray:
+    """From 1 at small batches to 0.6 at large ones."""
+    return 1 + x**-0.8 * np.cosh(np.log(x)) ** 0.2
+
+
 TARGET = 0.01
 """Of the tuned noisy quadratic, 10,000 coordinates in 100 bins of curvature; the loss starts at 4.7."""
 QUADRATIC = NoisyQuadratic.binned(10_000)
@@ -188,6 +198,13 @@ def out_of_budget(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame
     return frame.assign(steps=frame["steps"].clip(upper=budget), censored=frame["steps"] > budget)
 
 
+def slower(factor: float) -> Damage:
+    """From twice the middle on, batches ran on another footing."""
+    return lambda frame, rng: frame.assign(
+        steps=frame["steps"].where(frame["batch_size"] < 2 * CRITICAL, factor * frame["steps"])
+    )
+
+
 def outlier(factor: float) -> Damage:
     def slowed(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         size, seed = rng.choice(frame["batch_size"].unique()), rng.choice(frame["seed"].unique())
@@ -198,6 +215,7 @@ def outlier(factor: float) -> Damage:
 
 
 HYPERBOLA = {"": power(1.0)}
+QUIET = (0.02, 0.02)
 IN_MAIN = (0.7, 0.85, 1.0, 1.5)
 WORLDS = {
     world.name: world
@@ -215,6 +233,9 @@ WORLDS = {
         World(name="noisy quadratic, tuned SGD", curves={"": noisy_quadratic}),
         World(name="broken curve", curves={"": broken}),
         World(name="examples rise at small batches", curves={"": rising_examples}),
+        *(World(name=f"knee {g:g}, 2 % noise", curves={"": knee(g)}, noise=QUIET, main=False) for g in (0.7, 1.5)),
+        World(name="exponent falls, 2 % noise", curves={"": falling_exponent}, noise=QUIET, main=False),
+        World(name="large batches 20 % slower", curves=HYPERBOLA, damage=slower(1.2), noise=QUIET, main=False),
         World(name="noise grows, 2 to 15 %", curves=HYPERBOLA, noise=(0.02, 0.15)),
         World(name="noise falls, 15 to 2 %", curves=HYPERBOLA, noise=(0.15, 0.02)),
         World(name="heavy tails", curves=HYPERBOLA, tails=2.0),
