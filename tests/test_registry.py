@@ -16,7 +16,7 @@ from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
-from cbs.registry import Registry, listed
+from cbs.registry import Imported, Registry, listed
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 
@@ -160,3 +160,10 @@ REGISTRIES = (
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.package)
 def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[object]) -> None:
     assert listed(registry.package) == ", ".join(registry)
+
+
+def test_what_a_module_prints_while_it_is_imported_is_no_answer(tmp_path, monkeypatch, capsys):
+    (tmp_path / "prints_when_imported.py").write_text("print('hello')\ndef entry(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    Imported("workload").get("prints_when_imported:entry")
+    assert capsys.readouterr() == ("", "hello\n")
