@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analysis.phrases import number, percent, share, time_unit
+from analysis.phrases import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.analyze import SCOPE
@@ -86,12 +86,9 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
 
 def rising(ratio: TokenRatio) -> str:
     """Whether the token ratio decreases with the batch size, in a sentence."""
-    curves, points = ratio.probability_not_decreasing, ratio.probability_slope_not_negative
-    if curves is None or points is None:
+    if ratio.probability_not_decreasing is None:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
-    low, high = ratio.slope.interval
     return (
-        f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability {share(curves)} by "
-        f"the fitted curves, {share(points)} by the measured points (slope of ln ratio over ln batch size "
-        f"{number(ratio.slope.value)} [{number(low)}, {number(high)}])"
+        f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability "
+        f"{share(ratio.probability_not_decreasing)} by the fitted curves"
     )

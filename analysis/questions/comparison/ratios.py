@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
+from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.definitions import ROUNDING
 from analysis.estimate.fitting import Fit, interval, widening
 from analysis.estimate.result import Answer
@@ -55,7 +55,6 @@ class TokenRatio:
         probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
             without resamples. The ratio at the largest batch size that both reached is held against that at the
             smallest.
-        slope: least-squares slope of ln(ratio) over ln(batch size), from the measured points alone.
     """
 
     reference: str
@@ -63,12 +62,10 @@ class TokenRatio:
     at: tuple[RatioAt, ...] = field(repr=False)
     curve: tuple[RatioAt, ...] = field(default=(), repr=False)
     probability_not_decreasing: float | None = None
-    slope: Quantity = field(default=UNKNOWN, repr=False)
-    probability_slope_not_negative: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the curve is left to the figure's table."""
-        return shown(self) | {"token_ratio": plain(self.at)} | self.slope.named("slope")
+        return shown(self) | {"token_ratio": plain(self.at)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +125,8 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     )
     if len(shared) < 2:
         return found
-    grid, x = np.geomspace(shared[0], shared[-1], _RESOLUTION), np.log(shared) - np.log(shared).mean()
+    grid = np.geomspace(shared[0], shared[-1], _RESOLUTION)
     estimate, along = difference(*(_curve(answer, grid) for answer in both))
-    slopes = resampled @ x / (x @ x)
     ends = [_curve(answer, shared[[0, -1]]) for answer in both]
     its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
     # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
@@ -138,9 +134,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     return replace(
         found,
         curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
-        probability_not_decreasing=float(rises.mean()) if len(slopes) else None,
-        slope=Quantity.drawn(np.append(values @ x / (x @ x), slopes), confidence),
-        probability_slope_not_negative=float((slopes >= 0).mean()) if len(slopes) else None,
+        probability_not_decreasing=float(rises.mean()) if len(resampled) else None,
     )
 
 
