@@ -39,7 +39,8 @@ GREY, ALERT = "#7f7f7f", "#d00000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito (2008), told apart with every common colour blindness; their yellow is too pale for lines."""
 
-MARKERS = ("o", "s", "D", "v", "P", "X", "p")
+MARKERS = ("o", "s", "D", "v", "P", "X", "p", "^")
+"""One more than there are colours, so that no pair of both comes again soon."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 
@@ -81,7 +82,7 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of every name, in their order; no two share marker and dashes up to 35."""
+    """The look of every name, in their order; no two share marker and dashes up to 40, nor colour and marker."""
     return {
         name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
         for index, name in enumerate(dict.fromkeys(names))

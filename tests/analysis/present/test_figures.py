@@ -301,6 +301,7 @@ def test_colours_are_told_apart_by_colour_blind_eyes(sight: str) -> None:
 def test_without_colour_twenty_optimizers_differ_in_marker_or_dashes() -> None:
     names = [f"optimizer {index}" for index in range(20)]
     assert len({(look.marker, str(look.dashes)) for look in style.looks(names).values()}) == 20
+    assert len({(look.marker, look.colour) for look in style.looks(names).values()}) == 20
 
 
 def test_batch_sizes_grow_darker() -> None:
