@@ -73,7 +73,6 @@ def estimates(
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
-    laws = {name: _parameters(each, measured, resampled, config.confidence) for name, each in wanted.items()}
     made, at = [], -1
     for reading, (fit, far, used) in zip(readings, found, strict=True):
         at += fit is not None
@@ -81,7 +80,6 @@ def estimates(
             name: Critical(
                 definition=name,
                 options=dataclasses.asdict(definition),  # type: ignore[call-overload]
-                parameters=laws[name],
                 **({} if fit is None else _critical(definition, measured, resampled, at, config.confidence)),
             )
             for name, definition in wanted.items()
@@ -157,17 +155,6 @@ def _critical(
         "interval": ends,
         "remark": definition.remark(measured, at),
         "resampled": values,
-    }
-
-
-def _parameters(
-    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], confidence: float
-) -> dict[str, Quantity]:
-    """By name; without an interval where there are too few targets for one."""
-    values, drawn = definition.parameters(measured), definition.parameters(resampled)
-    return {
-        name: Quantity(finite_or_none(float(value[0])), interval(drawn.get(name, np.empty(0)), confidence))
-        for name, value in values.items()
     }
 
 

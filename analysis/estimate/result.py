@@ -30,19 +30,17 @@ class Critical(Quantity):
         definition: its name.
         options: the options it was evaluated with.
         remark: what has to be said about it; empty if nothing.
-        parameters: of a law across the targets that were read; empty for a definition without one.
         resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
     """
 
     definition: str
     options: dict[str, Any]
     remark: str = ""
-    parameters: dict[str, Quantity] = field(default_factory=dict)
     resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples, and without parameters where there are none."""
-        found = {key: value for key, value in shown(self).items() if key != "parameters" or value}
+        """Plain JSON values without the resamples."""
+        found = shown(self)
         return {"critical_batch_size": found.pop("value"), **found}
 
 

@@ -68,10 +68,6 @@ class Definition(Protocol):
         the measured batch sizes; empty if nothing."""
         return ""
 
-    def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
-        """Parameters of a law across targets by name, shape ``[R]`` each; empty for a definition without one."""
-        return {}
-
 
 DEFINITIONS: Registry[type[Definition]] = Registry("critical batch size definition", "analysis.estimate.definitions")
 

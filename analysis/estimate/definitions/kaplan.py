@@ -5,7 +5,8 @@ Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.0836
 .. math:: B_{crit}(L) = B_* / L^{1/\alpha_B}
 
 with :math:`B_*` about 2e8 tokens and :math:`\alpha_B` about 0.21 in the paper. The law is fitted to the ``pareto``
-critical batch sizes of one optimizer at several targets L of the same runs.
+critical batch sizes of one optimizer at several targets L of the same runs; ``cbs scale --against loss`` tells its
+parameters.
 """
 
 from __future__ import annotations
@@ -50,19 +51,6 @@ class Kaplan(Definition):
         share = weights * (math.log(here.target) - losses.mean())
         return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
 
-    def parameters(self, samples: Sequence[Sample]) -> dict[str, Array]:
-        """``B_star`` in examples, and ``alpha``; infinite where the critical batch size does not grow as the loss
-        falls. Empty with too few targets."""
-        used = self._used(samples)
-        if not used or len(used) < self._needed(used[0]):
-            return {}
-        losses, critical, weights = self._points(used)
-        slope = _combined(weights, critical)
-        falls = slope < -_FLAT
-        alpha = np.where(falls, -1.0 / np.where(falls, slope, -1.0), np.inf)
-        intercept = _combined(1.0 / len(losses) - losses.mean() * weights, critical)
-        return {"B_star": np.exp(intercept), "alpha": np.where(np.isnan(slope), np.nan, alpha)}
-
     def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
         used, target = self._used(samples), samples[at].target
         if target is None:
@@ -76,11 +64,12 @@ class Kaplan(Definition):
         found = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
         if len(used) < _TARGETS_FOR_INTERVAL:
             found.append("two targets leave no interval; read a third")
-        open_ends = np.isinf(self._points(used)[1][:, 0])
+        _, critical, weights = self._points(used)
+        open_ends = np.isinf(critical[:, 0])
         if open_ends.any():
             where = ", ".join(f"{sample.target:g}" for sample, end in zip(used, open_ends, strict=True) if end)
             found.append(f"the data do not bound the pareto one at target {where}")
-        elif np.isinf(self.parameters(samples)["alpha"][0]):
+        elif _combined(weights, critical)[0] >= -_FLAT:
             found.append("the critical batch size does not grow as the loss falls")
         return "; ".join(found)
 

@@ -39,7 +39,6 @@ class Run:
         facts: those of :data:`~analysis.read.importers.settings.FACTS` that the source states, unchecked.
         aliases: other names a table of runs may know it by.
         config: the source's own record of the settings, for ``--column lr=config.KEY``.
-        metaparameters: tuned settings other than the learning rate, kept beside the trials.
         max_steps: budget in optimizer updates; ``None`` where the source has none.
         metrics: names that a metric can have there.
         files: that were read; none for a source that is no file.
@@ -53,7 +52,6 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    metaparameters: Mapping[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     metrics: Iterable[str] = ()
     files: tuple[Path, ...] = ()

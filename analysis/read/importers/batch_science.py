@@ -129,7 +129,6 @@ def _run(
         place=str(folder),
         facts=facts,
         config=parameters,
-        metaparameters={"batch_size": facts["batch_size"], "status": trial["status"], **parameters},
         max_steps=budget,
         files=(study, folder / TRIAL, *([folder / CURVE] if table.columns else [])),
     )

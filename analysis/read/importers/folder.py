@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -12,18 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import cbs
-from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
 from cbs.errors import ResultsError, reason
 from cbs.files import whole_folder
 from cbs.record import TrialResult
 from cbs.store import MANIFEST, Store
-
-METAPARAMETERS = "metaparameters.csv"
-"""Beside the trials of a random search: what else was tuned."""
 
 _REMEDY = "; choose another folder with --output"
 
@@ -58,7 +51,6 @@ def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
 def write(
     output: Path,
     results: Sequence[TrialResult],
-    runs: Sequence[Run],
     settings: Settings,
     entry: Mapping[str, Any],
     *,
@@ -86,7 +78,6 @@ def write(
         store.prepare()
         with ThreadPoolExecutor(_WRITERS) as pool:
             list(pool.map(store.save, results))
-        _write_metaparameters(draft / METAPARAMETERS, results, runs)
         store.write_manifest(
             {
                 "name": before["name"],
@@ -96,20 +87,3 @@ def write(
                 "imported": [*before["imported"], {**entry, **made}],
             }
         )
-
-
-def _write_metaparameters(path: Path, results: Sequence[TrialResult], runs: Sequence[Run]) -> None:
-    """One row per trial: its id, its run, and every metaparameter; columns join those that are there."""
-    rows = [
-        {name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in tuned.items()}
-        | {"trial": result.trial_id, "run": run.name}
-        for result, run in zip(results, runs, strict=True)
-        if (tuned := run.metaparameters)
-    ]
-    if rows:
-        table = pd.DataFrame(rows, dtype=object)
-        if path.exists():
-            table = pd.concat([pd.read_csv(path, dtype=str, keep_default_na=False), table])
-        first = ["trial", "run"]
-        columns = [*first, *sorted(set(table) - set(first))]
-        table[columns].to_csv(path, index=False, errors="backslashreplace")

@@ -125,7 +125,7 @@ def import_runs(
         "settings": settings.to_json(),
         "notes": notes,
     }
-    folder.write(Path(output), results, runs, settings, entry, add=add)
+    folder.write(Path(output), results, settings, entry, add=add)
     return Imported(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
 
 

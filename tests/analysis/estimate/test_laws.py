@@ -10,6 +10,7 @@ import pytest
 from analysis.estimate.fitting.least_squares import HYPERBOLA, fit_curves
 from analysis.estimate.laws import scatter
 from analysis.estimate.laws.power_law import Observations, PowerLaw, fit
+from tests.certified import kaplan2020
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
 from tests.references.power_law import line_through_errors, restricted_likelihood, scatter_by_search
 
@@ -203,3 +204,28 @@ def test_coverage_of_many_laws(count: int, beyond: float) -> None:
     hits = np.array([holds(1000 + index, count, beyond, 0.1 * (index % 2)) for index in range(400)]).mean(axis=0)
     assert hits.min() >= 0.92 - 0.022
     assert hits[0] <= (1.0 if count < 6 else 0.98 + 0.014)
+
+
+def test_the_published_law_of_the_loss_comes_back() -> None:
+    """B_crit = B*/L^(1/alpha) of Kaplan et al. (2020): a power law of the loss; its values, and a doubling per 13 %."""
+    published = kaplan2020
+    losses = np.array([loss for loss, _ in published.VALUES])
+    exact = np.zeros((10, len(losses)))
+    sets = np.zeros(len(losses), dtype=int)
+    found = fit(
+        Observations(
+            log_x=np.log(losses),
+            log_y=math.log(published.B_STAR) - np.log(losses) / published.ALPHA,
+            log_x_resamples=exact,
+            log_y_resamples=exact,
+            runs=np.arange(len(losses)),
+            sets=sets,
+        )
+    )
+    assert -1 / found.exponent == pytest.approx(published.ALPHA)
+    assert found.constants[0] == pytest.approx(published.B_STAR)
+    for loss, printed in published.VALUES:
+        digits = len(printed.split("e")[0]) - 1
+        assert float(f"{found.at(loss):.{digits}g}") == float(printed)
+    ratio = float(found.at(2.0 * (1.0 - published.DROP)) / found.at(2.0))
+    assert ratio == pytest.approx(published.FACTOR, rel=0.05)  # "for every 13 %" is rounded: 1.94

@@ -164,8 +164,8 @@ def test_worked_points_of_mccandlish_are_a_whole_curve() -> None:
         assert point.examples_to_target == pytest.approx(worked.MIN_EXAMPLES * examples)
 
 
-def test_the_law_of_kaplan_comes_back_with_its_parameters() -> None:
-    """Curves made from the law in tokens: parameters, values and the doubling per 13 % are those of the paper."""
+def test_the_law_of_kaplan_comes_back() -> None:
+    """Curves made from the law in tokens: values and the doubling per 13 % are those of the paper."""
     law = kaplan2020
     losses = [*(loss for loss, _ in law.VALUES), 2.0 * (1.0 - law.DROP)]
     sizes = np.geomspace(2e5, 1e8, 9)
@@ -178,12 +178,6 @@ def test_the_law_of_kaplan_comes_back_with_its_parameters() -> None:
     for loss, printed in law.VALUES:
         digits = len(printed.split("e")[0]) - 1
         assert float(f"{fits[loss]['critical_batch_size']:.{digits}g}") == float(printed)
-        kaplan = next(entry for entry in fits[loss]["definitions"] if entry["definition"] == "kaplan")
-        assert kaplan["parameters"]["B_star"]["value"] == pytest.approx(law.B_STAR, rel=1e-4)
-        assert kaplan["parameters"]["alpha"]["value"] == pytest.approx(law.ALPHA, rel=1e-4)
-        low, high = kaplan["parameters"]["alpha"]["interval"]
-        assert low == pytest.approx(law.ALPHA, rel=1e-4)
-        assert high == pytest.approx(law.ALPHA, rel=1e-4)
     ratio = fits[losses[2]]["critical_batch_size"] / fits[2.0]["critical_batch_size"]
     assert ratio == pytest.approx(law.FACTOR, rel=0.05)  # "for every 13 %" is rounded: 1.94
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.read.importers import import_runs
-from analysis.read.importers.folder import METAPARAMETERS
 from analysis.read.results import load
 from cbs.errors import DataError
 from cbs.store import Store
@@ -82,21 +80,14 @@ def test_statuses_follow_the_protocol(tmp_path: Path) -> None:
     assert [result.evaluations for result in diverged] == [[]] * 4
 
 
-def test_every_trial_is_there_and_its_metaparameters_stand_beside(tmp_path: Path) -> None:
+def test_every_trial_is_there_and_names_its_run(tmp_path: Path) -> None:
     tree(tmp_path / "in")
     import_runs([tmp_path / "in"], tmp_path / "out", settings(metric="val/loss"))
     assert len(load(tmp_path / "out").trials) == 20
-    with open(tmp_path / "out" / METAPARAMETERS) as file:
-        table = {row["run"]: row for row in csv.DictReader(file)}
-    assert len(table) == 20
-    row = table["mnist/simple_cnn/nesterov_momentum/32/10"]
-    assert (row["learning_rate"], row["momentum"], row["status"], row["batch_size"]) == (
-        "0.1",
-        "0.91",
-        "COMPLETE",
-        "32",
-    )
-    assert (tmp_path / "out" / "trials" / row["trial"]).is_dir()
+    said = {result.message: result.config for result in Store(tmp_path / "out").results()}
+    (found,) = [config for run, config in said.items() if "mnist/simple_cnn/nesterov_momentum/32/10" in run]
+    assert found.batch_size == 32
+    assert found.lr == pytest.approx(0.1)
 
 
 def test_the_first_trials_by_id_are_taken(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from analysis.read.importers import folder, import_runs
 from analysis.read.results import load
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from cbs.store import Store
-from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows, settings, trainer_state, write_csv
+from tests.analysis.read.importers.sources import CURVES, long_rows, settings, trainer_state, write_csv
 from tests.factories import sweep
 
 
@@ -86,16 +86,6 @@ def test_more_runs_are_added_and_the_same_are_refused(tmp_path: Path) -> None:
         import_runs([source(tmp_path, "last.csv", slice(14, None))], tmp_path / "out", settings(), add=True)
     assert len(load(tmp_path / "out").trials) == len(CURVES)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_metaparameters_of_two_imports_stand_in_one_table(tmp_path: Path) -> None:
-    rows = [(0, 5.0), (10, 2.0)]
-    for batch_size in (8, 16):
-        study = batch_science(tmp_path / "in", batch_size, {1: ("COMPLETE", 0.1, rows)})
-        import_runs([study], tmp_path / "out", settings(metric="val/loss"), add=True)
-    lines = (tmp_path / "out" / folder.METAPARAMETERS).read_text().splitlines()
-    assert lines[0] == "trial,run,batch_size,learning_rate,momentum,status"
-    assert len(lines) == 3
 
 
 def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_any_json_in_a_trial(value: Any, key: str | None) -> None:
 
 @SLOW
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.binary(max_size=80))
-def test_any_metaparameters_and_any_measurements(parameters: dict[str, Any], content: bytes) -> None:
+def test_any_parameters_and_any_measurements(parameters: dict[str, Any], content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = CURVES[0].rows
         study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, rows), 2: ("COMPLETE", 0.1, rows)})
