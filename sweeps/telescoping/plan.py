@@ -165,12 +165,14 @@ def _stage(width: int, lrs: tuple[float, ...], solve: Solve) -> Stage:
         row = best_lr(steps)
         if row is None:
             raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")
+        if (steps == 0).any():
+            raise ResultsError(f"the target is reached before the first step at width {width}; choose a harder --target")
         lowest, highest = at_edges(row, [True] * len(lrs))
         if len(lrs) == 1 or not (lowest or highest) or extensions == EXTENSION:
             break
         extensions += 1
         lrs = (_clean(lrs[0] ** 2 / lrs[1]), *lrs) if lowest else (*lrs, _clean(lrs[-1] ** 2 / lrs[-2]))
-    means = np.log(np.maximum(steps, 1e-300)).mean(axis=1)
+    means = np.log(steps).mean(axis=1)
     inside = 0 < row < len(lrs) - 1
     return Stage(
         width=width,

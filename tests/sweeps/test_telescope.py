@@ -158,3 +158,8 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         telescope(WIDTHS, FIRST[:2], 1, law())
     with pytest.raises(ResultsError, match="no trial at width 32 reached the target"):
         telescope(WIDTHS, FIRST, 1, lambda width, lrs: law()(width, lrs) * (np.nan if width == 32 else 1.0))
+
+
+def test_a_target_that_is_met_before_the_first_step_is_refused() -> None:
+    with pytest.raises(ResultsError, match="reached before the first step at width 32; choose a harder"):
+        telescope(WIDTHS, FIRST, 1, lambda width, lrs: law()(width, lrs) * (width != 32))
