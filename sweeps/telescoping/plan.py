@@ -166,7 +166,9 @@ def _stage(width: int, lrs: tuple[float, ...], solve: Solve) -> Stage:
         if row is None:
             raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")
         if (steps == 0).any():
-            raise ResultsError(f"the target is reached before the first step at width {width}; choose a harder --target")
+            raise ResultsError(
+                f"the target is reached before the first step at width {width}; choose a harder --target"
+            )
         lowest, highest = at_edges(row, [True] * len(lrs))
         if len(lrs) == 1 or not (lowest or highest) or extensions == EXTENSION:
             break

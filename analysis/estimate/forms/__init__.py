@@ -31,6 +31,7 @@ class Runs:
         steps: K, optimizer updates.
         loss: at the end, positive.
         group: one number for all rows whose losses err together, such as those read from one run.
+        weight: of every row in a fit, such as the number of seeds it is the mean of; one scalar where all count alike.
     """
 
     parameters: Array
@@ -38,10 +39,12 @@ class Runs:
     steps: Array
     loss: Array
     group: np.ndarray
+    weight: Array | float = 1.0
 
     def of(self, rows: np.ndarray) -> Runs:
         """Some of them."""
-        return Runs(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Runs(**{name: value[rows] if np.ndim(value) else value for name, value in values.items()})
 
     @property
     def data(self) -> Array:

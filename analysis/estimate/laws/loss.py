@@ -115,7 +115,7 @@ def refusal(form: Form, runs: Runs) -> str:
 
 
 def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
-    r"""Least squares in ``ln L``.
+    r"""Weighted least squares in ``ln L``.
 
     Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
     steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
@@ -129,7 +129,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     form = FORMS[name]
     if refused := refusal(form, runs):
         raise ValueError(refused)
-    reference, observed = Reference.of(runs), np.log(runs.loss)
+    reference, observed, weights = Reference.of(runs), np.log(runs.loss), np.asarray(runs.weight / np.mean(runs.weight))
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     highest, wide = float(runs.loss.min()) * (1.0 - _SMALLEST_GAP), float(np.abs(observed).max()) + 30.0
     box = np.hstack([[[0.0, -wide, -wide], [highest, wide, wide]], form.shapes])
@@ -142,7 +142,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         found = []
         for first in range(0, len(start), _BLOCK):
             block = slice(first, first + _BLOCK)
-            found.append(minimized(regression(value, logs[block]), start[block], box, steps=steps))
+            found.append(minimized(regression(value, logs[block], weights), start[block], box, steps=steps))
         theta, cost = zip(*found, strict=True)
         return np.concatenate(theta), np.concatenate(cost)
 
@@ -154,10 +154,12 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         at, alike = tried[np.nanargmin(cost)], tried[cost <= np.nanmin(cost) * (1.0 + _ALIKE) + _EXACT * len(observed)]
         (logs,), (slopes,) = value(at[None])
     left = observed - logs
+    slopes = np.sqrt(np.reshape(weights, (-1, 1))) * slopes
     count, leverage, root, idle, tied = _told(slopes, (at > box[0]) & (at < box[1]))
     groups, group = np.unique(runs.group, return_inverse=True)
     freedom = max(1, len(groups) - count)
-    deviation = math.sqrt(left @ left / freedom * len(groups) / len(left))
+    squares = weights * left**2
+    deviation = math.sqrt(squares.sum() / freedom * len(groups) / len(left))
     draws = widening(freedom, confidence) * rng.standard_normal((min(config.resamples, _REFITS), len(groups)))
     moved = logs + draws[:, group] * left / (1.0 - leverage)
     away = deviation * rng.standard_normal((len(draws), root.shape[1])) @ root.T
@@ -173,7 +175,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         values={symbol: None if symbol in loose else value for symbol, value in values.items()},
         intervals={symbol: OPEN if symbol in loose else ends for symbol, ends in intervals.items()},
         loose=loose,
-        residual_rms=float(np.sqrt((left**2).mean())),
+        residual_rms=float(np.sqrt(squares.mean())),
         runs=len(left),
         groups=len(groups),
         deviation=deviation,

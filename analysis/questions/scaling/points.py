@@ -231,7 +231,7 @@ def _logs(values: Array) -> Array:
 
 def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
     """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "group"]
+    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "weight", "group"]
     rows = []
     for answer in found:
         group, loss = answer.group, answer.target.value
@@ -241,7 +241,7 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
             for point in answer.points:
                 if point.reached:
                     size, trials = point.batch_size * factor, (id(group), point.batch_size)
-                    rows.append((*own, size, point.steps_to_target, trials))
+                    rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
     table = pd.DataFrame(rows, columns=["of", *names])
     table["group"] = table["group"].factorize()[0]
     return {

@@ -40,6 +40,20 @@ def test_known_parameters_come_back() -> None:
     assert law.residual_rms < 1e-6
 
 
+def test_points_count_by_their_seeds() -> None:
+    """What has next to none says nothing; how many seeds there are in all does not matter."""
+    config, runs = AnalysisConfig(resamples=100), made(noise=0.05)
+    wrong = np.arange(len(runs.loss)) % 7 == 3
+    off = dataclasses.replace(runs, steps=np.where(wrong, 1.5, 1.0) * runs.steps)
+    believed = fit("kaplan", dataclasses.replace(off, weight=np.where(wrong, 1e-9, 2.0)), config)
+    without = fit("kaplan", runs.of(~wrong), config)
+    assert believed.values == {name: pytest.approx(value, rel=1e-3) for name, value in without.values.items()}
+    assert believed.residual_rms == pytest.approx(without.residual_rms, rel=1e-3)
+    assert fit("kaplan", dataclasses.replace(runs, weight=np.full(len(wrong), 3.0)), config).at == pytest.approx(
+        fit("kaplan", runs, config).at, rel=1e-6
+    )
+
+
 def test_steps_that_follow_another_law_are_said_to_and_the_size_that_does_is_named() -> None:
     config, runs = AnalysisConfig(resamples=100), made()
     assert _off("it", fit("kaplan", runs, config), runs) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from analysis.estimate.estimates import answers
 from analysis.present.figures import FIGURES, figures_of
 from analysis.present.figures.scaling import Against
 from analysis.questions.scaling import Scaling, scale
+from analysis.questions.scaling.points import runs_of
 from analysis.read.results import load
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import CbsError, ConfigError, ResultsError
@@ -160,6 +162,17 @@ def test_three_terms_of_all_models_at_once(found: Scaling) -> None:
         assert (low or 0) / 1.1 < truth < (high or math.inf) * 1.1
     assert law.residual_rms < 0.05
     assert not any("off the law" in note for note in found.notes)
+
+
+def test_points_of_the_law_in_three_terms_weigh_what_their_seeds_do(tmp_path: Path) -> None:
+    store = Store(sweep(tmp_path / "one", 16))
+    for result in list(store.results()):
+        if result.config.batch_size == 64 and result.config.seed > 0:
+            shutil.rmtree(store.root / "trials" / result.trial_id)
+    (runs,) = runs_of(answers(load(tmp_path / "one"), QUICK)).values()
+    assert {(int(size), int(weight)) for size, weight in zip(runs.batch_size, runs.weight, strict=True)} == {
+        (4, 3), (16, 3), (64, 1), (256, 3), (1024, 3)
+    }  # fmt: skip
 
 
 def test_what_is_on_disk(found: Scaling, tmp_path: Path) -> None:
