@@ -49,8 +49,8 @@ def percent(confidence: float) -> str:
 
 
 def share_in_percent(value: float | None) -> str:
-    """A small share, such as a residual of logarithms, in percent with its sign."""
-    return DASH if value is None else f"{number(100 * value, 2)} %"
+    """A small share, such as a residual of logarithms, in percent with its sign; what is left of rounding is 0."""
+    return DASH if value is None else f"{number(round(100 * value, 6), 2)} %"
 
 
 def time_unit(seconds: Iterable[float]) -> tuple[str, float]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.arrays import UNKNOWN, Quantity
-from analysis.phrases import number, with_interval
+from analysis.phrases import DASH, number, share_in_percent, with_interval
 from analysis.present.table import Column, Table, latex, pivot, quantity
 from analysis.present.terminal import say, show
 
@@ -206,3 +206,10 @@ def test_a_quantity_is_a_column_with_its_interval_in_the_unit_of_its_heading() -
     assert list(frame) == ["hours", "hours_low", "hours_high", "time", "time_low", "time_high"]
     assert frame.iloc[0].dropna().tolist() == [2.0, 1.0, 7200.0, 3600.0]
     assert frame.iloc[1:].isna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.0234, "2.3 %"), (0.00085, "0.085 %"), (3.1e-16, "0 %"), (-2e-12, "0 %"), (None, DASH)]
+)
+def test_a_share_that_is_rounding_is_none(share: float | None, shown: str) -> None:
+    assert share_in_percent(share) == shown
