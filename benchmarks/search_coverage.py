@@ -19,7 +19,7 @@ import functools
 import math
 import random
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,22 +137,34 @@ def replicate(world: World | Momentum, way: str, resamples: int) -> dict[str, An
     return answer(trials(world, way), (TRUTH, MIN_STEPS) if isinstance(world, World) else world.truth, resamples)
 
 
+HEADINGS = (
+    "B_crit: coverage %",
+    "half-width",
+    "estimate / truth",
+    "ok and wrong %",
+    "S_min: coverage %",
+    "half-width",
+)
+
+
+def cells_of(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """What of answers stands under :data:`HEADINGS`."""
+    return [
+        f"{100 * statistics.mean(one['covered'] for one in answers):.1f}",
+        f"{statistics.median(one['width'] for one in answers):.3f}",
+        f"{statistics.median(one['estimate'] for one in answers):.3f}",
+        f"{100 * statistics.mean(one['verdict'] == 'ok' and not one['covered'] for one in answers):.1f}",
+        f"{100 * statistics.mean(one['min_steps_covered'] for one in answers):.1f}",
+        f"{statistics.median(one['min_steps_width'] for one in answers):.3f}",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--resamples", type=int, default=300)
     asked = parser.parse_args()
-    headings = (
-        "world",
-        "noise",
-        "learning rates",
-        "B_crit: coverage %",
-        "half-width",
-        "estimate / truth",
-        "ok and wrong %",
-        "S_min: coverage %",
-        "half-width",
-    )
+    headings = ("world", "noise", "learning rates", *HEADINGS)
     print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
     worlds: list[tuple[str, Any]] = [
         ("default, constant", functools.partial(World, 1.0, 0.0)),
@@ -164,17 +176,7 @@ def main() -> None:
         for noise in (0.03, 0.10):
             for way in ("search", *GRIDS):
                 of = [replicate(make(noise, number), way, asked.resamples) for number in range(asked.replicates)]
-                cells = [
-                    name,
-                    f"{noise:g}",
-                    way,
-                    f"{100 * statistics.mean(one['covered'] for one in of):.1f}",
-                    f"{statistics.median(one['width'] for one in of):.3f}",
-                    f"{statistics.median(one['estimate'] for one in of):.3f}",
-                    f"{100 * statistics.mean(one['verdict'] == 'ok' and not one['covered'] for one in of):.1f}",
-                    f"{100 * statistics.mean(one['min_steps_covered'] for one in of):.1f}",
-                    f"{statistics.median(one['min_steps_width'] for one in of):.3f}",
-                ]
+                cells = [name, f"{noise:g}", way, *cells_of(of)]
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 
