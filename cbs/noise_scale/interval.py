@@ -74,6 +74,8 @@ def ratio_interval(
         exponent: 1 or 2.
         confidence: level, between 0 and 1.
     """
+    from scipy.special import stdtrit
+
     blocks = len(signal)
     steps = np.ones(blocks) if steps is None else np.asarray(steps, dtype=float)
     starts = np.zeros(blocks, dtype=bool) if starts is None else np.asarray(starts, dtype=bool)
@@ -93,7 +95,7 @@ def ratio_interval(
     shares = design.variances[fit, 0] / design.variances[fit, slowest]
     slow = coefficients[:, :_COSINES]
     covariance = (slow * shares) @ slow.T / _COSINES
-    ends = _fieller(means, covariance, student_t(0.5 + confidence / 2, _COSINES))
+    ends = _fieller(means, covariance, float(stdtrit(_COSINES, 0.5 + confidence / 2)))
     note = f"the steps are as good as {independent:.0f} independent ones" if independent < _FEW else ""
     return _positive_part(*ends, exponent, note)
 
@@ -184,23 +186,3 @@ def _positive_part(low: float, high: float, exponent: int, note: str = "") -> In
     return Interval(
         float(low) ** exponent if low > 0 else None, float(high) ** exponent if high < math.inf else None, note
     )
-
-
-def student_t(probability: float, degrees: int) -> float:
-    """Quantile of Student's t for an even number of degrees of freedom.
-
-    The distribution function has a closed form (Abramowitz and Stegun 1964, 26.7.4), which is bisected.
-
-    Args:
-        probability: between 0.5 and 1.
-        degrees: of freedom, even.
-    """
-    terms = [1.0]
-    for power in range(2, degrees, 2):
-        terms.append(terms[-1] * (power - 1) / power)
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        central = math.sin(angle) * sum(term * math.cos(angle) ** (2 * power) for power, term in enumerate(terms))
-        low, high = (angle, high) if 0.5 + central / 2 < probability else (low, angle)
-    return math.sqrt(degrees) * math.tan((low + high) / 2)

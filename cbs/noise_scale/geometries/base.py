@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.moments import Sizes
+from cbs.noise_scale.moments import Sizes, solve_moments
 
 
 class Geometry(Protocol):
@@ -56,15 +56,13 @@ class Geometry(Protocol):
         """
 
     def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """``(signal, noise)`` of every covered parameter tensor, each float64 of shape ``[covered parameters]``.
+        """``(signal, noise)`` of every covered parameter tensor, each float64 of shape ``[covered parameters]``; by
+        default the two-batch solution for a T that is a number.
 
         Args:
             small: mean of T over the mean gradients of the groups, one entry per covered parameter tensor.
             big: T of the gradient of the whole step, likewise.
             sizes: batch sizes of the two sides.
         """
-
-
-def vector(statistics: Sequence[Tensor]) -> Tensor:
-    """Numbers as one vector, in float64."""
-    return torch.stack(list(statistics)).double()
+        at_small, at_big = (torch.stack(list(side)).double() for side in (small, big))
+        return solve_moments(at_small, sizes.small, at_big, sizes.big)

@@ -2,14 +2,11 @@ r"""The Euclidean geometry: :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Geometry, vector
-from cbs.noise_scale.moments import Sizes, solve_moments
+from cbs.noise_scale.geometries.base import Geometry
 
 
 @GEOMETRIES.register("l2")
@@ -29,6 +26,3 @@ class L2(Geometry):
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         dtype = torch.promote_types(gradients.dtype, torch.float32)
         return torch.linalg.vector_norm(gradients, dtype=dtype).square()
-
-    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
-        return solve_moments(vector(small), sizes.small, vector(big), sizes.big)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import vector
+from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.matching import leaves
-from cbs.noise_scale.moments import Sizes, solve_moments
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")
 _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
@@ -20,7 +19,7 @@ _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
 
 
 @GEOMETRIES.register("preconditioned")
-class Preconditioned:
+class Preconditioned(Geometry):
     r"""The noise scale in the metric :math:`P = diag(1/(\sqrt{v} + \epsilon))` by which the optimizer scales gradients.
 
     T(g) = g' P g is the squared dual of the norm :math:`\|p\|^2 = p^\top P^{-1} p`, so the noise scale is the one of
@@ -62,9 +61,6 @@ class Preconditioned:
             total = squares.sum()
             return torch.where(total == 0, total, torch.nan)
         return (squares / denominator).sum()
-
-    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
-        return solve_moments(vector(small), sizes.small, vector(big), sizes.big)
 
     def _denominator(self, index: int) -> Tensor | None:
         part, group = self._owners[index]

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-
-PRODUCT_ENTRIES = 2**20
-"""Entries of the matrices that are multiplied at a time by :func:`sum_of_products`."""
-
-Products = tuple[Tensor, Tensor]
-"""Two tensors of the same shape, ``[groups, rows, rows']``."""
 
 
 class Contribution:
@@ -36,9 +28,9 @@ class Contribution:
         """Sum over groups, without the single contributions."""
         raise NotImplementedError
 
-    def inner(self, other: Contribution) -> Tensor | None:
-        """Sum over groups of inner products with a contribution to the same parameter tensor, itself or another,
-        without writing either out; ``None`` where this kind does not know how, or writing out is cheaper."""
+    def square(self) -> Tensor | None:
+        """Sum over groups of squared norms, without writing the contributions out; ``None`` where this kind does not
+        know how, or writing out is cheaper."""
         return None
 
 
@@ -75,18 +67,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def sum_of_products(products: Callable[[slice], Products], groups: int, entries: int) -> Tensor:
-    """Sum over groups and entries of the product of two tensors, a block of groups at a time.
-
-    Args:
-        products: the two tensors for some of the groups.
-        groups: number of groups.
-        entries: entries per group.
-    """
-    step = max(1, PRODUCT_ENTRIES // entries)
-    blocks = []
-    for start in range(0, groups, step):
-        left, right = products(slice(start, start + step))
-        dtype = accumulator(right.dtype)
-        blocks.append(torch.dot(left.to(dtype).flatten(), right.to(dtype).flatten()))
-    return torch.stack(blocks).sum()
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Sum over all entries of the product of two tensors of the same shape."""
+    dtype = accumulator(right.dtype)
+    return torch.dot(left.to(dtype).flatten(), right.to(dtype).flatten())

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Products, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, product
 from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.linear import GRAM_ADVANTAGE, LinearWeight
 from cbs.noise_scale.layers.shared import are_places
+
+PAIRS_PER_ID = 8
+"""Pairs of rows that a group may compare, per row of the table whose gradient need not be written."""
 
 
 class EmbeddingWeight(Contribution):
@@ -32,46 +34,22 @@ class EmbeddingWeight(Contribution):
         self._entries = entries
 
     def dense(self, start: int, stop: int) -> Tensor:
-        groups = stop - start
+        groups, ids = stop - start, self.ids[start:stop]
+        apart = ids + torch.arange(0, groups * self._entries, self._entries, device=ids.device)[:, None]
         tables = torch.ops.aten.embedding_dense_backward(
-            self.gradients[start:stop], self._distinct(start, stop), groups * self._entries, -1, False
+            self.gradients[start:stop], apart, groups * self._entries, -1, False
         )
         return tables.view(groups, self._entries, -1)
 
     def total(self) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
-    def inner(self, other: Contribution) -> Tensor | None:
-        r"""With a second lookup, :math:`\sum_j \sum_{tu} [i_{jt} = i'_{ju}] (\delta_{jt} \cdot \delta'_{ju})`; with a
-        linear layer of activations a, :math:`\sum_j \sum_{tu} \delta'_{jt,i_{ju}} (a_{jt} \cdot \delta_{ju})`."""
-        if not isinstance(other, EmbeddingWeight | LinearWeight):
+    def square(self) -> Tensor | None:
+        r"""Of every two rows that looked up the same: :math:`\sum_j \sum_{tu} [i_{jt} = i_{ju}] (\delta_{jt} \cdot
+        \delta_{ju})`."""
+        if self.ids.shape[1] ** 2 > PAIRS_PER_ID * self._entries:
             return None
-        products_per_group = self.ids.shape[1] * other.gradients.shape[1]
-        if products_per_group > GRAM_ADVANTAGE * self._entries:
-            return None
-        if isinstance(other, EmbeddingWeight):
-
-            def products(part: slice) -> Products:
-                same = self.ids[part, :, None] == other.ids[part, None]
-                return same, torch.bmm(self.gradients[part], other.gradients[part].mT)
-
-        else:
-
-            def products(part: slice) -> Products:
-                columns = self.ids[part, None].expand(-1, other.gradients.shape[1], -1)
-                return (
-                    other.gradients[part].gather(2, columns),
-                    torch.bmm(other.inputs[part], self.gradients[part].to(other.inputs.dtype).mT),
-                )
-
-        return sum_of_products(products, self.groups, products_per_group)
-
-    def _distinct(self, start: int, stop: int) -> Tensor:
-        """Ids that are told apart between groups."""
-        if stop - start == 1:
-            return self.ids[start:stop]
-        offsets = torch.arange(stop - start, device=self.ids.device) * self._entries
-        return self.ids[start:stop] + offsets[:, None]
+        return product(self.ids[:, :, None] == self.ids[:, None], torch.bmm(self.gradients, self.gradients.mT))
 
 
 @LAYERS.register("embedding")

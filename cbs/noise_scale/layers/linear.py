@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.layers.contribution import Contribution, Dense, Products, accumulator, sum_of_products
+from cbs.noise_scale.layers.contribution import Contribution, Dense, accumulator, product
 from cbs.noise_scale.layers.layer import Layer
 
 GRAM_ADVANTAGE = 32
@@ -36,21 +36,13 @@ class LinearWeight(Contribution):
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
 
-    def inner(self, other: Contribution) -> Tensor | None:
-        r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a'_{ju}) (\delta_{jt} \cdot \delta'_{ju})`."""
-        if not isinstance(other, LinearWeight):
+    def square(self) -> Tensor | None:
+        r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a_{ju}) (\delta_{jt} \cdot \delta_{ju})`."""
+        _, rows, fan_in = self.inputs.shape
+        fan_out = self.gradients.shape[2]
+        if rows**2 * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
             return None
-        rows, (_, columns, fan_in), fan_out = self.inputs.shape[1], other.inputs.shape, self.gradients.shape[2]
-        if rows * columns * (fan_in + fan_out) > GRAM_ADVANTAGE * fan_in * fan_out:
-            return None
-
-        def products(part: slice) -> Products:
-            return (
-                torch.bmm(self.inputs[part], other.inputs[part].mT),
-                torch.bmm(self.gradients[part], other.gradients[part].mT),
-            )
-
-        return sum_of_products(products, self.groups, rows * columns)
+        return product(torch.bmm(self.inputs, self.inputs.mT), torch.bmm(self.gradients, self.gradients.mT))
 
 
 @LAYERS.register("linear")

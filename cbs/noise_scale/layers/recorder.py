@@ -173,11 +173,12 @@ class Recorder:
 
     def _measure(self, index: int, current: Pass, calls: Sequence[Contribution]) -> Tensor | None:
         """Measure all uses of a parameter; returns the sum over groups of a single use where that is written out."""
-        if self._sums.norms_suffice(index) and (square := _square_of_sum(calls)) is not None:
+        if len(calls) == 1 and self._sums.norms_suffice(index) and (square := calls[0].square()) is not None:
             self._sums.add_square(index, current.size, square.clamp_min(0))
             return None
-        total = None
-        for start, stop in _blocks(current.groups, max(part.nbytes for part in calls)):
+        total, step = None, max(1, BLOCK_BYTES // max(part.nbytes for part in calls))
+        for start in range(0, current.groups, step):
+            stop = min(start + step, current.groups)
             values = calls[0].dense(start, stop)
             for part in calls[1:]:
                 values = values + part.dense(start, stop)
@@ -186,23 +187,3 @@ class Recorder:
                 own = sum_of_groups(values)
                 total = own if total is None else total.add_(own)
         return total
-
-
-def _blocks(groups: int, nbytes: int) -> Sequence[tuple[int, int]]:
-    """Blocks of groups whose contributions fit the cache."""
-    step = max(1, BLOCK_BYTES // nbytes)
-    return [(start, min(start + step, groups)) for start in range(0, groups, step)]
-
-
-def _square_of_sum(calls: Sequence[Contribution]) -> Tensor | None:
-    """Sum over groups of the squared norm of a sum of contributions, from inner products of each two of them."""
-    total = None
-    for place, call in enumerate(calls):
-        for other in calls[place:]:
-            product = call.inner(other)
-            product = other.inner(call) if product is None else product
-            if product is None:
-                return None
-            product = product if call is other else 2 * product
-            total = product if total is None else total + product
-    return total

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import recorder
 from cbs.noise_scale.layers.embedding import EmbeddingWeight
-from cbs.noise_scale.layers.linear import LinearWeight
 from cbs.noise_scale.probe import Probe
 from tests.references.per_example import Elementwise, Euclidean, assert_exact
 
@@ -60,17 +59,21 @@ def test_tied_head_and_two_lookups(
     )
 
 
-def test_a_tied_table_is_not_written_out_for_every_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "HELD_BYTES", 0)
+def test_a_large_table_is_not_written_out_for_every_example(monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    for kind in (EmbeddingWeight, LinearWeight):
-        monkeypatch.setattr(kind, "dense", lambda self, start, stop, kind=kind: written.append(kind))
-    model, ids = tied(200, None)
-    model.inner.requires_grad_(False)
+    monkeypatch.setattr(EmbeddingWeight, "dense", lambda self, start, stop: written.append(start))
+    model = nn.Sequential(nn.Embedding(200, 4), nn.Linear(4, 3))
     with Probe(model, source="per_example") as probe:
-        model(ids).square().sum().backward()
+        model(torch.randint(200, (6, 9))).square().sum().backward()
         probe.step()
     assert not written
+
+
+def test_rows_that_looked_up_the_same_make_the_norm_of_what_is_written_out() -> None:
+    torch.manual_seed(0)
+    part = EmbeddingWeight(torch.randint(9, (4, 8)), torch.randn(4, 8, 5).double(), 9)
+    torch.testing.assert_close(part.square(), part.dense(0, 4).square().sum())
+    assert EmbeddingWeight(torch.ones(4, 9, dtype=torch.int64), torch.ones(4, 9, 5), 9).square() is None
 
 
 @pytest.mark.parametrize("geometry", [Euclidean(), Elementwise()], ids=["norms", "values"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cbs.noise_scale.layers import contribution, recorder
+from cbs.noise_scale.layers import recorder
 from tests.references.per_example import Elementwise, Euclidean, assert_exact
 
 EXAMPLES = 6
@@ -80,7 +80,6 @@ def test_all_kinds_together_in_single_precision(source: str, groups: int) -> Non
 def test_blocks_of_one_group(source: str, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "BLOCK_BYTES", 1)
     monkeypatch.setattr(recorder, "HELD_BYTES", 1)
-    monkeypatch.setattr(contribution, "PRODUCT_ENTRIES", 1)
     model, losses = everything(torch.float64)
     assert_exact(model, losses, source=source, groups=groups, rtol=RTOL)
 

@@ -68,14 +68,14 @@ def test_an_input_that_is_the_same_for_all_examples() -> None:
 def test_gram_form_is_the_norm_of_what_is_written_out(rows: int) -> None:
     torch.manual_seed(0)
     part = LinearWeight(torch.randn(4, rows, 6).double(), torch.randn(4, rows, 5).double())
-    torch.testing.assert_close(part.inner(part), part.dense(0, 4).square().sum())
+    torch.testing.assert_close(part.square(), part.dense(0, 4).square().sum())
     torch.testing.assert_close(part.total(), part.dense(0, 4).sum(0))
 
 
 def test_short_sequences_use_the_gram_form_and_long_ones_do_not() -> None:
     short, long = (LinearWeight(torch.ones(2, rows, 64), torch.ones(2, rows, 64)) for rows in (1, 500))
-    assert short.inner(short) is not None
-    assert long.inner(long) is None
+    assert short.square() is not None
+    assert long.square() is None
 
 
 class Apart(nn.Module):

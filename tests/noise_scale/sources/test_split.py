@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import vector
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.small_batch import Small
 from cbs.text.gpt import GPT, GPTShape
@@ -49,7 +48,7 @@ def losses(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def norms(small: Small) -> Tensor:
-    return vector(small.statistics[0])
+    return torch.stack(small.statistics[0]).double()
 
 
 def slow_norms(model: nn.Module, ids: Tensor, groups: list[list[int]], of: Loss | None = None) -> Tensor:
