@@ -81,8 +81,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     row_height = max(_LANE * (len(looks) + 0.7), lines * style.SMALL * LINE / 72)
     figure = cast(Figure, axes.figure)
     figure.set_size_inches(figure.get_size_inches()[0], _SLACK + row_height * len(definitions))
-    axes.set_xscale("log")
-    axes.set_xlim(*style.log_limits(table[[*_NUMBERS, "smallest", "largest"]]))
+    style.log_scale(axes, "x", table[[*_NUMBERS, "smallest", "largest"]])
     axes.set_ylim(len(definitions) - 0.5, -0.5)
     axes.axvspan(table["smallest"].min(), table["largest"].max(), color=style.GREY, alpha=0.12, linewidth=0, zorder=0)
     for row in range(1, len(definitions)):
@@ -92,7 +91,6 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         _draw_entry(axes, entry, place, looks[entry["optimizer"]])
     axes.set_yticks(range(len(definitions)), labels)
     axes.tick_params(axis="y", length=0)
-    style.log_axis(axes.xaxis)
     style.token_axis(axes, table["tokens_per_example"])
     texts = (f"critical batch size ({table['example_unit'].iloc[0]}s)", f"to {style.words(table['target'].iloc[0])}")
     across = style.size(axes)[0] - _LABELS - 0.1

@@ -77,8 +77,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Logit against examples, which are on a log axis; the line of an optimizer is the median over seeds and its band
     their range. The logits are on a log axis where they span a factor of ten."""
     curves = table[table["max_attention_logit"].notna()]
-    axes.set_xscale("log")
-    axes.set_xlim(*style.log_limits(curves["examples"]))
+    style.log_scale(axes, "x", curves["examples"], most=style.most_ticks(axes))
     low, high = curves["low"].min(), curves["high"].max()
     if low > 0 and high >= _LOG_FROM * low:
         style.log_scale(axes, "y", [low, high])
@@ -99,6 +98,5 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         end = part.iloc[-1]
         ends.append((end["examples"], end["max_attention_logit"], style.literal(name), look.colour))
     style.label_ends(axes, ends)
-    style.log_axis(axes.xaxis, most=style.most_ticks(axes))
     axes.set_xlabel(f"data ({table['example_unit'].iloc[0]}s)")
     axes.set_ylabel("largest attention logit\n(unmasked pairs)")

@@ -70,10 +70,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     sizes = np.sort(measured["batch_size"].unique())
     chosen = sizes[np.abs(np.log(sizes / critical)).argmin()] if np.isfinite(critical) else sizes[len(sizes) // 2]
     part = measured[measured["batch_size"] == chosen]
-    axes.set_yscale("log")
     axes.set_xlim(0.0, 1.0)
-    bottom, top = style.log_limits([*measured["simple_noise_scale"], *part[list(lines)].to_numpy().ravel(), critical])
-    axes.set_ylim(bottom, top)
+    style.log_scale(axes, "y", [*measured["simple_noise_scale"], *part[list(lines)].to_numpy().ravel(), critical])
+    bottom, top = axes.get_ylim()
     ends: list[tuple[float, float, str, object]] = []
     if np.isfinite(critical):
         band = low if np.isfinite(low) else bottom, high if np.isfinite(high) else top
@@ -90,9 +89,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         if len(known):
             symbol = known[name.replace("noise_scale", "symbol")].iloc[-1]
             ends.append((known["progress"].iloc[-1], known[name].iloc[-1], symbol, look.colour))
-    axes.set_ylim(bottom, top)
     style.label_ends(axes, ends)
-    style.log_axis(axes.yaxis)
     ticks = [0, 0.25, 0.5, 0.75, 1.0] if style.most_ticks(axes) > 2 else [0, 0.5, 1.0]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(f"share of the steps to target\nat batch size {chosen:g}")
