@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -42,27 +39,13 @@ VENUES = {
 }
 """By name; every width is that of the venue's own style file."""
 
-_CURRENT: ContextVar[Venue] = ContextVar("venue", default=VENUES["default"])
+DEFAULT = VENUES["default"]
 
 
-@contextlib.contextmanager
-def venue(name: str) -> Iterator[Venue]:
-    """Figures that are made inside have the widths of this venue.
-
-    Raises:
-        ConfigError: if there is none of this name.
-    """
+def named(name: str) -> Venue:
+    """The venue of this name; a ``ConfigError`` if there is none."""
     if name not in VENUES:
         near = get_close_matches(name.lower(), VENUES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"unknown venue {name!r}; {hint}known: {', '.join(VENUES)}")
-    token = _CURRENT.set(VENUES[name])
-    try:
-        yield VENUES[name]
-    finally:
-        _CURRENT.reset(token)
-
-
-def current() -> Venue:
-    """The venue that figures are made for."""
-    return _CURRENT.get()
+    return VENUES[name]

@@ -17,7 +17,6 @@ from unittest.mock import Mock
 import pytest
 
 import cli
-from analysis import venues
 from cbs.spectrum.record import Spectrum
 from cbs.step_times import StepTime
 from sweeps.throughput import Timing
@@ -569,7 +568,7 @@ def record(
         def recorder(path: str, result: Any) -> Callable[..., Any]:
             def recorded(*args: Any, **kwargs: Any) -> Any:
                 shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
-                seen.append(f"{path.rpartition('.')[2]}({', '.join(shown)}) with {venues.current()!r}")
+                seen.append(f"{path.rpartition('.')[2]}({', '.join(shown)})")
                 if result is answer:
                     results.append(answer())
                     return results[-1]

@@ -19,19 +19,13 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import console
-from analysis.venues import VENUES, venue
+from analysis.venues import VENUES, named
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed
 
 if TYPE_CHECKING:
     from analysis.present import Result
-
-
-def _known_venue(name: str) -> str:
-    """Refuse a venue that there is not before anything is computed."""
-    with venue(name):
-        return name
 
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
@@ -119,13 +113,12 @@ def answer_with(
         typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis, or the command's within it."),
     ] = None,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    venue: Annotated[
-        str, typer.Option(callback=_known_venue, help=f"Width of the figures: {', '.join(VENUES)}.")
-    ] = "default",
+    venue: Annotated[str, typer.Option(help=f"Width of the figures: {', '.join(VENUES)}.")] = "default",
     as_json: AsJson = False,
 ) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
+    named(venue)  # an unknown one is refused before anything is computed
 
     def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present

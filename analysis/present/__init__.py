@@ -106,10 +106,10 @@ def write(
                 written.append(draft / f"{name}.tex")
                 written[-1].write_text(latex(table))
         if figures:
-            from analysis.present.figures import write_all
+            from analysis.present.figures import figures_of
 
-            with venues.venue(venue):
-                written += write_all(result, draft / found.drawn_in)
+            for picture in figures_of(result):
+                written += picture.write(draft / found.drawn_in, venues.named(venue))
         written.append(draft / found.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)

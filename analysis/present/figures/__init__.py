@@ -19,6 +19,7 @@ from analysis.estimate.definitions import in_words
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
 from analysis.questions.analyze import Analysis
+from analysis.venues import DEFAULT, Venue
 from cbs.registry import Registry
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ class FigureKind:
     title: str = ""
     caption: str = ""
 
-    def figure(self, table: pd.DataFrame) -> Figure:
-        """The whole figure of ``table``."""
+    def figure(self, table: pd.DataFrame, page: Venue = DEFAULT) -> Figure:
+        """The whole figure of ``table``, as wide as the page of a venue has it."""
         from analysis.present import style
 
         with style.style():
             panels = [part for _, part in table.groupby(self.panel, sort=False)] if self.panel else [table]
-            figure, axes = style.grid(len(panels), columns=self.columns)
+            figure, axes = style.grid(len(panels), page, columns=self.columns)
             titles = [str(part[self.panel].iloc[0]) if self.panel else "" for part in panels]
             titles = style.wrapped_apart(titles, style.size(axes[0])[0] + 0.1, 8, lines=3)
             for place, part, title in zip(axes, panels, titles, strict=True):
@@ -105,12 +106,13 @@ class Picture(NamedTuple):
     kind: FigureKind
     table: pd.DataFrame
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: Path, page: Venue = DEFAULT) -> list[Path]:
         """Write the figure in every format and the table as CSV into ``folder``, which is made; returns the files."""
         from analysis.present import style
 
         folder.mkdir(parents=True, exist_ok=True)
-        drawn, files = self.kind.figure(self.table), [folder / f"{self.name}{suffix}" for suffix in (*FORMATS, ".csv")]
+        drawn = self.kind.figure(self.table, page)
+        files = [folder / f"{self.name}{suffix}" for suffix in (*FORMATS, ".csv")]
         for file in files[:-1]:
             style.save_as(drawn, file)
         self.table.to_csv(files[-1], index=False)
@@ -129,11 +131,6 @@ def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
     for name, kind in ((name, FIGURES[name]) for name in FIGURES):
         if kind.of is of and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
-
-
-def write_all(result: Any, folder: Path) -> list[Path]:
-    """Draw every figure of a result into ``folder``, which is made if there is any; returns the files."""
-    return [file for picture in figures_of(result) for file in picture.write(folder)]
 
 
 @singledispatch

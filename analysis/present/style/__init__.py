@@ -21,13 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 # isort: off
-from analysis import venues
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
-    axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_limits, log_scale, most_ticks, near, plain,
+    axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_scale, most_ticks, near, plain,
     size, token_axis, words, wrapped, wrapped_apart,
 )  # fmt: skip
-from analysis.venues import venue
+from analysis.venues import DEFAULT, Venue
 # isort: on
 
 PANEL_HEIGHT = 2.5
@@ -52,9 +51,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def grid(panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure with ``panels`` axes: one in a single column, more side by side over the whole text of the venue."""
-    page = venues.current()
+def grid(panels: int, page: Venue = DEFAULT, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """A figure with ``panels`` axes: one in a single column, more side by side over the whole text of the page."""
     across = min(panels, columns, int(page.text / PANEL_WIDTH))
     down = -(-panels // across)
     figure = Figure(figsize=(page.single if panels == 1 else page.text, PANEL_HEIGHT * down), layout="constrained")
@@ -163,6 +161,6 @@ def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D
 __all__ = [
     "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
     "data_scale", "drop_line", "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes",
-    "log_axis", "log_limits", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
-    "save_as", "shades", "size", "spread", "style", "token_axis", "venue", "words", "wrapped", "wrapped_apart",
+    "log_axis", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
+    "save_as", "shades", "size", "spread", "style", "token_axis", "words", "wrapped", "wrapped_apart",
 ]  # fmt: skip

@@ -151,7 +151,8 @@ def test_drawn_where_a_trial_has_the_columns_and_left_out_otherwise(
     truth = {"adamw": dataclasses.replace(LAYERS, layers=layers)}
     sweep(tmp_path, truth, batch_sizes=(4, 64), lrs=LRS[:2], growth=1.5, moments=True)
     monkeypatch.setattr(figures, "FIGURES", {"max_attention_logit": FIGURE})
-    written = figures.write_all(analyze(tmp_path, FAST), tmp_path / "figures")
+    pictures = figures.figures_of(analyze(tmp_path, FAST))
+    written = [file for picture in pictures for file in picture.write(tmp_path / "figures")]
     names = [f"max_attention_logit.{suffix}" for suffix in ("pdf", "png", "csv")]
     assert [path.name for path in written] == (names if layers else [])
     assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == sorted(path.name for path in written)

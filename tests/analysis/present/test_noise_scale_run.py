@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from analysis import present
 from analysis.present.figures import FIGURES, figures_of
 from analysis.present.results.noise_scale_run import MeasuredRun
+from analysis.venues import VENUES
 from cbs.errors import ResultsError
 
 
@@ -89,6 +91,14 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert said == present.to_json(MeasuredRun(RUN), files=first)
     assert said["phases"] == RUN["phases"]
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
+
+
+def test_a_figure_that_is_written_is_as_wide_as_its_venue(tmp_path: Path) -> None:
+    for name in ("default", "neurips", "acl"):
+        present.write(MeasuredRun(RUN), tmp_path, venue=name)
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "noise_scale.pdf").read_bytes())
+        assert box is not None
+        assert float(box[1]) == pytest.approx(72 * VENUES[name].single, abs=0.01)
 
 
 def test_every_file_is_named_where_a_figure_has_the_name_of_the_json(tmp_path: Path) -> None:
