@@ -53,7 +53,8 @@ class Sample:
 
 
 class Definition(Protocol):
-    """A critical batch size. Implementations are frozen dataclasses whose fields are the options.
+    """A critical batch size. Implementations are frozen dataclasses whose fields are the options: switches, and numbers
+    above 0, of which :data:`TOLERANCE` may be 0 and those without a default value ``None``.
 
     ``samples`` are the curves of one optimizer at one or more targets, resampled alike; ``at`` is the one in question.
     A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
@@ -69,6 +70,8 @@ class Definition(Protocol):
         return ""
 
 
+TOLERANCE = "tolerance"
+
 DEFINITIONS: Registry[type[Definition]] = Registry("critical batch size definition", "analysis.estimate.definitions")
 
 
@@ -79,11 +82,20 @@ def build(name: str, **options: Any) -> Definition:
         ConfigError: if there is none of this name, it has no such option, or refuses the value.
     """
     kind = DEFINITIONS[name]
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for option in options:
-        if option not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has none"
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for option, value in options.items():
+        if option not in usual:
+            has = f"its options are {', '.join(usual)}" if usual else "it has none"
             raise ConfigError(f"definition {name!r} has no option {option!r}; {has}")
+        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(usual[option], bool):
+            right, wanted = isinstance(value, bool), "true or false"
+        elif option == TOLERANCE:
+            right, wanted = number and value >= 0, "a number 0 or more"
+        else:
+            right, wanted = (value is None and usual[option] is None) or (number and value > 0), "a number above 0"
+        if not right:
+            raise ConfigError(f"definition {name!r}: {option} must be {wanted}, got {value!r}")
     return kind(**options)
 
 
@@ -122,11 +134,3 @@ def in_words(name: str, options: dict[str, Any]) -> str:
         if value is not None and value is not False
     ]
     return f"{name} ({', '.join(given)})" if given else name
-
-
-def checked(definition: str, option: str, value: Any, *, zero: bool = False) -> None:
-    """Refuse an option that is not a finite number above zero (or zero itself, where it may be)."""
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and not zero):
-        wanted = "0 or more" if zero else "above 0"
-        raise ConfigError(f"definition {definition!r}: {option} must be a number {wanted}, got {value!r}")

@@ -21,8 +21,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, checked
-from cbs.errors import ConfigError
+from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
 
 _HALVINGS = 60
 
@@ -44,13 +43,6 @@ class Overhead(Definition):
     overhead: float = 0.2
     reference_batch: float | None = None
     hyperbola: bool = False
-
-    def __post_init__(self) -> None:
-        checked("overhead", "overhead", self.overhead)
-        if self.reference_batch is not None:
-            checked("overhead", "reference_batch", self.reference_batch)
-        if not isinstance(self.hyperbola, bool):
-            raise ConfigError(f"definition 'overhead': hyperbola must be true or false, got {self.hyperbola!r}")
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         sample, start = samples[at], self.reference_batch

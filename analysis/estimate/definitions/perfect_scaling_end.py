@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked, crossing
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, crossing
 
 
 @DEFINITIONS.register("perfect_scaling_end")
@@ -33,9 +33,6 @@ class PerfectScalingEnd(Definition):
     """
 
     tolerance: float = 0.1
-
-    def __post_init__(self) -> None:
-        checked("perfect_scaling_end", "tolerance", self.tolerance, zero=True)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         sizes, (excess, last) = samples[at].batch_sizes, self._last(samples[at])

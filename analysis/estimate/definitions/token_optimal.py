@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, checked
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample
 
 
 @DEFINITIONS.register("token_optimal")
@@ -31,9 +31,6 @@ class TokenOptimal(Definition):
     """
 
     tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        checked("token_optimal", "tolerance", self.tolerance, zero=True)
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         fewest = self._fewest(samples[at])

@@ -19,7 +19,6 @@ from analysis.estimate.definitions import (
     Definition,
     Sample,
     build,
-    checked,
     chosen,
     in_words,
     math_symbol,
@@ -341,4 +340,4 @@ def test_names_in_headings() -> None:
     assert in_words("overhead", {"overhead": 0.2, "hyperbola": False}) == "overhead (overhead 0.2)"
     assert in_words("overhead", {"overhead": 0.2, "hyperbola": True}) == "overhead (overhead 0.2, hyperbola)"
     assert in_words("sfo", {}) == "sfo"
-    checked("saturation", "tolerance", 0, zero=True)
+    build("saturation", tolerance=0)
