@@ -67,10 +67,6 @@ class Curve:
         """One of many as scalars."""
         return self.mapped(lambda values: np.asarray(values[index]))
 
-    def one(self) -> Curve:
-        """Scalars as one of many, shape ``[1]``."""
-        return self.mapped(np.atleast_1d)
-
     def then(self, resampled: Curve) -> Curve:
         """Scalars, followed by the resamples, shape ``[1 + R]``."""
         return self.mapped(np.append, resampled)

@@ -17,7 +17,7 @@ from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import Sample
 from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
-from analysis.estimate.fitting.data import Trials, winners
+from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
 from analysis.estimate.optima import gain
 from analysis.estimate.studies import Study
@@ -48,8 +48,8 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
     distribution, at half the degrees of freedom of all.
     """
     logs = [
-        np.full(table.steps.shape[1], np.nan) if row is None else np.log(table.steps[row])
-        for table, row in zip(tables, winners(tables), strict=True)
+        np.full(table.steps.shape[1], np.nan) if table.winner is None else np.log(table.steps[table.winner])
+        for table in tables
     ]
     several = [np.isfinite(row).sum() for row in logs]
     medians = [
@@ -140,5 +140,6 @@ def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], confi
 def sample(fit: Fit, target: float | None, *, resampled: bool = False) -> Sample:
     """What a definition sees of a fit: the measured curve, or its resamples."""
     if not resampled:
-        return Sample(fit.batch_sizes, fit.log_steps[None], fit.estimate.one(), fit.hyperbola.one(), target)
+        curve, hyperbola = (each.mapped(np.atleast_1d) for each in (fit.estimate, fit.hyperbola))
+        return Sample(fit.batch_sizes, fit.log_steps[None], curve, hyperbola, target)
     return Sample(fit.batch_sizes, fit.measured_resamples, fit.resampled, fit.resampled_hyperbola, target)

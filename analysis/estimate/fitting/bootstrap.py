@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.data import Trials, winners
+from analysis.estimate.fitting.data import Trials
 from cbs.lr_choice import best_lr_many
 
 _FEW_SEEDS = 8
@@ -41,7 +41,6 @@ def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rn
     winning learning rate, shape ``[M]``."""
     deviations = np.zeros((resamples, len(tables)))
     own, known = np.zeros(len(tables)), np.zeros(len(tables))
-    best = winners(tables)
     several = [index for index, table in enumerate(tables) if table.steps.shape[1] > 1]
     for seeds, run in groupby(several, key=lambda index: tables[index].steps.shape[1]):
         indices = list(run)
@@ -50,7 +49,7 @@ def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rn
             means = _winners_means(table, drawn)
             hit = np.isfinite(means)
             deviations[:, index] = np.where(hit, means - means[hit].mean(), 0.0)
-            run_there = int(table.ran[best[index]].sum())
+            run_there = int(table.ran[table.winner].sum())
             if run_there < 2:
                 continue
             # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one

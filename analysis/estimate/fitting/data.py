@@ -15,6 +15,7 @@ A bound far below the curve has :math:`h = 0`, no weight, and changes nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from scipy.special import erfcx
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
-from cbs.lr_choice import best_lr_many
+from cbs.lr_choice import best_lr
 
 LEAST_DEVIATION = 1e-3
 """Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
@@ -56,25 +57,18 @@ class Trials:
         steps = np.asarray(steps, dtype=float)
         return cls(steps, np.broadcast_to(bound, steps.shape), np.ones(steps.shape, dtype=bool))
 
+    @functools.cached_property
+    def winner(self) -> int | None:
+        """Row of the best learning rate, see :func:`cbs.lr_choice.best_lr`."""
+        return best_lr(self.steps, self.ran)
+
     def without(self, seed: int) -> Trials:
         """The table as if a seed (a column) had never been run."""
         kept = np.arange(self.steps.shape[1]) != seed
         return replace(self, steps=self.steps[:, kept], bound=self.bound[:, kept], ran=self.ran[:, kept])
 
 
-def winners(tables: Sequence[Trials]) -> list[int | None]:
-    """Row of the best learning rate of every table, see :func:`cbs.lr_choice.best_lr`."""
-    # tables of unlike shapes are filled up with what was never run
-    shape = np.max([table.steps.shape for table in tables], axis=0)
-    steps, ran = np.full((len(tables), *shape), np.nan), np.zeros((len(tables), *shape), dtype=bool)
-    for place, table in enumerate(tables):
-        rows, columns = table.steps.shape
-        steps[place, :rows, :columns] = table.steps
-        ran[place, :rows, :columns] = table.ran
-    return [None if row < 0 else int(row) for row in best_lr_many(steps, ran)]
-
-
-def observed(trials: Trials, winner: int | None) -> tuple[Array, Array]:
+def observed(trials: Trials) -> tuple[Array, Array]:
     """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
     bounds of those that did not, shape ``[at most seeds]`` each.
 
@@ -82,9 +76,9 @@ def observed(trials: Trials, winner: int | None) -> tuple[Array, Array]:
     unknown, and what is known of it is that it took longer than the learning rate that was given up first: the bounds
     are those of the learning rate whose longest run is shortest. Every other one ran longer than that on some seed, so
     whichever is the best one, its steps exceed them. A diverged trial has no bound: it does not say how long another
-    learning rate takes. ``winner`` is one of :func:`winners`.
+    learning rate takes.
     """
-    table, bound = trials.steps, trials.bound
+    table, bound, winner = trials.steps, trials.bound, trials.winner
     if winner is None:
         known = np.isfinite(bound)
         longest = np.where(known.any(axis=1), np.where(known, bound, -np.inf).max(axis=1), np.inf)
@@ -217,8 +211,7 @@ class Data:
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:
     """The data of a curve, and the tables of the batch sizes that reached the target."""
-    rows = zip(batch_sizes, tables, winners(tables), strict=True)
-    seen = [(size, table, *observed(table, row)) for size, table, row in rows]
+    seen = [(size, table, *observed(table)) for size, table in zip(batch_sizes, tables, strict=True)]
     used = [(size, table, logs, bounds) for size, table, logs, bounds in seen if len(logs) or len(bounds)]
     sizes, _, steps, bounds = zip(*used, strict=True)
     data = Data(

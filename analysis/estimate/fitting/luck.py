@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.data import Trials, winners
+from analysis.estimate.fitting.data import Trials
 from cbs.lr_choice import best_lr_many, standings
 
 _DRAWS = 100
@@ -27,11 +27,10 @@ def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) ->
         variance: of the log steps of one seed, for where no two learning rates share two seeds.
         rng: random numbers.
     """
-    rows = winners(tables)
-    noise = _noise(tables, rows, variance)
+    noise = _noise(tables, variance)
     found = np.zeros(len(tables))
-    for place, (table, winner) in enumerate(zip(tables, rows, strict=True)):
-        hit = np.isfinite(table.steps)
+    for place, table in enumerate(tables):
+        winner, hit = table.winner, np.isfinite(table.steps)
         count = hit.sum(axis=1)
         if winner is None or (count > 0).sum() < 2 or noise <= 0:
             continue
@@ -47,10 +46,11 @@ def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) ->
     return found
 
 
-def _noise(tables: Sequence[Trials], rows: Sequence[int | None], variance: float) -> float:
+def _noise(tables: Sequence[Trials], variance: float) -> float:
     """Variance of one trial's log steps but for what the learning rates of a seed share, pooled over batch sizes."""
     squares, freedom = 0.0, 0
-    for table, winner in zip(tables, rows, strict=True):
+    for table in tables:
+        winner = table.winner
         if winner is None:
             continue
         apart = np.log(np.delete(table.steps, winner, axis=0) / table.steps[winner])

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import fdtrc
 
 from analysis.arrays import Array
-from analysis.estimate.fitting.data import LEAST_DEVIATION, Trials, winners
+from analysis.estimate.fitting.data import LEAST_DEVIATION, Trials
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def grid_variance(tables: Sequence[Trials]) -> float:
     seeds.
     """
     found = []
-    for table, winner in zip(tables, winners(tables), strict=True):
+    for table in tables:
+        winner = table.winner
         if winner is None or not 0 < winner < len(table.steps) - 1:
             continue
         logs = np.log(table.steps[winner - 1 : winner + 2])

@@ -19,7 +19,6 @@ from analysis.estimate.fitting.data import Data, Trials, gather, hazard, observe
 from analysis.estimate.fitting.least_squares import HYPERBOLA
 from analysis.estimate.study_fits import tables as tables_of
 from analysis.read.results import load
-from cbs.lr_choice import best_lr
 from tests.factories import Truth, sweep, tables
 from tests.references.fitting import fit_by_likelihood, tobit_cost
 
@@ -127,16 +126,16 @@ def test_what_is_known_of_a_batch_size_that_nobody_finished() -> None:
     """The bound is that of the learning rate that was given up first: the best one may be any of them."""
     none = np.full((3, 2), NAN)
     bound = np.array([[500.0, 400.0], [300.0, 450.0], [NAN, NAN]])
-    logs, bounds = observed(Trials.of(none, bound), None)
+    logs, bounds = observed(Trials.of(none, bound))
     assert len(logs) == 0
     np.testing.assert_allclose(np.exp(bounds), [300.0, 450.0])
-    assert [len(part) for part in observed(Trials.of(none), None)] == [0, 0]
+    assert [len(part) for part in observed(Trials.of(none))] == [0, 0]
 
 
 def test_a_seed_that_missed_at_the_best_learning_rate_is_a_bound_and_a_diverged_one_is_not() -> None:
     steps = np.array([[100.0, NAN, NAN], [NAN, NAN, NAN]])
     bound = np.array([[NAN, 130.0, NAN], [500.0, 500.0, 500.0]])
-    logs, bounds = observed(Trials.of(steps, bound), best_lr(steps))
+    logs, bounds = observed(Trials.of(steps, bound))
     assert np.exp(logs).tolist() == pytest.approx([100.0])
     assert np.exp(bounds).tolist() == pytest.approx([130.0])
 
