@@ -42,13 +42,13 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         others = ["group", "beginning", *(other for other in _MEANT if other != name)]
         twins = told[told.duplicated(others, keep=False)]
         parts = [part for _, part in twins.groupby(others, dropna=False)["curve"]]
-        rows = [row for part in parts for row in _same(part)]
+        same = dict(found for part in parts for found in _same(part))
         if name == "seed":
-            copies = [row for part in parts for row in _copies(part)]
+            copies = [row for row, behind in same.items() if behind]
         notes += [
             f"sweep {sweep}, {optimizer}: {len(part)} trials that differ in the {words} alone have the same curve, so "
             f"what trained them did not use it: {meaning}"
-            for (sweep, optimizer), part in told.loc[sorted(rows)].groupby(["sweep", "called"], sort=False)
+            for (sweep, optimizer), part in told.loc[sorted(same)].groupby(["sweep", "called"], sort=False)
         ]
     return trials.drop(index=copies).reset_index(drop=True)
 
@@ -59,22 +59,9 @@ def _curve(steps: Sequence[Any], values: Sequence[Any]) -> Curve:
     return found if len({value for _, value in found[:FEWEST]}) == FEWEST else ()
 
 
-def _same(curves: pd.Series) -> Iterator[Any]:
-    """Labels of the curves that go on like another one."""
-    for row, curve in curves.items():
-        if any(_begin_alike(curve, other) for at, other in curves.items() if at != row):
-            yield row
-
-
-def _copies(curves: pd.Series) -> Iterator[Any]:
-    """Labels of the curves that a longer one, or an equal one before them, goes on like."""
-    kept: list[Curve] = []
-    for row, curve in sorted(curves.items(), key=lambda item: -len(item[1])):
-        if any(_begin_alike(curve, longer) for longer in kept):
-            yield row
-        else:
-            kept.append(curve)
-
-
-def _begin_alike(one: Curve, other: Curve) -> bool:
-    return one[: len(other)] == other[: len(one)]
+def _same(curves: pd.Series) -> Iterator[tuple[Any, bool]]:
+    """Labels of the curves that go on like another one, and whether that is longer, or as long and before them."""
+    for place, (row, curve) in enumerate(curves.items()):
+        like = [(at, len(other)) for at, other in enumerate(curves) if other[: len(curve)] == curve[: len(other)]]
+        if len(like) > 1:
+            yield row, any(length > len(curve) or (length == len(curve) and at < place) for at, length in like)
