@@ -122,13 +122,10 @@ def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: flo
     total = sum(window.shape[1] for window in windows)
     length = math.ceil(total / _MOST_BLOCKS)
     starts = [np.arange(0, window.shape[1], length) for window in windows]
-    steps = np.concatenate(
-        [np.diff(np.append(start, window.shape[1])) for start, window in zip(starts, windows, strict=True)]
-    )
-    sums = np.concatenate(
-        [np.add.reduceat(window, start, axis=1) for start, window in zip(starts, windows, strict=True)], axis=1
-    )
-    first = np.concatenate([start == 0 for start in starts])
+    pairs = list(zip(windows, starts, strict=True))
+    steps = np.concatenate([np.diff(start, append=window.shape[1]) for window, start in pairs])
+    sums = np.hstack([np.add.reduceat(window, start, axis=1) for window, start in pairs])
+    first = np.concatenate(starts) == 0
     found = ratio_interval(*(sums / steps), steps=steps, starts=first, exponent=exponent, confidence=confidence)
     signal, noise = sums.sum(axis=1) / total
     if signal > 0 and noise > 0:

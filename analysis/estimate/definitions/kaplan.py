@@ -44,7 +44,8 @@ class Kaplan(Definition):
 
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         used, here = self._used(samples), samples[at]
-        if all(sample is not here for sample in used) or len(used) < self._needed(here):
+        needed = _TARGETS if len(here.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
+        if all(sample is not here for sample in used) or len(used) < needed:
             return np.full(len(here.curve.critical), np.nan)
         losses, critical, weights = self._points(used)
         assert here.target is not None
@@ -75,9 +76,6 @@ class Kaplan(Definition):
 
     def _used(self, samples: Sequence[Sample]) -> list[Sample]:
         return [s for s in samples if s.target is not None and s.target > 0 and len(s.batch_sizes) >= _CURVE]
-
-    def _needed(self, sample: Sample) -> int:
-        return _TARGETS if len(sample.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
 
     def _points(self, used: Sequence[Sample]) -> tuple[Array, Array, Array]:
         """``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and what it weighs in the slope, ``[T]``."""

@@ -75,11 +75,8 @@ def pooled(curves: Sequence[Exponent | None]) -> list[Belief]:
     known = [index for index, free in enumerate(curves) if free is not None and math.isfinite(free.variance)]
     values = np.array([curves[index].log_mean for index in known])  # type: ignore[union-attr]
     errors = np.array([curves[index].variance for index in known])  # type: ignore[union-attr]
-    found = []
-    for index in range(len(curves)):
-        others = np.array([place for place, owner in enumerate(known) if owner != index], dtype=int)
-        found.append(_belief(values, errors, others) if len(others) else ALONE)
-    return found
+    others = [[place for place, owner in enumerate(known) if owner != index] for index in range(len(curves))]
+    return [_belief(values, errors, np.array(each)) if each else ALONE for each in others]
 
 
 def _belief(values: Array, errors: Array, others: np.ndarray) -> Belief:
