@@ -72,8 +72,3 @@ def share(probability: float | None) -> str:
     if probability > 0.999:
         return "> 0.999"
     return "< 0.001" if probability < 0.001 else f"{probability:.3f}"
-
-
-def literal(text: str) -> str:
-    """``text`` for :mod:`rich` without markup."""
-    return text.replace("[", r"\[")
