@@ -118,7 +118,7 @@ def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> An
     parts = [(int(size), part) for size, part in table.groupby("batch_size")]
     studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
     reading = Reading(target=TARGET, studies=studies, not_reached="")
-    return estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE])[0]
+    return next(estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE]))
 
 
 def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300, **changes: Any) -> dict[str, Any]:

@@ -85,5 +85,5 @@ def command(
     )
     if as_json:
         typer.echo(json.dumps(imported.to_json(), indent=2, allow_nan=False))
-        return
-    typer.echo("\n".join(imported.lines()))
+    else:
+        typer.echo("\n".join(imported.lines()))

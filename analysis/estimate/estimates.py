@@ -61,7 +61,7 @@ def known_value(target: Target) -> float | None:
 
 def estimates(
     group: Group, readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]
-) -> list[Answer]:
+) -> Iterator[Answer]:
     """The answers at every target of one optimizer, without what the per-step columns say.
 
     All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` is what is
@@ -73,7 +73,7 @@ def estimates(
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
-    made, at = [], -1
+    at = -1
     for reading, (fit, far, used) in zip(readings, found, strict=True):
         at += fit is not None
         definitions = {
@@ -87,22 +87,19 @@ def estimates(
         points = tuple(point(study) for study in reading.studies)
         doubts = Doubts() if fit is None else _doubts(fit, far, used, config.confidence)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
-        made.append(
-            Answer(
-                group=group,
-                target=reading.target,
-                config=config,
-                studies=tuple(reading.studies),
-                points=points,
-                fit=fit,
-                definitions=definitions,
-                verdict=verdict,
-                advice=advice,
-                doubts=doubts,
-                **({} if fit is None else _of_curve(fit, config.confidence)),
-            )
+        yield Answer(
+            group=group,
+            target=reading.target,
+            config=config,
+            studies=tuple(reading.studies),
+            points=points,
+            fit=fit,
+            definitions=definitions,
+            verdict=verdict,
+            advice=advice,
+            doubts=doubts,
+            **({} if fit is None else _of_curve(fit, config.confidence)),
         )
-    return made
 
 
 def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float) -> Doubts:
@@ -166,7 +163,7 @@ def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) ->
     )
 
 
-def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[list[Answer]]:
+def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[Iterator[Answer]]:
     """The answers of every group at its targets, without what the per-step columns say.
 
     What is believed of the exponent of a curve comes from the curves of the same sweep and target.
@@ -210,13 +207,13 @@ def answers(
             readings.append(
                 Reading(
                     target=target,
-                    studies=studies(group, rows, target, steps(target), apart(target), curve),
+                    studies=list(studies(group, rows, target, steps(target), apart(target), curve)),
                     not_reached=not_reached(group, target, easier),
                     easier="" if easier is None else str(easier),
                 )
             )
         curves.append((group, readings))
-    found = []
+    found: list[Answer] = []
     for made in answered(curves, config):
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
         found += [_with_columns(answer, read) for answer in made] if noise else made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -190,7 +190,7 @@ def easier_or_equal(target: Target, own: Target) -> bool:
 
 def studies(
     group: Group, rows: pd.DataFrame, target: Target, steps: np.ndarray, apart: np.ndarray, evaluations: Sequence[Array]
-) -> list[Study]:
+) -> Iterator[Study]:
     """The studies of one group, whose trials are ``rows``, by increasing batch size.
 
     ``steps`` are those of all trials to ``target`` (:meth:`cbs.target.Target.crossings`), ``apart`` the ratios of the
@@ -199,7 +199,6 @@ def studies(
     """
     trial, at, values = evaluations
     unseen = np.where(apart > FARTHEST, steps * (1 - 1 / apart), 0.0)
-    found = []
     for size, part in rows.groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, target, steps[part.index], unseen[part.index])
         leads = []
@@ -208,8 +207,7 @@ def studies(
             first, last = np.searchsorted(trial, (row, row + 1))
             leads.append(lead(at[first:last], values[first:last], steps[row]))
         led = float(np.mean(leads)) if leads else 0.0
-        found.append(replace(study, lead=led, warmup=float(part["warmup_steps"].max())))
-    return found
+        yield replace(study, lead=led, warmup=float(part["warmup_steps"].max()))
 
 
 def one_study(

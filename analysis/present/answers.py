@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.estimate.definitions import in_words, math_symbol, symbol
@@ -165,11 +165,11 @@ def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = 
         Column("remark"),
     )
     title = f"Definitions side by side in {example_units(answers)} [{percent(answers[0].confidence)} % interval]"
-    lines = _remarks(answers)
+    lines = list(_remarks(answers))
     return Table(columns=columns, rows=rows, title=title + titled(answers), lines=lines, asked="definitions")
 
 
-def _remarks(answers: Sequence[Answer]) -> list[str]:
+def _remarks(answers: Sequence[Answer]) -> Iterator[str]:
     """Every remark once, with the answers it is about where these are not all."""
     about: dict[tuple[str, str], dict[str, list[str]]] = {}
     for answer in answers:
@@ -178,13 +178,11 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
                 by_name = about.setdefault((entry.definition, entry.remark), {})
                 by_name.setdefault(answer.group.optimizer, []).append(f"{answer.target.value:g}")
     several = len({str(answer.target) for answer in answers}) > 1
-    lines = []
     for (definition, remark), by_name in about.items():
         parts = [f"{name} at {', '.join(targets)}" if several else name for name, targets in by_name.items()]
         everyone = sum(map(len, by_name.values())) == len(answers)
         scope = "" if everyone else f" ({'; '.join(parts)})"
-        lines.append(f"{definition}{scope}: {remark}")
-    return lines
+        yield f"{definition}{scope}: {remark}"
 
 
 def tuned_columns(answers: Sequence[Answer]) -> list[Column]:

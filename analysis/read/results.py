@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,19 +119,15 @@ def _protocol(store: Store) -> dict[str, Any]:
     return {"root": store.root, "prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
 
 
-def _other_code(store: Store) -> list[str]:
+def _other_code(store: Store) -> Iterator[str]:
     """What a sweep says of trials that were run by other code than the later ones, see :mod:`sweeps.manifest`."""
     runs = store.manifest().get("runs")
-    notes = []
     for run in runs if isinstance(runs, list) else ():
         if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
             earlier = run.get("earlier_trials")
             count = len(earlier) if isinstance(earlier, list) else "some"
             changes = ", ".join(map(str, run["code_changes"]))
-            notes.append(
-                f"sweep {as_text(store.root)}: {count} trials were run by other code than later ones: {changes}"
-            )
-    return notes
+            yield f"sweep {as_text(store.root)}: {count} trials were run by other code than later ones: {changes}"
 
 
 def of_training(metric: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
@@ -17,7 +17,7 @@ def _(found: Recommendations) -> Presentation:
     shown: list[Table | str] = []
     for entry in found.recommendations:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
-        shown.append(plans([entry], title, sentences(entry)))
+        shown.append(plans([entry], title, list(sentences(entry))))
     shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
     tables = {"recommendations": plans(found.recommendations)}
     return Presentation(shown=shown, tables=tables, json="recommendation.json")
@@ -62,13 +62,11 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
-def sentences(recommendation: Recommendation) -> list[str]:
+def sentences(recommendation: Recommendation) -> Iterator[str]:
     """Everything that stands below the table, one line each."""
-    lines = [
-        f"least {best.objective}: {best.optimizer}, with probability {share(best.probability)}"
-        for best in recommendation.winners
-        if best.probability is not None
-    ]
+    for best in recommendation.winners:
+        if best.probability is not None:
+            yield f"least {best.objective}: {best.optimizer}, with probability {share(best.probability)}"
     remarks: dict[str, list[Plan]] = {}
     for plan in (plan for advice in recommendation.advice for plan in advice.plans.values()):
         for remark in plan.remarks:
@@ -77,13 +75,13 @@ def sentences(recommendation: Recommendation) -> list[str]:
         objectives, optimizers = (
             dict.fromkeys(getattr(each, of) for each in plans) for of in ("objective", "optimizer")
         )
-        lines.append(f"least {' and '.join(objectives)}, {', '.join(optimizers)}: {remark}")
+        yield f"least {' and '.join(objectives)}, {', '.join(optimizers)}: {remark}"
     for advice in recommendation.advice:
-        lines += [f"{advice.optimizer}: {remark}" for remark in advice.remarks]
+        yield from (f"{advice.optimizer}: {remark}" for remark in advice.remarks)
         time = advice.plans.get("time")
         if time is not None and time.probability_within_5_percent is not None:
             low, high = map(number, time.best_batch_size_interval)
-            lines.append(
+            yield (
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
                 f"{share(time.probability_within_5_percent)}; the best batch size itself lies within [{low}, {high}]"
             )
@@ -92,9 +90,8 @@ def sentences(recommendation: Recommendation) -> list[str]:
                 with_interval(f.value, f.interval) for f in (twice.time_factor, twice.cost_factor)
             )
             new = "".join(f"; {remark}" for remark in twice.remarks if remark not in remarks)
-            lines.append(
+            yield (
                 f"{advice.optimizer}: from {plural(twice.devices, 'device')} to {2 * twice.devices} the least time "
                 f"changes by the factor {time_factor}, device-hours by {cost_factor} "
                 f"(batch size {' to '.join(map(str, twice.batch_sizes))}){new}"
             )
-    return lines

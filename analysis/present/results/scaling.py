@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from analysis.estimate.forms import FORMS
@@ -130,22 +130,22 @@ def _remarks_of_sets(found: Scaling) -> list[str]:
     ]
 
 
-def _remarks_of(law: Law) -> list[str]:
+def _remarks_of(law: Law) -> Iterator[str]:
     name = f"{law.axis}, {law.optimizer}"
-    lines = [f"{name}: {law.remark}"] if law.remark else []
+    if law.remark:
+        yield f"{name}: {law.remark}"
     if law.also_varies and law.fit:
-        lines.append(f"not equal between the points against {law.axis}: {law.also_varies}")
+        yield f"not equal between the points against {law.axis}: {law.also_varies}"
     kaplan = law.kaplan
     if kaplan:
         star = _with_interval(kaplan["B_star"], kaplan["B_star_interval"])
         alpha = _with_interval(kaplan["alpha"], kaplan["alpha_interval"])
-        lines.append(f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}")
+        yield f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}"
     for entry in law.predictions:
         beyond = entry.times_beyond_the_data
         where = f", extrapolated {beyond:.3g} times beyond the data" if beyond > 1 else ""
         value = _with_interval(entry.critical_batch_size, entry.interval)
-        lines.append(f"{name}: at {number(entry.x)} {law.unit}".rstrip() + f" {value}{where}")
-    return lines
+        yield f"{name}: at {number(entry.x)} {law.unit}".rstrip() + f" {value}{where}"
 
 
 def _with_interval(value: float | None, interval: Sequence[float | None]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,24 +111,22 @@ def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, a
     ]
 
 
-def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0) -> list[Law]:
+def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0) -> Iterator[Law]:
     """Per optimizer the sets in which everything but ``name``, an axis or an option of the workload, is equal, each
     alone and pooled; the points before ``first`` are passed over. A ``name`` that is no number in the points is a
     ``ConfigError``."""
     if not any(point.values.get(name) for point in points):
         known = ", ".join(dict.fromkeys([*AXES, *options(points)]))
         raise ConfigError(f"--vary {name}: no point has it as a positive number; known are {known}")
-    found = []
     for of, members in _by_optimizer(points).items():
         sets: dict[str, list[int]] = {}
         for index in members:
             if index >= first and points[index].values.get(name):
                 sets.setdefault(held(points[index], name), []).append(index)
         useful = {common: entries for common, entries in sets.items() if _differ(points, entries, name)}
-        found += [_law("set", name, points, {common: useful[common]}, of, config) for common in useful]
+        yield from (_law("set", name, points, {common: useful[common]}, of, config) for common in useful)
         if len(useful) > 1:
-            found.append(_law("pooled", name, points, useful, of, config))
-    return found
+            yield _law("pooled", name, points, useful, of, config)
 
 
 def _law(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,18 +88,16 @@ _ALIKE = {
 """What the points of one law have in common, in words."""
 
 
-def unlike(found: Sequence[Answer]) -> list[str]:
+def unlike(found: Sequence[Answer]) -> Iterator[str]:
     """One line for everything in which the models of one workload should be alike and are not; examples that differ in
     length are, where batch sizes are in tokens."""
-    lines = []
     for family, answers in itertools.groupby(sorted(found, key=_family), _family):
         groups = [answer.group for answer in answers]
         for name, words in _ALIKE.items():
             values = dict.fromkeys(getattr(group, name) for group in groups)
             if len(values) > 1 and not (name == "tokens_per_example" and in_tokens(found)):
                 told = ", ".join("unknown" if value is None else str(value) for value in values)
-                lines.append(f"{family}: different {words} ({told}): a target and a batch size mean different things")
-    return lines
+                yield f"{family}: different {words} ({told}): a target and a batch size mean different things"
 
 
 def _family(answer: Answer) -> str:

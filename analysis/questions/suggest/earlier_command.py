@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +69,13 @@ def _width(manifest: Any) -> list[str]:
     return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]
 
 
-def _tuned(axes: Any, name: str) -> list[str]:
+def _tuned(axes: Any, name: str) -> Iterator[str]:
     """The axes that were tuned with the learning rate, with all values that the sweep has of them."""
     tuned = axes.get("tuned") if isinstance(axes, dict) else None
-    words = []
     for option in tuned.get(name, ()) if isinstance(tuned, dict) else ():
         choices = [choice for choice in map(parse_choice, axes["optimizers"]) if choice.name == name]
         values = dict.fromkeys(value_text(choice.options.get(option)) for choice in choices)
-        words += ["--axis", f"{option}={','.join(values)}"]
-    return words
+        yield from ("--axis", f"{option}={','.join(values)}")
 
 
 def parsed(command: str) -> list[tuple[str, str]] | None:

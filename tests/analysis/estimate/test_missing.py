@@ -41,7 +41,7 @@ def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
 
 
 def estimate(studies: list[Study]) -> Answer:
-    return estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], QUICK, [ALONE])[0]
+    return next(estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], QUICK, [ALONE]))
 
 
 def holds(truth: float, interval: tuple[float | None, float | None]) -> bool:

@@ -63,7 +63,7 @@ def studies(data: list[Trials]) -> list[Study]:
 
 def estimate(data: list[Trials]) -> Answer:
     reading = Reading(target=GROUP.target, studies=studies(data))
-    return estimates(GROUP, [reading], AnalysisConfig(resamples=400), [ALONE])[0]
+    return next(estimates(GROUP, [reading], AnalysisConfig(resamples=400), [ALONE]))
 
 
 def named(found: dict[int, tuple[int, float]]) -> list[tuple[int, int]]:
