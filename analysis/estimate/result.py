@@ -100,10 +100,6 @@ class Answer:
     clipped: dict[int, float] = field(default_factory=dict)
 
     @property
-    def definition(self) -> str:
-        return self.config.definition
-
-    @property
     def confidence(self) -> float:
         return self.config.confidence
 
@@ -170,7 +166,7 @@ class Answer:
             "optimizer_options": group.choice.options,
             **({"tuned": list(group.tuned)} if group.tuned else {}),
             "target": self.target.to_json(),
-            "definition": self.definition,
+            "definition": self.config.definition,
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
             "definitions": [entry.to_json() for entry in self.definitions.values()],

@@ -52,7 +52,7 @@ class Study:
         bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
         resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
-            ``[L, N]``; 0 where they are interpolated, as all are unless it is given.
+            ``[L, N]``; 0 where they are interpolated.
         lead: by how many log steps noisy evaluations at the best learning rate are expected to pass the target before
             their trend does, see :func:`analysis.estimate.lead.lead`; the mean over its seeds. 0 where evaluations have
             no noise of their own: a run that passes the target for a moment has reached it.
@@ -68,14 +68,10 @@ class Study:
     status: np.ndarray
     bound: np.ndarray
     trials: np.ndarray
+    resolution: np.ndarray
     tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
-    resolution: np.ndarray = field(default_factory=lambda: np.empty(0))
     lead: float = 0.0
     warmup: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.resolution.size:
-            object.__setattr__(self, "resolution", np.zeros(self.steps.shape))
 
     @property
     def winner(self) -> int | None:
@@ -252,7 +248,7 @@ def one_study(
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(batch_size, lrs, seeds, table, status, bound, trials, tuned, blur)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned)
 
 
 def point(study: Study) -> Point:

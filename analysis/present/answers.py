@@ -60,7 +60,7 @@ def titled(answers: Sequence[Answer]) -> str:
 def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
     """One row per answer, the advice below."""
     first, several_targets = answers[0], len({str(answer.target) for answer in answers}) > 1
-    b, b_latex = symbol(first.definition), math_symbol(first.definition)
+    b, b_latex = symbol(first.critical.definition), math_symbol(first.critical.definition)
     noise = any(answer.noise_scale.measured for answer in answers)
     matched = noise and any(answer.matched_geometry != PLAIN for answer in answers)
     tokens = any(answer.group.tokens_per_example for answer in answers)
@@ -80,7 +80,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     unit = example_units(answers)
     columns = (
         *about(answers, names),
-        Column("definition"),
+        Column("definition", "critical.definition"),
         Column("example_unit", "group.example_unit"),
         Column("critical_batch_size", "", b, "interval", b_latex),
         quantity("exponent", "exponent"),
@@ -109,7 +109,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
-    called = in_words(first.definition, first.critical.options)
+    called = in_words(first.critical.definition, first.critical.options)
     title = f"Critical batch size ({called}) in {unit} [{percent(first.confidence)} % interval]"
     lines = []
     for answer in answers:
@@ -119,7 +119,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
         if answer.critical.remark:
-            lines.append(f"{who}: {answer.definition}: {answer.critical.remark}")
+            lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
     return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines)
 
 

@@ -165,8 +165,8 @@ def about(answer: Answer) -> dict[str, Any]:
     exponent = answer.exponent.value, *answer.exponent.interval
     return {
         "optimizer": answer.group.optimizer,
-        "definition": answer.definition,
-        "definition_in_words": in_words(answer.definition, answer.critical.options),
+        "definition": answer.critical.definition,
+        "definition_in_words": in_words(answer.critical.definition, answer.critical.options),
         **dict(zip(CRITICAL, critical, strict=True)),
         **dict(zip(EXPONENT, exponent, strict=True)),
         "confidence": answer.confidence,

@@ -42,10 +42,10 @@ def _(found: MeasuredBounds) -> Presentation:
 def measured(bounds: Sequence[MeasuredBound], interval: str) -> Table:
     """One row per optimizer and target."""
     answers = [bound.answer for bound in bounds]
-    critical = symbol(answers[0].definition)
+    critical = symbol(answers[0].critical.definition)
     columns = (
         *about(answers),
-        Column("definition"),
+        Column("definition", "answer.critical.definition"),
         Column("critical_batch_size", heading=critical, interval="interval"),
         quantity("fewest_examples", "fewest examples at", "definitions.sfo"),
         Column("form", lambda b, _: b.form or None),

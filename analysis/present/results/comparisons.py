@@ -36,7 +36,7 @@ def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
         lines = [rising(ratio) for ratio in comparison.token_ratios]
         yield replace(pivot(rows, Column("", "batch_size", "batch size"), across), title=title, lines=lines)
     if any(pair.probability is not None for pair in comparison.critical_batch_sizes):
-        title = f"Critical batch size ({comparison.answers[0].definition}), {comparison.title}: probability that it is "
+        title = f"Critical batch size ({comparison.definition}), {comparison.title}: probability that it is "
         title += f"larger than that of the other optimizer, and the ratio of the two {said}"
         table = pairs([comparison])
         yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)

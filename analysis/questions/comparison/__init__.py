@@ -112,7 +112,7 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
         notes += sorted({point["assumption"] for point in points if point["assumption"] and point["on_frontier"]})
     return Comparison(
         **vars(scope),
-        definition=chosen.definition,
+        definition=chosen.config.definition,
         optimizers=tuple(answer.group.optimizer for answer in answers),
         reference=chosen.group.optimizer,
         token_ratios=tuple(ratios),

@@ -51,7 +51,7 @@ class MLflow(Importer):
             stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
             paths = {key: metrics[key] for key in wanted if key in metrics}
             yield run_of(
-                joined(str(folder), {key: _points(path) for key, path in paths.items()}, settings.measured),
+                joined(str(folder), {key: list(_points(path)) for key, path in paths.items()}, settings.measured),
                 settings,
                 axis,
                 config=params | {TAGS: tags},
@@ -76,15 +76,13 @@ def _named(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in below(folder, "*")}
 
 
-def _points(path: Path) -> list[tuple[float, float]]:
+def _points(path: Path) -> Iterator[tuple[float, float]]:
     """Step and value of every line."""
-    points = []
     for number, line in enumerate(read_text(path, _REMEDY).splitlines(), start=1):
         parts = line.split()
         try:
             if len(parts) < 2:
                 raise ValueError(f"{cells.shown(line)} is no timestamp, value and step")
-            points.append((cells.number(parts[2]) if parts[2:] else 0.0, cells.number(parts[1])))
+            yield cells.number(parts[2]) if parts[2:] else 0.0, cells.number(parts[1])
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}; {_REMEDY}") from None
-    return points

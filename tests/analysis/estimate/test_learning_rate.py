@@ -50,7 +50,8 @@ class Truth:
         hit = np.isfinite(steps)
         bound = np.where(hit, np.nan, (prune_factor or 1.0) * every.min(axis=0))
         status = np.where(hit, "REACHED", "PRUNED").astype(object)
-        return Study(batch_size, lrs, np.arange(seeds), steps, status, bound, np.full(steps.shape, -1))
+        trials, exact = np.full(steps.shape, -1), np.zeros(steps.shape)
+        return Study(batch_size, lrs, np.arange(seeds), steps, status, bound, trials, exact)
 
 
 def law(

@@ -36,7 +36,8 @@ def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
         gone = rng.random(table.shape) < missing
         steps, bound, trials = np.where(gone, np.nan, table), np.full(table.shape, np.nan), np.full(table.shape, -1)
         status = np.where(gone, "" if known else "FAILED", "REACHED").astype(object)
-        found.append(Study(size, 5e-4 * 2.0 ** np.arange(len(table)), np.arange(3), steps, status, bound, trials))
+        lrs, exact = 5e-4 * 2.0 ** np.arange(len(table)), np.zeros(table.shape)
+        found.append(Study(size, lrs, np.arange(3), steps, status, bound, trials, exact))
     return found
 
 

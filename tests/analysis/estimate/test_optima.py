@@ -22,7 +22,8 @@ def study(steps: Sequence[Sequence[float]], *, lrs: Sequence[float] = LRS, **cha
     status = np.where(table == 0, "", np.where(np.isnan(table), "PRUNED", "REACHED")).astype(object)
     bound = np.where(np.isnan(table), 130.0, np.nan)
     columns = {"steps": np.where(table > 0, table, np.nan), "status": status, "bound": bound} | changes
-    return Study(8, np.asarray(lrs), np.arange(table.shape[1]), trials=np.full(table.shape, -1), **columns)
+    columns |= {"trials": np.full(table.shape, -1), "resolution": np.zeros(table.shape)}
+    return Study(8, np.asarray(lrs), np.arange(table.shape[1]), **columns)
 
 
 def parabola(best: float, lrs: Sequence[float] = LRS, curvature: float = 0.4) -> list[list[float]]:

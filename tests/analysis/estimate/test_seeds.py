@@ -56,6 +56,7 @@ def studies(data: list[Trials]) -> list[Study]:
             status=np.full(table.steps.shape, "REACHED", dtype=object),
             bound=table.bound,
             trials=np.full(table.steps.shape, -1),
+            resolution=np.zeros(table.steps.shape),
         )
         for size, table in zip(SIZES, data, strict=True)
     ]

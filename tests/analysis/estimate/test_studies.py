@@ -36,6 +36,7 @@ def study(steps: list[list[float]], status: list[list[str]] | None = None) -> St
         status=reached if status is None else np.array(status, dtype=object),
         bound=np.where(np.isfinite(table), np.nan, 500.0),
         trials=np.arange(table.size).reshape(table.shape),
+        resolution=np.zeros(table.shape),
     )
 
 

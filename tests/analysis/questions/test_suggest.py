@@ -195,7 +195,8 @@ def test_a_learning_rate_lost_to_its_machine_is_no_neighbour_of_an_edge() -> Non
     """The best of what ended lies at the edge, so the one that was lost is asked for again, and those beyond."""
     steps = np.array([[300.0], [200.0], [math.nan]])
     status = np.array([["REACHED"], ["REACHED"], ["FAILED"]], dtype=object)
-    lost = Study(8, np.array([1e-3, 2e-3, 4e-3]), np.zeros(1), steps, status, np.full((3, 1), math.nan), steps * 0)
+    bound, zero = np.full((3, 1), math.nan), np.zeros((3, 1))
+    lost = Study(8, np.array([1e-3, 2e-3, 4e-3]), np.zeros(1), steps, status, bound, zero, zero)
     assert _beyond(lost, 2e-3)[0] == 4e-3
     diverged = dataclasses.replace(lost, status=np.where(status == "FAILED", "DIVERGED", status))
     assert _beyond(diverged, 2e-3) == ()
