@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from analysis.estimate import noise
 from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, pooled_ratio
 from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
+from cbs.noise_scale.interval import ratio_interval
 from cbs.record import TrialStatus
 from cbs.store import Store, read_steps
 from tests.factories import TARGET, Truth, geometry_columns, trial
@@ -80,6 +82,20 @@ def test_the_interval_covers_correlated_noise_of_all_seeds(seeds: int, steps: in
         truth = 30.0 / levels.mean()
         hits += (low is None or low <= truth) and (high is None or truth <= high)
     assert hits >= 273
+
+
+def test_every_window_is_a_series_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[float], list[bool]]] = []
+
+    def recorded(*sums: np.ndarray, steps: np.ndarray, starts: np.ndarray, **rest: Any) -> Any:
+        seen.append((steps.tolist(), starts.tolist()))
+        return ratio_interval(*sums, steps=steps, starts=starts, **rest)
+
+    monkeypatch.setattr(noise, "ratio_interval", recorded)
+    pooled_ratio([np.ones((2, 400)), np.ones((2, 5))])
+    ((steps, starts),) = seen
+    assert steps == [*[2.0] * 200, 2.0, 2.0, 1.0]
+    assert [at for at, begins in enumerate(starts) if begins] == [0, 200]
 
 
 def test_exponent_two_squares_the_ratio_of_means() -> None:
