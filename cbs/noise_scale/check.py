@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.geometries.base import as_real
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.layers.forward_pass import equal_groups
 from cbs.noise_scale.moments import Sizes
@@ -229,7 +230,7 @@ def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """As vectors."""
     return [
-        (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
+        as_real(torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
         for tensor in parameters
     ]
 

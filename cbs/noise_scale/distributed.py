@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries.base import Geometry, as_real
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.small_batch import Small
 
@@ -127,7 +127,7 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
                 raise ConfigError("a gradient is a sum over ranks still to be made (Partial): redistribute it first")
             parts[_sharding_groups(gradient)].append(index)
             gradient = gradient.to_local()
-        results[index] = geometry.statistic(index, gradient[None])
+        results[index] = geometry.statistic(index, as_real(gradient)[None])
     for groups, indices in parts.items():
         sums = sum_over_ranks([results[index] for index in indices], groups)
         results.update(zip(indices, sums, strict=True))

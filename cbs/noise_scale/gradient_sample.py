@@ -84,7 +84,7 @@ class GradientSample:
         rows = [actual, *zip(*(self._found.get(index, (zero, zero, zero)) for index in indices), strict=True)]
         rounding = max(torch.finfo(value.dtype).eps for value in rows[0]) ** 0.5
         self.forget()
-        table = torch.stack([torch.stack([value.double().to(zero.device) for value in row]) for row in rows]).cpu()
+        table = torch.stack([torch.stack([value.real.double().to(zero.device) for value in row]) for row in rows]).cpu()
         if ranks:
             world = 1
             for group in ranks:

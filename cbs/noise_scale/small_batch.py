@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries.base import Geometry, as_real
 from cbs.noise_scale.moments import Sizes
 
 
@@ -74,7 +74,7 @@ class GroupSums:
             contributions: shape ``[groups, *parameter.shape]``.
         """
         for place in self.wanted[index]:
-            self._add(place, index, self._geometries[place].statistic(index, contributions).mul_(1.0 / size))
+            self._add(place, index, self._geometries[place].statistic(index, as_real(contributions)).mul_(1.0 / size))
 
     def add_square(self, index: int, size: int, square: Tensor) -> None:
         """Add groups whose squared norms, added up, are all that is wanted."""
@@ -92,7 +92,8 @@ class GroupSums:
         for geometry, covered, sums in zip(self._geometries, self._covered, self._sums, strict=True):
             for index in covered:
                 if index not in sums:
-                    sums[index] = geometry.statistic(index, torch.zeros_like(self._parameters[index].detach())[None])
+                    zeros = torch.zeros_like(self._parameters[index].detach())[None]
+                    sums[index] = geometry.statistic(index, as_real(zeros))
             statistics.append([sums[index].mul_(examples) for index in covered])
         return Small(statistics=statistics, sizes=Sizes(small=examples / groups, big=examples, groups=groups))
 

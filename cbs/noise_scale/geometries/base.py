@@ -49,7 +49,7 @@ class Geometry(Protocol):
 
         Args:
             index: of the parameter tensor.
-            gradients: shape ``[groups, *parameter.shape]``, any floating dtype.
+            gradients: shape ``[groups, *parameter.shape]``, any floating dtype; see :func:`as_real`.
 
         Returns:
             Of any shape that depends on the parameter tensor alone. Always a fresh tensor.
@@ -66,3 +66,8 @@ class Geometry(Protocol):
         """
         at_small, at_big = (torch.stack(list(side)).double() for side in (small, big))
         return solve_moments(at_small, sizes.small, at_big, sizes.big)
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Itself, or real and imaginary parts along a new last dimension, two parameters as optimizers take them."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -26,7 +26,7 @@ class Nuclear:
 
     Counted are the matrices that the spectral part of the optimizer takes, in the layout their group names: kernels
     of more dimensions are matrices ``[out, rest]``, each expert of a stack is one. Without such a part it is everything
-    two-dimensional. Neither side is unbiased:
+    two-dimensional; never a complex one. Neither side is unbiased:
 
     - Noise is too small, because the root of a covariance known from few samples is. Where it is Gaussian and the same
       in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is :func:`cbs.theory.noise_scale.root_shrinkage` of
@@ -51,6 +51,7 @@ class Nuclear:
             index: spectral.get(id(parameter), "out_in")
             for index, parameter in enumerate(parameters)
             if (parameter.ndim >= 2 and id(parameter) in spectral if spectral else parameter.ndim == 2)
+            and not parameter.is_complex()
         }
         if not self._covered:
             raise ConfigError(

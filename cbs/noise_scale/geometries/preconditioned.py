@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries.base import Geometry, as_real
 from cbs.noise_scale.matching import leaves
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")
@@ -76,7 +76,7 @@ class Preconditioned(Geometry):
                 f"geometry 'preconditioned' cannot read the second moment of {type(part).__name__}, which keeps "
                 f"{', '.join(map(str, state))}; use 'l1'"
             )
-        square = state[name]
+        square = as_real(state[name])
         if "grad_avg" in state:
             square = square - state["grad_avg"].square()
         return (square / _bias_correction(state, group)).sqrt().add_(group.get("eps", 0.0))
