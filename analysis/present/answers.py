@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,6 +107,9 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("batch_sizes_reached", lambda a: sum(point.reached for point in a.points)),
         Column("batch_sizes", lambda a: len(a.points)),
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
+        Column("lowest_lr", lambda a: (lrs_tried(a) or (None, None))[0]),
+        Column("highest_lr", lambda a: (lrs_tried(a) or (None, None))[1]),
+        Column("", lrs_tried, when(lrs_known, "LRs tried"), text=_span, left=True, wide=True),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
@@ -147,6 +151,17 @@ def lr_interior(answer: Answer) -> bool | None:
     """Whether every best learning rate lies inside the grid that was tried; ``None`` where that is not known."""
     edges = [point.at_grid_edge for point in answer.points if point.reached and point.at_grid_edge is not None]
     return not any(edges) if edges else None
+
+
+def lrs_tried(answer: Answer) -> tuple[float, float] | None:
+    """The lowest and the highest learning rate that ran at any batch size, beyond which a better optimum would not have
+    been seen; ``None`` where that is not known."""
+    lrs = [lr for study in answer.studies for lr in study.lrs[study.tried].tolist()]
+    return (min(lrs), max(lrs)) if lrs and all(map(math.isfinite, lrs)) else None
+
+
+def _span(ends: tuple[float, float] | None) -> str:
+    return DASH if ends is None else f"{ends[0]:.3g} to {ends[1]:.3g}"
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:

@@ -170,16 +170,18 @@ def outcome_report(
 def outcome_lines(report: dict[str, Any]) -> list[str]:
     """:func:`outcome_report` for a person."""
     across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
-    lines = [f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'steps':>9}  to {report['target']}"]
+    lines = [f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}{'steps':>9}  to {report['target']}"]
     for study in report["studies"]:
         steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
-        edge = "  LR at the edge of the grid" if study["at_grid_edge"] else ""
-        if study["lowest_lr"] is None:
-            edge = "  not begun"
-        elif study["best_lr"] is None:
-            edge = f"  no learning rate from {study['lowest_lr']:.3g} to {study['highest_lr']:.3g} reached it"
-        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{steps:>9}{edge}")
+        lowest, highest = study["lowest_lr"], study["highest_lr"]
+        tried, told = "-", "  LR at the edge of the grid" if study["at_grid_edge"] else ""
+        if lowest is None:
+            told = "  not begun"
+        else:
+            tried = f"{lowest:.3g} to {highest:.3g}"
+            told = told if study["best_lr"] else "  none of them reached it"
+        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{steps:>9}{told}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if report["stopped"]:

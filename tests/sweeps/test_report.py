@@ -37,6 +37,11 @@ def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path)
     lines = outcome_lines(report)[1:7]
     assert len({line.index(f" {size} ") + len(str(size)) for line, size in zip(lines, (4, 16) * 3, strict=True)}) == 1
     assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
+    for study, line in zip(report["studies"], lines, strict=True):
+        cell = study["batch_size"], study["optimizer"]
+        trials = [t for t in report["trials"] if (t["batch_size"], search.sweep.labels[t["optimizer"]]) == cell]
+        lrs = [trial["lr"] for trial in trials]
+        assert f" {min(lrs):.3g} to {max(lrs):.3g} " in line
 
 
 @pytest.mark.parametrize("width", [60, 100])

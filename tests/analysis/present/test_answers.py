@@ -17,7 +17,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.phrases import DASH, number, with_interval
 from analysis.present import style
-from analysis.present.answers import definitions, points, summary
+from analysis.present.answers import definitions, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
 from analysis.present.table import latex
 from tests.analysis.present.test_table import WIDTHS, lacking, text
@@ -92,6 +92,17 @@ def test_wide_has_every_quantity_in_a_cell_of_its_own(measured: Analysis) -> Non
     for answer in measured.answers:
         for scale in (answer.noise_scale, answer.noise_scale_ratio, answer.matched_noise_scale):
             assert with_interval(scale.value, scale.interval) in wide
+
+
+def test_how_far_the_learning_rates_went_is_told(measured: Analysis) -> None:
+    """What lies beyond them was never tried."""
+    frame, wide = summary(measured.answers).frame(), printed(measured, 400, wide=True)
+    for answer, (_, row) in zip(measured.answers, frame.iterrows(), strict=True):
+        lrs = [lr for study in answer.studies for lr in study.lrs]
+        assert (row["lowest_lr"], row["highest_lr"]) == (min(lrs), max(lrs))
+        assert f"  {min(lrs):.3g} to {max(lrs):.3g}  " in wide
+    unnamed = [replace(study, lrs=np.full_like(study.lrs, np.nan)) for study in measured.answers[0].studies]
+    assert lrs_tried(replace(measured.answers[0], studies=tuple(unnamed))) is None
 
 
 @pytest.mark.parametrize("width", WIDTHS)
