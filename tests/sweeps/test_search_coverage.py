@@ -6,8 +6,11 @@ import statistics
 
 import pytest
 
+from benchmarks.calibration.cases import CASES
 from benchmarks.search_coverage import GRIDS, Momentum, answer, replicate, trials
+from benchmarks.search_quadratic import end_of
 from benchmarks.search_worlds import World
+from sweeps.cell import Cell
 
 
 def covered(replicates: int, noise: float, distance: float) -> tuple[float, float]:
@@ -37,6 +40,13 @@ def test_a_coarse_grid_beside_a_cliff_widens_and_a_fine_one_does_not(monkeypatch
         for name in ("width", "min_steps_width"):
             ratio = statistics.median(one[name] for one in found[way]) / statistics.median(one[name] for one in without)
             assert least <= ratio <= most, (way, name)
+
+
+def test_the_best_learning_rates_of_the_quadratic_move() -> None:
+    case = CASES["preconditioned"]
+    sweep = case.sweep((0,))
+    low, high = (sweep.trial(Cell(next(iter(sweep.choices)), 2048, 0), lr) for lr in (0.75, 1.5))
+    assert end_of(case, 1.0)(high) == end_of(case)(low) != end_of(case)(high)
 
 
 @pytest.mark.slow
