@@ -201,6 +201,7 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        os.register_at_fork(after_in_child=connection.close)  # a copy that code of others makes is not heard
         self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...] | None]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -24,6 +24,7 @@ from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
 from sweeps.running.worker import Place, Setup
 from sweeps.search.pruning import beyond
+from sweeps.settings import changed, settings
 from sweeps.workload import COMMAND, built
 
 REPORT_SECONDS = 0.5
@@ -49,7 +50,8 @@ def run(
 
     Returns:
         ``status``, and ``notes`` for a person; or a status that is not final with its ``message``, and ``too_large``,
-        the examples of a pass that memory did not hold.
+        the examples of a pass that memory did not hold. With them ``changed``: the settings of this process that the
+        trial leaves other than it found them, so that the next one would depend on it.
 
     Raises:
         CbsError: for what every further trial would run into.
@@ -60,12 +62,16 @@ def run(
     watch = Watch(channel, Bound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     checkpoint = Checkpoint(store.checkpoint_path(config))
+    before = settings()
     try:
+        if config.workload.name != COMMAND:
+            built(config.workload)  # what it sets holds for all trials, as it is built once
+            before = settings()
         result = _result(config, watch, store, checkpoint, setup, place)
     except CbsError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a model raises is the outcome of its trial
-        return _failure(error)
+        return _failure(error) | {"changed": changed(before)}
     notes = checkpoint.notes
     if place.rank == 0:
         store.save(result)
@@ -73,7 +79,8 @@ def run(
             checkpoint.remove()
         if result.micro_batch_size is not None:
             notes.append(f"{result.micro_batch_size} examples at a time, as memory holds no more")
-    return {"status": str(result.status), "notes": [f"{config.trial_id}: {note}" for note in notes]}
+    told = [f"{config.trial_id}: {note}" for note in notes]
+    return {"status": str(result.status), "notes": told, "changed": changed(before)}
 
 
 class Watch:

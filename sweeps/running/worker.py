@@ -110,7 +110,8 @@ class Worker:
         except CbsError:
             self.close()
             raise
-        if answer["status"] == TrialStatus.OUT_OF_MEMORY or (self._setup.workers > 1 and "message" in answer):
+        unclear = answer["status"] == TrialStatus.OUT_OF_MEMORY or (self._setup.workers > 1 and "message" in answer)
+        if answer.pop("changed", None) or unclear:
             self.close()  # nobody knows what is left in memory, or where the others are
         return answer
 

@@ -103,6 +103,19 @@ def mortal(folder: str) -> Workload:
     return base
 
 
+def meddling() -> Workload:
+    """The noisy quadratic, that sets up torch for itself at every step."""
+    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
+    losses = base.example_losses
+
+    def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        torch.backends.cudnn.benchmark = True
+        return losses(model, batch)
+
+    base.example_losses = example_losses  # type: ignore[method-assign]
+    return base
+
+
 class HereAndNow:
     """In place of a child: its functions run in this process."""
 
@@ -162,6 +175,18 @@ def test_the_next_trial_starts_with_what_fits_and_ends_where_it_would_have_alone
     assert HereAndNow.started == 1 + 4
     sizes = [Store(place.store).load(config.trial_id).micro_batch_size for place in (setup, elsewhere)]
     assert sizes == [5, 5]  # 40, 20 and 10 are too large, as 24, 12 and 6 were
+
+
+def test_a_trial_that_changes_settings_of_its_process_is_the_last_one_there(setup, monkeypatch):
+    for name, started in (("tests.sweeps.test_worker:meddling", 2), ("noisy_quadratic", 1)):
+        HereAndNow.started = 0
+        alone = Worker(setup)
+        for seed in (0, 1):
+            monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # as it is in a new process
+            workload = Choice(name=name, options={} if ":" in name else {"dimension": 30})
+            config = dataclasses.replace(CONFIG, workload=workload, seed=seed)
+            assert alone.run(config.to_dict(), None) == {"status": "REACHED", "notes": []}
+        assert HereAndNow.started == started
 
 
 def test_memory_that_one_example_fills_is_an_answer_and_so_is_a_full_one_outside_of_steps(setup):

@@ -1,0 +1,37 @@
+"""Settings of a process that trials compute by, and that code of other people may change for those that come after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import backends
+
+
+def settings() -> dict[str, Any]:
+    """Those of torch and numpy that numbers depend on, by what sets them."""
+    kernels = backends.cudnn
+    return {
+        "torch.set_default_dtype": torch.get_default_dtype(),
+        "torch.set_default_device": torch.get_default_device(),
+        "torch.set_grad_enabled": torch.is_grad_enabled(),
+        "torch.set_num_threads": torch.get_num_threads(),
+        "torch.use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "torch.set_float32_matmul_precision": (
+            backends.cuda.matmul.fp32_precision,
+            backends.mkldnn.matmul.fp32_precision,
+        ),
+        "torch.backends.cudnn": (
+            kernels.enabled,
+            kernels.benchmark,
+            kernels.deterministic,
+            kernels.conv.fp32_precision,
+        ),
+        "numpy.seterr": np.geterr(),
+    }
+
+
+def changed(before: dict[str, Any]) -> list[str]:
+    """What sets the settings that are no longer as they were."""
+    return [name for name, value in settings().items() if value != before[name]]
