@@ -11,7 +11,8 @@ from torch import backends
 
 def settings() -> dict[str, Any]:
     """Those of torch and numpy that numbers depend on, by what sets them."""
-    kernels = backends.cudnn
+    kernels: Any = backends.cudnn
+    processor: Any = backends.mkldnn
     return {
         "torch.set_default_dtype": torch.get_default_dtype(),
         "torch.set_default_device": torch.get_default_device(),
@@ -20,7 +21,7 @@ def settings() -> dict[str, Any]:
         "torch.use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "torch.set_float32_matmul_precision": (
             backends.cuda.matmul.fp32_precision,
-            backends.mkldnn.matmul.fp32_precision,
+            processor.matmul.fp32_precision,
         ),
         "torch.backends.cudnn": (
             kernels.enabled,

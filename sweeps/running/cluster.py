@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -45,6 +46,13 @@ _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, 
 
 CONNECT_SECONDS = 5.0
 """How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
+
+_LEAST = {
+    "RLIMIT_NOFILE": (64, "open files (ulimit -Hn)"),
+    "RLIMIT_NPROC": (200, "processes and threads (ulimit -u)"),
+    "RLIMIT_AS": (3 * 10**9, "bytes of memory (ulimit -v)"),
+}
+"""What a private Ray takes for one trial on two cores; with less it ends this process, or never has a worker."""
 
 
 class EngineLost(Exception):
@@ -213,6 +221,7 @@ class Engine:
         self._folder: str | None = None
         if resources.address is not None:
             return
+        check_limits()
         self._folder = temporary_folder(folder_of_sockets())
         remove_stale_folders()
         self._options |= {
@@ -241,6 +250,20 @@ class Engine:
         ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def check_limits() -> None:
+    """Check that the limits of the system on this process hold a private Ray.
+
+    Raises:
+        ConfigError: with the one that does not.
+    """
+    for name, (least, what) in _LEAST.items():
+        soft, hard = resource.getrlimit(getattr(resource, name))
+        limit = hard if name == "RLIMIT_NOFILE" else soft  # which Ray raises itself
+        free = name == "RLIMIT_NPROC" and os.geteuid() == 0
+        if limit != resource.RLIM_INFINITY and limit < least and not free:
+            raise ConfigError(f"only {limit} {what} are allowed here, and Ray takes at least {least} for a sweep")
 
 
 def _start(options: dict[str, Any]) -> None:

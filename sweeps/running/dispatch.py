@@ -122,12 +122,16 @@ class Run:
             measured = {key: place for key, place in self.where.items() if place.get("value") is not None}
             self.progress.update(self.search, measured)
         if self.lock.due:
-            counts = [self.search.counts(study) for study in self.search.sweep.studies()]
-            done, planned = (sum(column) for column in zip(*counts, strict=True))
-            try:
-                self.lock.beat({"done": done, "planned": planned, "running": dict(self.where)})
-            except ResultsError as problem:
-                self.fatal = str(problem)
+            self.beat()
+
+    def beat(self) -> None:
+        """Say in the lock how far the sweep is, which it cannot go on without."""
+        counts = [self.search.counts(study) for study in self.search.sweep.studies()]
+        done, planned = (sum(column) for column in zip(*counts, strict=True))
+        try:
+            self.lock.beat({"done": done, "planned": planned, "running": dict(self.where)})
+        except ResultsError as problem:
+            self.fatal = str(problem)
 
     def all_lost(self) -> None:
         """Ray is gone: what was out is planned again."""
@@ -176,6 +180,8 @@ def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> No
                     raise Unfinished(f"Ray has died ({error})") from error
                 run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
                 run.all_lost()
+        if run.fatal is None:
+            run.beat()  # its folder may have gone since the last time
     finally:
         run.bounds.close()
 

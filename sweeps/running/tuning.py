@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ from sweeps.workload import COMMAND
 
 HOME_SECONDS = 2.0
 """How often it is checked that Ray is alive."""
+MOST_SILENCE = 300.0
+"""Seconds without a word of any worker after which a private Ray is taken to have none; each says something twice a
+second, whatever its trial does. A cluster may have to find a node first."""
 
 _runs: dict[int, Tuning] = {}
 _numbers = itertools.count()
@@ -36,10 +40,12 @@ class Tuning:
     Attributes:
         trials: handed to Tune and not yet back, by Tune's own id.
         lost: why Ray is taken to be gone, if it is.
+        silent: seconds since a worker was heard, in turns, since a clock goes on while this process is stopped.
     """
 
-    def __init__(self, run: Run, workers: int | None) -> None:
-        self.run, self.workers = run, workers
+    def __init__(self, run: Run, resources: Resources) -> None:
+        self.run, self.workers = run, resources.workers
+        self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
         self.trials: dict[str, TrialConfig] = {}
         self.lost: EngineLost | None = None
         self._looked = time.monotonic()
@@ -48,6 +54,12 @@ class Tuning:
         """Every now and then, see whether Ray is alive."""
         if time.monotonic() - self._looked >= HOME_SECONDS:
             self._looked = time.monotonic()
+            self.silent += HOME_SECONDS
+            if self.trials and self.silent >= self._patience:
+                self.run.fatal = (
+                    f"no worker of Ray was heard for {self.silent:g} s; see whether this user may have more processes "
+                    "and threads (ulimit -u) and memory (ulimit -v)"
+                )
             try:
                 check_home()
             except EngineLost as error:
@@ -75,7 +87,7 @@ def tune_search(run: Run, resources: Resources) -> None:
         silence=run.silence,
     )
     scratch, number = temporary_folder(), next(_numbers)
-    tuning = _runs[number] = Tuning(run, resources.workers)
+    tuning = _runs[number] = Tuning(run, resources)
     try:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": resources.cpus, "gpu": gpus}),
@@ -125,12 +137,14 @@ class Queue(Searcher):  # type: ignore[misc]
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Take in a sign of life."""
         tuning = _runs[self._number]
+        tuning.silent = 0.0
         config = tuning.trials.get(trial_id)
         if config is not None and "where" in result:
             (tuning.run.where[config.trial_id],) = result["where"]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         tuning = _runs[self._number]
+        tuning.silent = 0.0
         config = tuning.trials.pop(trial_id)
         if error or result is None or not {"status", "died", "fatal"} & result.keys():
             tuning.run.lost(config)

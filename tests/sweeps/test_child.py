@@ -225,6 +225,23 @@ def test_what_it_writes_is_forgotten_but_for_the_end():
         assert os.fstat(child._log.fileno()).st_size < 2**21
 
 
+def forking(channel) -> int:
+    """A copy of the process goes on, says and answers what it likes."""
+    if os.fork() == 0:
+        channel.say("of the copy")
+        return 2
+    os.wait()
+    return 1
+
+
+def test_a_copy_that_a_trial_makes_of_its_process_is_not_heard():
+    heard: list[object] = []
+    with Child() as child:
+        assert child.call(f"{HERE}:forking", heard=heard.append) == 1
+        assert child.call(f"{HERE}:answer", 1) == 1
+    assert heard == []
+
+
 def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("open('ran', 'w')")
     (tmp_path / "sweeps").mkdir()

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 
 from cbs import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
-from sweeps.running import cluster, scratch
+from sweeps.running import cluster, scratch, tuning
 from sweeps.running.child import Child
 from sweeps.running.cluster import (
+    Engine,
     EngineLost,
     Resources,
     check_placement,
@@ -232,3 +236,47 @@ def test_a_ray_that_has_no_room_is_not(monkeypatch, number):
     room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
     with room, connected(Resources(workers=1)):
         pytest.fail("nobody is connected")
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "user", "words"),
+    [
+        ("RLIMIT_NOFILE", (32, 32), 0, r"only 32 open files \(ulimit -Hn\) are allowed here"),
+        ("RLIMIT_NPROC", (180, 4000), 1000, r"only 180 processes and threads \(ulimit -u\)"),
+        ("RLIMIT_AS", (2 * 10**9, -1), 0, "Ray takes at least 3000000000 for a sweep"),
+        ("RLIMIT_NOFILE", (32, 4096), 0, None),
+        ("RLIMIT_NPROC", (180, 180), 0, None),
+        ("RLIMIT_AS", (-1, -1), 0, None),
+    ],
+)
+def test_limits_under_which_no_ray_lives_are_told_before_it_starts(monkeypatch, name, limits, user, words):
+    def found(which: int) -> tuple[int, int]:
+        return limits if which == getattr(resource, name) else (resource.RLIM_INFINITY,) * 2
+
+    monkeypatch.setattr(resource, "getrlimit", found)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
+        Engine(Resources(workers=1)).stop()
+
+
+def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster_may_take_longer(monkeypatch):
+    monkeypatch.setattr(tuning, "check_home", lambda: None)
+    monkeypatch.setattr(tuning, "HOME_SECONDS", 0.0)
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: 0.0)
+    for address, silent, fatal in (None, 300.0, True), (None, 298.0, False), ("auto", 1e6, False):
+        run: Any = SimpleNamespace(fatal=None, where={})
+        mine = tuning.Tuning(run, Resources(address=address))
+        monkeypatch.setitem(tuning._runs, 7, mine)
+        mine.silent = 1e9
+        mine.check_home()
+        assert run.fatal is None  # nothing is out
+        mine.trials["a"] = mine.trials["b"] = SimpleNamespace(trial_id="t")  # type: ignore[assignment]
+        tuning.Queue(7).on_trial_result("a", {"where": [{}]})
+        mine.check_home()
+        assert run.fatal is None
+        mine.silent = silent
+        mine.check_home()
+        assert bool(run.fatal) is fatal
+        assert not fatal or "no worker of Ray was heard for 300 s; see " in run.fatal

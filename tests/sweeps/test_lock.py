@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from cbs.errors import ResultsError
 from cbs.store import Store
 from sweeps import launch
-from sweeps.running import dispatch
+from sweeps.running import dispatch, tuning
 from sweeps.running.cluster import Resources
 from sweeps.running.dispatch import Run
 from sweeps.running.lock import LOCK, STALE_SECONDS, Lock, owner
@@ -145,6 +147,23 @@ def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, mon
         run.look_around()
 
     monkeypatch.setattr(dispatch, "run_search", removed)
+    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to begin anew: cbs sweep$"):
+        launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monkeypatch):
+    def last_trial(run: Run, resources: Resources) -> None:
+        shutil.rmtree(run.store.root)
+        run.search.running.clear()
+        monkeypatch.setattr(Run, "over", True)
+
+    @contextlib.contextmanager
+    def no_ray(resources: Resources, ahead: object) -> Iterator[bool]:
+        yield True
+
+    monkeypatch.setattr(dispatch, "connected", no_ray)
+    monkeypatch.setattr(tuning, "tune_search", last_trial)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to begin anew: cbs sweep$"):
         launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()
