@@ -49,6 +49,7 @@ def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
     yield from _of_data(workload)
     trained = _loop(config, workload)
     _check_lr(config, trained.model)
+    yield from _of_seeds(trained)
     yield from _of_losses(trained)
     yield from _of_validation(trained)
     yield from _of_steps(config, workload)
@@ -82,6 +83,22 @@ def _of_data(workload: Workload) -> Iterator[str]:
         )
     if _equal(first, drawn(0, 0, times=2)):
         yield "its training stream gives the same examples in every batch"
+
+
+def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
+    """Whether random numbers are those of the seed of a trial: after others had been set, the same ones come."""
+    batch, workload = loop.to_device(loop.stream.next(EXAMPLES)), loop.workload
+    for what, same, run in (
+        ("build_model", "every seed starts with the same weights, and intervals are too narrow", workload.build_model),
+        ("a training step", "every step draws the same", lambda: workload.example_losses(loop.model, batch)),
+    ):
+        states = []
+        for seed in (0, 1):
+            with seeding.seeded(seed, "look"):
+                run()
+                states.append(seeding.states())
+        if any(_equal(states[0][of], states[1][of]) for of in ("torch", "numpy", "python")):
+            yield f"{what} sets a seed of random numbers itself: {same}"
 
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,18 @@ class Summed(Line):
 class NoisyValidation(Line):
     def validate(self, model: nn.Module) -> float:
         return super().validate(model) * float(np.random.default_rng().uniform(0.5, 1.5))
+
+
+class OneStart(Line):
+    def build_model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return super().build_model()
+
+
+class OneDraw(Line):
+    def example_losses(self, model: nn.Module, batch: Any) -> Tensor:
+        random.seed(0)
+        return super().example_losses(model, batch)
 
 
 class ValidationOfTheSeed(Line):
@@ -256,6 +269,8 @@ def test_what_holds_is_not_doubted(workload: str, optimizer: str) -> None:
         ("OneOrder", "the same examples for every seed"),
         ("OneBatch", "the same examples in every batch"),
         ("Summed", "the loss of a batch is 2 times that of its halves"),
+        ("OneStart", "build_model sets a seed of random numbers itself: every seed starts with the same weights"),
+        ("OneDraw", "a training step sets a seed of random numbers itself: every step draws the same"),
         ("NoisyValidation", "validate of one model gives"),
         ("ValidationOfTheSeed", "validate of one model gives"),
         ("ValidationOfTheStream", "validate of one model gives"),
