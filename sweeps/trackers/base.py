@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,13 @@ class Tracker(ABC):
     @abstractmethod
     def where(self) -> str:
         """Where a person finds the runs, in a few words."""
+
+
+def called(folder: Path) -> str:
+    """What a sweep is called among others: like its folder; one width of a telescope, all of which have the same
+    names, after the telescope, too."""
+    here = folder.resolve()
+    return f"{here.parent.name}-{here.name}" if re.fullmatch(r"width-\d+", here.name) else here.name
 
 
 def settings(result: TrialResult) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cbs.errors import needed
 from cbs.record import TrialResult
 from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, curve, outcome, settings
+from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """In one call, as MLflow's own servers allow."""
@@ -16,7 +16,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 @TRACKERS.register("mlflow")
 class MLflow(Tracker):
-    """Runs of the experiment ``MLFLOW_EXPERIMENT_NAME``, or one of the folder's name."""
+    """Runs of the experiment ``MLFLOW_EXPERIMENT_NAME``, or one :func:`called` like the folder."""
 
     files = "mlruns"
 
@@ -27,7 +27,7 @@ class MLflow(Tracker):
             from mlflow import MlflowClient
         self._uri = os.environ.get("MLFLOW_TRACKING_URI", (folder.resolve() / self.files).as_uri())
         self._client = MlflowClient(tracking_uri=self._uri)
-        self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.resolve().name)
+        self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME", called(folder))
         self._experiment: str | None = None
         self._sweep = str(folder.resolve())
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from cbs.errors import needed
 from cbs.record import TrialResult
 from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, curve, outcome, settings
+from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 
 OFFLINE = "offline"
 
 
 @TRACKERS.register("wandb")
 class WeightsAndBiases(Tracker):
-    """Runs in the project ``WANDB_PROJECT``, or one of the folder's name; offline they are ``wandb/offline-run-*``."""
+    """Runs in the project ``WANDB_PROJECT``, or one :func:`called` like the folder; offline they are
+    ``wandb/offline-run-*``."""
 
     files = "wandb"
 
@@ -26,7 +27,7 @@ class WeightsAndBiases(Tracker):
         self._folder = folder
         self._mode = os.environ.get("WANDB_MODE", OFFLINE)
         # characters that it refuses in the name of a project
-        self._project = os.environ.get("WANDB_PROJECT", re.sub(r"[/\\#?%:]", "-", folder.resolve().name))
+        self._project = os.environ.get("WANDB_PROJECT", re.sub(r"[/\\#?%:]", "-", called(folder)))
 
     def write(self, result: TrialResult) -> None:
         """Offline runs keep their id, so a trial that is written twice is one run once it is synchronised."""
