@@ -115,16 +115,20 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     )  # fmt: skip
     called = in_words(first.critical.definition, first.critical.options)
     title = f"Critical batch size ({called}) in {unit} [{percent(first.confidence)} % interval]"
-    lines = []
+    lines, wide_lines = [], []
+    scales_shown = {"B_simple": "noise_scale"} | ({"B_matched": "matched_noise_scale"} if matched else {})
     for answer in answers:
         who = f"{answer.group.optimizer}{titled([answer]) if several_targets else ''}"
+        for name, of in scales_shown.items():
+            if noise and (note := getattr(answer, of).note):
+                wide_lines.append(f"{who}: {name}: {note}")
         if found := if_hyperbola(answer):
             lines.append(f"{who}: {found}")
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
         if answer.critical.remark:
             lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
-    return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines)
+    return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines, wide_lines=wide_lines)
 
 
 def if_hyperbola(answer: Answer) -> str:

@@ -108,6 +108,7 @@ class Table:
         columns, rows: see the head of this module.
         title: one line above it.
         lines: sentences below it.
+        wide_lines: further ones where everything is asked for.
         asked: option that has to be asked for before it is shown, such as ``definitions``; empty for always.
     """
 
@@ -115,11 +116,13 @@ class Table:
     rows: Sequence[Any]
     title: str = ""
     lines: Sequence[str] = ()
+    wide_lines: Sequence[str] = ()
     asked: str = ""
 
     def shown(self, *, wide: bool = False) -> Table:
-        """The same with the columns that people see."""
-        return replace(self, columns=tuple(c for c in self.columns if c.heading and (wide or not c.wide)))
+        """The same with the columns and lines that people see."""
+        columns = tuple(column for column in self.columns if column.heading and (wide or not column.wide))
+        return replace(self, columns=columns, lines=(*self.lines, *(self.wide_lines if wide else ())))
 
     def cells(self) -> list[list[tuple[str, str]]]:
         """Value and interval of every cell as texts, see :meth:`Column.cell`."""

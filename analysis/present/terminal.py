@@ -41,8 +41,9 @@ class _Laid:
 
 def show(table: Table, console: Console, *, wide: bool = False) -> None:
     """Print title, table and the lines below it; of a table without rows the lines alone."""
+    table = table.shown(wide=wide)
     if table.rows:
-        for part in (*_wrapped(table.title, console.width), *laid_out(table.shown(wide=wide), console.width)):
+        for part in (*_wrapped(table.title, console.width), *laid_out(table, console.width)):
             console.print(part, soft_wrap=isinstance(part, Text))
     for line in table.lines:
         say(line, console)

@@ -129,6 +129,19 @@ def test_an_undefined_interval_is_a_dash_in_brackets_beside_its_value_alone(meas
     assert column.cell(replace(answer, noise={})) == ("–", "")
 
 
+def test_why_a_noise_scale_has_no_interval_is_said_below_the_wide_table_alone(measured: Analysis) -> None:
+    answer = measured.answers[0]
+    noise = {
+        size: replace(found, matched=replace(found.matched, interval=(None, None), note="of one window"))
+        for size, found in answer.noise.items()
+    }
+    table = summary([replace(answer, noise=noise)])
+    said = f"{answer.group.optimizer}: B_matched: of one window"
+    assert said in text(table, 200, wide=True).splitlines()
+    assert said not in text(table, 200)
+    assert "B_matched: " not in text(summary(measured.answers), 200, wide=True)
+
+
 def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) -> None:
     sweep(tmp_path / "none", {"sgd": Truth(noise=0.05)}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
     none = analyze(tmp_path / "none", QUICK)
