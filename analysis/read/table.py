@@ -126,9 +126,11 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
         return _checked("the table", columns, _places("row", len(frame)))
     if str(source) == "-":
         return _parsed("standard input", sys.stdin.buffer.read(), "")
+    place = Path(source).resolve()  # of a pipe of the shell, /dev/fd/63, there is none
     try:
-        with open(source, "rb") as file:
-            content = file.read()
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise ValueError("it is no file, and may have no end")
+        content = Path(source).read_bytes()
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {source}: {reason(error)}; pass a CSV, TSV or Parquet file") from None
     return _parsed(os.fspath(source), content, Path(source).suffix.lower())

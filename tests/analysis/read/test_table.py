@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ def test_a_cell_is_refused_with_its_place(tmp_path: Path) -> None:
         table.need("b", "add it")
     with pytest.raises(DataError, match="line 2, column 'a': '1' is not a finite number of at least 2"):
         table.numbers("a", [0], minimum=2)
+
+
+def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    for name in ("pipe.csv", "zero.csv"):
+        with pytest.raises(DataError, match=r"cannot read .*: it is no file, and may have no end; pass a CSV"):
+            read_table(tmp_path / name)
+    out, into = os.pipe()
+    os.write(into, b"a\n1\n")
+    os.close(into)
+    assert read_table(f"/dev/fd/{out}").numbers("a", [0]).tolist() == [1]
+    os.close(out)
 
 
 def test_rows_that_are_mappings() -> None:
