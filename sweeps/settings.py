@@ -6,29 +6,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import backends
 
 
 def settings() -> dict[str, Any]:
     """Those of torch and numpy that numbers depend on, by what sets them."""
-    kernels: Any = backends.cudnn
-    processor: Any = backends.mkldnn
+    kernels: Any = torch.backends.cudnn
+    products: Any = (torch.backends.cuda, torch.backends.mkldnn)
     return {
         "torch.set_default_dtype": torch.get_default_dtype(),
         "torch.set_default_device": torch.get_default_device(),
         "torch.set_grad_enabled": torch.is_grad_enabled(),
         "torch.set_num_threads": torch.get_num_threads(),
         "torch.use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "torch.set_float32_matmul_precision": (
-            backends.cuda.matmul.fp32_precision,
-            processor.matmul.fp32_precision,
-        ),
-        "torch.backends.cudnn": (
-            kernels.enabled,
-            kernels.benchmark,
-            kernels.deterministic,
-            kernels.conv.fp32_precision,
-        ),
+        "torch.set_float32_matmul_precision": [backend.matmul.fp32_precision for backend in products],
+        "torch.backends.cudnn": (kernels.enabled, kernels.benchmark, kernels.deterministic, kernels.allow_tf32),
         "numpy.seterr": np.geterr(),
     }
 

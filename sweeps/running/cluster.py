@@ -47,12 +47,8 @@ _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, 
 CONNECT_SECONDS = 5.0
 """How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
 
-_LEAST = {
-    "RLIMIT_NOFILE": (64, "open files (ulimit -Hn)"),
-    "RLIMIT_NPROC": (200, "processes and threads (ulimit -u)"),
-    "RLIMIT_AS": (3 * 10**9, "bytes of memory (ulimit -v)"),
-}
-"""What a private Ray takes for one trial on two cores; with less it ends this process, or never has a worker."""
+_LEAST = {"NOFILE": 64, "NPROC": 200, "AS": 3 * 10**9}
+"""Limits of the system below which a private Ray ends this process, or never has a worker."""
 
 
 class EngineLost(Exception):
@@ -253,17 +249,15 @@ class Engine:
 
 
 def check_limits() -> None:
-    """Check that the limits of the system on this process hold a private Ray.
+    """Check that a private Ray can live under the limits of this process.
 
     Raises:
-        ConfigError: with the one that does not.
+        ConfigError: with the one that is too low.
     """
-    for name, (least, what) in _LEAST.items():
-        soft, hard = resource.getrlimit(getattr(resource, name))
-        limit = hard if name == "RLIMIT_NOFILE" else soft  # which Ray raises itself
-        free = name == "RLIMIT_NPROC" and os.geteuid() == 0
-        if limit != resource.RLIM_INFINITY and limit < least and not free:
-            raise ConfigError(f"only {limit} {what} are allowed here, and Ray takes at least {least} for a sweep")
+    for name, least in _LEAST.items():
+        limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise ConfigError(f"Ray needs a limit {name} of at least {least}, this shell sets {limit}; see ulimit -a")
 
 
 def _start(options: dict[str, Any]) -> None:
