@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -23,17 +24,21 @@ def built(choice: Choice) -> Workload:
 
 @contextlib.contextmanager
 def calling_theirs() -> Iterator[None]:
-    """In the block runs code of other people's: what it prints goes to standard error, the working folder is afterwards
-    what it was, and it does not end the process.
+    """In the block runs code of other people's: what it prints goes to standard error, the working folder and Ctrl-C
+    are afterwards what they were, and it does not end the process.
 
     Raises:
         ConfigError: if it tries to.
     """
+    interrupt = signal.getsignal(signal.SIGINT)
     with contextlib.chdir("."), contextlib.redirect_stdout(sys.stderr):
         try:
             yield
         except SystemExit as stop:
             raise ConfigError(f"code of the workload or an optimizer called sys.exit({stop.code!r})") from stop
+        finally:
+            if signal.getsignal(signal.SIGINT) is not interrupt:
+                signal.signal(signal.SIGINT, interrupt)
 
 
 @functools.lru_cache(maxsize=1)

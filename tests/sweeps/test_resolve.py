@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from sweeps.launch import resolve
 from sweeps.spec import ScheduleRule, Sweep
+from sweeps.workload import calling_theirs
 
 SWEEP = Sweep(
     name="tiny",
@@ -42,3 +46,13 @@ def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word) as caught:
         resolve(SWEEP.replace(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_code_that_takes_ctrl_c_gives_it_back():
+    before = signal.getsignal(signal.SIGINT)
+    for error in (contextlib.nullcontext(), pytest.raises(ConfigError, match=r"called sys\.exit\(3\)")):
+        with error, calling_theirs():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if not isinstance(error, contextlib.nullcontext):
+                sys.exit(3)
+        assert signal.getsignal(signal.SIGINT) is before
