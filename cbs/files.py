@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -14,6 +15,18 @@ from cbs.errors import ResultsError, reason
 
 DAMAGED = ".damaged"
 """End of the name of what was set aside."""
+
+
+def ended(path: Path) -> Path:
+    """The path, checked to lead to no device or pipe, whose bytes may have no end or never come.
+
+    Raises:
+        OSError: if it does.
+    """
+    place = Path(os.path.realpath(path))  # of a pipe of the shell, /dev/fd/63, there is none
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise OSError(errno.EINVAL, "it is no file, and may have no end")
+    return path
 
 
 def set_aside(path: Path) -> Path:

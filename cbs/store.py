@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import DAMAGED, refuse_links, set_aside, whole_file, whole_folder
+from cbs.files import DAMAGED, ended, refuse_links, set_aside, whole_file, whole_folder
 from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -115,7 +115,7 @@ class Store:
         """
         path = self.root / MANIFEST
         try:
-            manifest = json.loads(path.read_text())
+            manifest = json.loads(ended(path).read_text())
         except FileNotFoundError:
             raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -282,7 +282,7 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
 
 def _opened(path: Path) -> pa.OSFile:
     """A file to read; its name may be no text, which pyarrow would want to encode."""
-    return pa.OSFile(os.fsencode(path), "rb")
+    return pa.OSFile(os.fsencode(ended(path)), "rb")
 
 
 def remove(path: Path) -> None:
@@ -359,7 +359,7 @@ def _check_version(version: Any, path: Path) -> None:
 
 def _read_timing(path: Path) -> dict[str, Any]:
     try:
-        timing = json.loads(path.read_text())
+        timing = json.loads(ended(path).read_text())
         if not isinstance(timing, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError, RecursionError) as error:

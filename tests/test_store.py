@@ -231,14 +231,16 @@ def summary_of(path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["record.parquet", "steps.parquet", "timing.json"])
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "missing"])
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "missing", "pipe"])
 def test_damaged_files_are_named_with_the_remedy(store: Store, name: str, damage: str) -> None:
     store.save(result_of())
     path = store.trials / CONFIG.trial_id / name
     content = path.read_bytes()
-    if damage == "missing":
+    if damage in ("missing", "pipe"):
         path.unlink()
-    else:
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage != "missing":
         path.write_bytes({"garbage": b"\xff\x00" * 50, "truncated": content[: len(content) // 2], "empty": b""}[damage])
     one_line(lambda: store.load(CONFIG.trial_id), str(path), "run the sweep again")
 
@@ -325,6 +327,9 @@ def test_manifest_round_trip_and_refusals(store: Store) -> None:
     ]:
         path.write_bytes(content.encode("latin-1"))
         one_line(store.manifest, str(path), words)
+    path.unlink()
+    os.mkfifo(path)
+    one_line(store.manifest, str(path), "it is no file, and may have no end")
 
 
 def test_a_failed_manifest_leaves_the_old_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

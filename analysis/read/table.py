@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from analysis.arrays import Array
 from analysis.read.cells import LARGEST, empty, number, shown
 from cbs.errors import ConfigError, DataError, reason
+from cbs.files import ended
 
 T = TypeVar("T")
 
@@ -126,11 +127,8 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
         return _checked("the table", columns, _places("row", len(frame)))
     if str(source) == "-":
         return _parsed("standard input", sys.stdin.buffer.read(), "")
-    place = Path(source).resolve()  # of a pipe of the shell, /dev/fd/63, there is none
     try:
-        if place.exists() and not (place.is_file() or place.is_dir()):
-            raise ValueError("it is no file, and may have no end")
-        content = Path(source).read_bytes()
+        content = ended(Path(source)).read_bytes()
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {source}: {reason(error)}; pass a CSV, TSV or Parquet file") from None
     return _parsed(os.fspath(source), content, Path(source).suffix.lower())
@@ -158,7 +156,7 @@ def table_paths(source: Path) -> list[Path]:
 def header_of(path: Path) -> list[str]:
     """The titles of a table; none where it cannot be read, which :func:`read_table` then explains."""
     try:
-        if path.suffix.lower() == ".parquet":
+        if ended(path).suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")

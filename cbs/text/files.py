@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.errors import ConfigError, DataError
+from cbs.files import ended
 from cbs.text.corpus import Corpus, belongs_to_validation, make_corpus
 from cbs.text.tokenizing import ByteTokenizer, FileTokenizer, Tokenizer
 
@@ -115,7 +116,7 @@ def read_documents(path: Path, text_field: str = "text") -> Iterator[str]:
             yield from read_documents(file, text_field)
         return
     with _reading(path):
-        match path.suffix.lower():
+        match ended(path).suffix.lower():
             case ".jsonl":
                 yield from _read_jsonl(path, text_field)
             case ".parquet":

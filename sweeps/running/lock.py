@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from cbs.errors import ResultsError, reason
-from cbs.files import whole_file
+from cbs.files import ended, whole_file
 from cbs.store import Store, remove
 
 LOCK = "sweep.lock"
@@ -57,7 +57,7 @@ def owner(root: Path) -> Owner | None:
     path = root / LOCK
     try:
         age = abs(_clock(root) - path.stat().st_mtime)
-        content = json.loads(path.read_text())
+        content = json.loads(ended(path).read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):

@@ -113,9 +113,12 @@ def test_a_clock_that_was_set_back_does_not_keep_a_dead_owner_alive(store):
     assert not owner(store.root).alive
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
+@pytest.mark.parametrize("content", [None, "", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
 def test_a_lock_that_says_nothing_counts_until_it_is_old(store, content):
-    (store.root / LOCK).write_text(content)
+    if content is None:
+        os.mkfifo(store.root / LOCK)
+    else:
+        (store.root / LOCK).write_text(content)
     with pytest.raises(ResultsError, match="unknown"):
         Lock(store, "mine").__enter__()
     os.utime(store.root / LOCK, (0, 0))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,12 @@ def test_document_formats_give_the_same_tokens(tmp_path: Path) -> None:
         assert bytes(corpus.validation) == joined(held_out)
         assert (corpus.vocab_size, corpus.unit) == (256, "byte")
     assert len({corpus.data_hash for corpus in corpora}) == 1
+
+
+def test_a_pipe_among_documents_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "corpus.txt")
+    with pytest.raises(DataError, match=r"corpus\.txt: cannot be read \(it is no file, and may have no end\)"):
+        list(read_documents(tmp_path / "corpus.txt"))
 
 
 def test_another_field_or_column(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Pa
     for name in ("pipe.csv", "zero.csv"):
         with pytest.raises(DataError, match=r"cannot read .*: it is no file, and may have no end; pass a CSV"):
             read_table(tmp_path / name)
+        assert header_of(tmp_path / name) == []
     out, into = os.pipe()
     os.write(into, b"a\n1\n")
     os.close(into)
