@@ -15,9 +15,6 @@ from torch.utils._pytree import tree_map
 FEW_GROUPS = 8
 """Groups up to which one call per group is faster than ``vmap``."""
 
-SLOW = "There is a performance drop"
-"""What torch says of functions that ``vmap`` takes apart."""
-
 
 def group_by_group(
     call: Callable[[Sequence[Any]], Any],
@@ -60,7 +57,7 @@ def group_by_group(
     if groups > FEW_GROUPS or in_place:
         # vmap does not know every function; what is wrong with the function itself shows below.
         with suppress(RuntimeError, ValueError, NotImplementedError), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", SLOW)
+            warnings.filterwarnings("ignore", "There is a performance drop")
             return tree_map(joined, vmap(one, randomness="different")(*parts.values()))
     found = [one(*own) for own in zip(*(part.unbind() for part in parts.values()), strict=True)]
     return tree_map(joined, tree_map(stacked, *found))
