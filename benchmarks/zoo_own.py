@@ -164,7 +164,8 @@ class HalvedActivations(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x).tanh()
-        hidden.register_hook(lambda gradient: gradient / 2)
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient / 2)
         return self.head(hidden)
 
 
@@ -173,7 +174,8 @@ class NormalisedActivations(HalvedActivations):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x).tanh()
-        hidden.register_hook(lambda gradient: gradient / gradient.norm())
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient / gradient.norm())
         return self.head(hidden)
 
 
