@@ -165,7 +165,7 @@ def lrs_tried(answer: Answer) -> tuple[float, float] | None:
 
 
 def _span(ends: tuple[float, float] | None) -> str:
-    return DASH if ends is None else f"{ends[0]:.3g} to {ends[1]:.3g}"
+    return DASH if ends is None else f"{ends[0]:.3g}..{ends[1]:.3g}"
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:

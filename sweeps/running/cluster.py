@@ -47,7 +47,11 @@ _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, 
 CONNECT_SECONDS = 5.0
 """How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
 
-_LEAST = {"NOFILE": 64, "NPROC": 200, "AS": 3 * 10**9}
+_LEAST = {
+    "NOFILE": (64, "open files (ulimit -n)"),
+    "NPROC": (200, "processes and threads (ulimit -u)"),
+    "AS": (3 * 10**9, "bytes of address space (ulimit -v, in kilobytes)"),
+}
 """Limits of the system below which a private Ray ends this process, or never has a worker."""
 
 
@@ -254,10 +258,10 @@ def check_limits() -> None:
     Raises:
         ConfigError: with the one that is too low.
     """
-    for name, least in _LEAST.items():
+    for name, (least, of) in _LEAST.items():
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         if limit != resource.RLIM_INFINITY and limit < least:
-            raise ConfigError(f"Ray needs a limit {name} of at least {least}, this shell sets {limit}; see ulimit -a")
+            raise ConfigError(f"Ray needs {least:,} {of}, and this shell allows {limit:,}")
 
 
 def _start(options: dict[str, Any]) -> None:

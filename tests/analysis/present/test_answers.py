@@ -100,7 +100,7 @@ def test_how_far_the_learning_rates_went_is_told(measured: Analysis) -> None:
     for answer, (_, row) in zip(measured.answers, frame.iterrows(), strict=True):
         lrs = [lr for study in answer.studies for lr in study.lrs]
         assert (row["lowest_lr"], row["highest_lr"]) == (min(lrs), max(lrs))
-        assert f"  {min(lrs):.3g} to {max(lrs):.3g}  " in wide
+        assert f"  {min(lrs):.3g}..{max(lrs):.3g}  " in wide
     unnamed = [replace(study, lrs=np.full_like(study.lrs, np.nan)) for study in measured.answers[0].studies]
     assert lrs_tried(replace(measured.answers[0], studies=tuple(unnamed))) is None
 
