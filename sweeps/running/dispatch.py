@@ -43,6 +43,7 @@ class Run:
         deaths: how often the process of a trial has died, by trial id.
         losses: how often its worker was lost with its node.
         where: the last signs of life of the running trials, by trial id.
+        told: notes of trials, each of which is told once.
     """
 
     search: Search
@@ -56,8 +57,8 @@ class Run:
     out: dict[str, TrialConfig] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
-
     where: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.store)
@@ -86,7 +87,9 @@ class Run:
         """What :meth:`sweeps.running.worker.Worker.run` returned."""
         self._back(config)
         for note in found.get("notes", ()):
-            self.progress.note(note)
+            if note not in self.told:
+                self.progress.note(note)
+            self.told.add(note)
         if "fatal" in found:
             self.fatal = found["fatal"]
             return

@@ -111,7 +111,12 @@ class Worker:
             self.close()
             raise
         unclear = answer["status"] == TrialStatus.OUT_OF_MEMORY or (self._setup.workers > 1 and "message" in answer)
-        if answer.pop("changed", None) or unclear:
+        if names := answer.pop("changed", None):
+            answer.setdefault("notes", []).append(
+                f"trials change {', '.join(names)}, so that each has a process of its own, which takes seconds: "
+                "do it once, where the workload is imported"
+            )
+        if names or unclear:
             self.close()  # nobody knows what is left in memory, or where the others are
         return answer
 

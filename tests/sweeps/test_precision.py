@@ -25,6 +25,7 @@ from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half
 from sweeps.running.dispatch import Run
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
+from sweeps.search.search import Search
 
 GOAL = 0.25
 WORLD = World(1.0, 0.5, 0.1, 3)
@@ -175,6 +176,15 @@ def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     run.take_in(config, {})
     assert run.limits.spent == limits.spent + 100 * config.batch_size
     assert run.over
+
+
+def test_what_many_trials_say_is_told_once(tmp_path):
+    progress = Mock()
+    run = Run(Search(SMALL), Store(tmp_path), progress, Mock(), 1.0, Mock())
+    for notes in (["all do it"], ["all do it", "this one, too"]):
+        config, _ = run.next()
+        run.take_in(config, {"notes": notes, "fatal": "over"})
+    assert [call.args for call in progress.note.call_args_list] == [("all do it",), ("this one, too",)]
 
 
 def test_auto_adds_batch_sizes_until_both_sides_of_the_curve_are_seen(tmp_path):
