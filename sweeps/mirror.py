@@ -192,7 +192,8 @@ class Mirror:
             )
 
     def _owner(self) -> str:
-        return str(_json(self._read(OWNER), OWNER).get("host", "a machine without a name"))
+        told = self._read(OWNER) or b"{}"  # empty while its owner writes it anew
+        return str(_json(told, OWNER).get("host", "a machine without a name"))
 
     def _own(self) -> None:
         self._write(OWNER, json.dumps({"host": platform.node()}).encode())

@@ -216,7 +216,7 @@ def test_a_learning_rate_that_is_to_follow_and_does_not_is_told() -> None:
         ({"micro_batch_size": 2.5}, "micro_batch_size"),
         ({"world_size": -1}, "world_size"),
         ({"warmup_examples": -1}, "warmup_examples"),
-        ({"log": "/nowhere/log.jsonl"}, "pass another file"),
+        ({"log": f"{__file__}/log.jsonl"}, "pass another file"),
     ],
 )
 def test_wrong_settings_are_one_line(changes: dict[str, Any], said: str) -> None:

@@ -128,7 +128,8 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
     if str(source) == "-":
         return _parsed("standard input", sys.stdin.buffer.read(), "")
     try:
-        content = ended(Path(source)).read_bytes()
+        with open(ended(Path(source)), "rb") as file:
+            content = file.read()
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {source}: {reason(error)}; pass a CSV, TSV or Parquet file") from None
     return _parsed(os.fspath(source), content, Path(source).suffix.lower())

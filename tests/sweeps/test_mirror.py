@@ -121,6 +121,13 @@ def test_what_was_fetched_is_not_copied_back_and_goes_with_its_trial(
     assert (tmp_path / "there" / "sweep.json").exists()
 
 
+def test_an_owner_that_is_being_written_is_one(address: str, store: Store, tmp_path: Path) -> None:
+    mirrored(address, store.root)
+    (tmp_path / "there" / OWNER).write_bytes(b"")
+    with pytest.raises(ResultsError, match="belongs to a sweep that is running on a machine without a name"):
+        mirrored(address, tmp_path / "other")
+
+
 def test_an_owner_that_died_is_forgotten(store: Store, address: str, tmp_path: Path) -> None:
     mirrored(address, store.root)
     touch(tmp_path / "there" / OWNER, mirror.STALE_SECONDS + 5)
