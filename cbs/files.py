@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,13 @@ def ended(path: Path) -> Path:
     Raises:
         OSError: if it does.
     """
-    place = Path(os.path.realpath(path))  # of a pipe of the shell, /dev/fd/63, there is none
-    if place.exists() and not (place.is_file() or place.is_dir()):
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return path  # who opens it says why
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return path
+    if os.path.exists(os.path.realpath(path)):  # a pipe of the shell, /dev/fd/63, has no place
         raise OSError(errno.EINVAL, "it is no file, and may have no end")
     return path
 
