@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
-_AT_ONCE = 1e-3
+_SOON = 1e-2
 """Seconds; a timer of 0 never ends."""
 
 
@@ -15,7 +16,9 @@ _AT_ONCE = 1e-3
 def time_limit(seconds: float | None, began: float) -> Iterator[None]:
     """So many seconds after the command began, while the block runs, the main thread is interrupted as by Ctrl-C.
 
-    What runs then goes on from its last checkpoint when the command is given again.
+    What runs then goes on from its last checkpoint when the command is given again. An interrupt that comes while a
+    callback of the garbage collector runs, which Python drops, comes once more after it: that of the limit, and that
+    of a job scheduler, which sends no second one before it kills.
 
     Args:
         seconds: above 0; ``None`` for no limit.
@@ -24,14 +27,20 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
     Raises:
         KeyboardInterrupt: in the block, once the time is over.
     """
-    if seconds is None:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    left = began + seconds - time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, max(left, _AT_ONCE))
+    before, report = signal.signal(signal.SIGALRM, signal.default_int_handler), sys.unraisablehook
+
+    def once_more(dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _SOON)
+        else:
+            report(dropped)
+
+    sys.unraisablehook = once_more
+    if seconds is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(began + seconds - time.monotonic(), _SOON))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = report
         signal.signal(signal.SIGALRM, before)

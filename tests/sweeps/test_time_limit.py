@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,40 @@ def test_an_end_that_must_not_be_cut_short_is_over_first() -> None:
         ended.append(time.sleep(0.8))
     other.join()
     assert len(ended) == 1
+
+
+class _Slow:
+    """Python drops an exception that is raised while this is deleted."""
+
+    def __init__(self, deleted: Callable[[], object]) -> None:
+        self.deleted = deleted
+
+    def __del__(self) -> None:
+        self.deleted()
+
+
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_an_interrupt_that_python_drops_comes_once_more(limit: float | None) -> None:
+    def interrupted() -> None:
+        if limit is None:
+            signal.raise_signal(signal.SIGINT)  # as of a job scheduler, which sends one
+        time.sleep(0.5)
+
+    before, started = sys.unraisablehook, time.monotonic()
+    with pytest.raises(KeyboardInterrupt), time_limit(limit, time.monotonic()):
+        _Slow(interrupted)
+        time.sleep(30.0)
+    assert time.monotonic() - started < 15.0
+    assert sys.unraisablehook is before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_other_errors_that_python_drops_are_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))
+    with time_limit(None, 0.0):
+        _Slow(lambda: 1 / 0)
+    assert told == [ZeroDivisionError]
 
 
 def test_what_is_in_time_is_left_alone() -> None:
