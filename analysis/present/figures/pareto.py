@@ -69,7 +69,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
         marked: dict[str, Any] = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
         axes.plot(star["steps"], star["examples"], "*", **marked)
-    style.key(axes, [style.handle(name, look) for name, look in looks.items()], marks["steps"], marks["examples"])
+    key = [style.handle(name, look) for name, look in looks.items()]
+    if (table["kind"] == "critical").any():
+        key.append(style.handle("B_crit", style.Look(style.GREY, "*", ""), line=False))
+    if (table["kind"] == "hyperbola").any():
+        key.append(style.handle("a = 1", style.Look(style.GREY, "", "-"), linewidth=0.5))
+    style.key(axes, key, marks["steps"], marks["examples"])
     points = table[table["kind"] == "point"].copy()
     groups = points.groupby("optimizer", sort=False)["batch_size"]
     sizes = points["batch_size"]

@@ -467,3 +467,14 @@ def test_a_line_drops_from_a_curve_to_the_axis() -> None:
     (line,) = axes.lines
     assert list(line.get_xdata()) == [10.0, 10.0]
     assert line.get_ydata() == pytest.approx([axes.get_ylim()[0], 10.0])
+
+
+def test_the_pareto_key_says_what_stars_and_thin_lines_are(situation: Situation) -> None:
+    table = situation.table("pareto")
+    if table.empty:
+        return
+    figure = situation.drawn("pareto")
+    legend = figure.axes[0].get_legend() or figure.legends[0]
+    said = {text.get_text() for text in legend.get_texts()}
+    assert ("B_crit" in said) == (table["kind"] == "critical").any()
+    assert ("a = 1" in said) == (table["kind"] == "hyperbola").any()
