@@ -14,7 +14,7 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
     """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
     first, dots, last = text.partition("..")
     if not dots:
-        return parse_numbers(text, flag, int)
+        return parse_numbers(text, flag, int, " or a range such as 4..512")
     ends = parse_numbers(f"{first},{last}", flag, int) if first.strip() and last.strip() else ()
     if len(ends) != 2:
         raise ConfigError(f"{flag} {text}: a range has two ends, as in 4..512")
@@ -45,13 +45,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(numbers[0]))
 
 
-def parse_numbers(text: str, flag: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
-    """Numbers separated by commas."""
+def parse_numbers(text: str, flag: str, kind: type[int] | type[float], other: str = "") -> tuple[Any, ...]:
+    """Numbers separated by commas; ``other`` says what else the flag takes."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip() or not text.strip())
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"{flag} takes {what} separated by commas, got {text!r}") from None
+        raise ConfigError(f"{flag} takes {what} separated by commas{other}, got {text!r}") from None
 
 
 def parse_duration(text: str, flag: str = "--max-time") -> float:

@@ -71,8 +71,8 @@ def check_goal(sweep: Sweep, goal: float | None) -> None:
     Raises:
         ConfigError: if it is no half-width, or batch sizes of the sweep change while it trains.
     """
-    if goal is not None and not 0.0 < goal < math.inf:
-        raise ConfigError(f"--precision must be above 0, got {goal:g}; 0.15 is about 15 % to either side")
+    if goal is not None and not 0.0 < goal <= 1.0:
+        raise ConfigError(f"--precision must be above 0 and at most 1, got {goal:g}; 0.15 is about 15 % to either side")
     if "batch_schedules" in sweep.axes():
         raise ConfigError(
             f"{_flag(goal)} is about the critical batch size, which needs constant ones: leave out --schedule"

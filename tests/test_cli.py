@@ -348,6 +348,8 @@ def test_batch_size_ranges():
     assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
     assert parse_batch_sizes("3..13") == (3, 6, 12)
     assert parse_batch_sizes("5, 7") == (5, 7)
+    with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):
+        parse_batch_sizes("4-64")
 
 
 def test_seeds_are_a_count_or_a_list():

@@ -247,8 +247,8 @@ def test_where_nothing_reaches_the_target_it_ends_with_the_reason(tmp_path):
 
 
 def test_bad_input_is_one_line(tmp_path):
-    for goal in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ConfigError, match="--precision must be above 0"):
+    for goal in (0.0, -1.0, math.nan, math.inf, 15.0):  # the last: 15 %
+        with pytest.raises(ConfigError, match="--precision must be above 0 and at most 1"):
             check_goal(SMALL, goal)
     with pytest.raises(ConfigError, match="leave out --schedule"):
         check_goal(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), 0.1)
