@@ -273,8 +273,8 @@ def test_the_width_of_many_intervals() -> None:
 @pytest.mark.parametrize("mixed", [False, True], ids=["seeds by sweep", "seeds by batch size"])
 @pytest.mark.parametrize("censored", ["", "smallest", "largest", "both"])
 def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """The stated bar: 92-98 % of 500 sweeps of 1 to 5 seeds, standard error 1.2 % at 92 % and 0.6 % at 98 %, two of them
-    allowed. Where the smallest batch size is cut short, 1,000 others gave 97.3 %."""
+    """The stated bar: 92-98 % of 500 sweeps of 1 to 5 seeds, standard error 1.2 % at 92 % and 0.6 % at 98 %; two of
+    them allowed. Where the smallest batch size is cut short, 1,000 others gave 97.3 %."""
     cases = [case(1 + index % 5, 20_000 + index, censored=censored, mixed=mixed) for index in range(500)]
     names = ("critical", "min_steps", "exponent", "examples_at_critical")
     shares = {what: np.mean([entry.holds(what) for entry in cases]) for what in names}
