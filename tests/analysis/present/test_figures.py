@@ -20,7 +20,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from typer.testing import CliRunner
 
+import cli
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
@@ -368,6 +370,9 @@ def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
 def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown venue 'iclm'; did you mean icml.*neurips"):
         named("iclm")
+    answer = CliRunner().invoke(cli.application(), ["analyze", "nowhere", "--venue", "iclm"])  # before anything else
+    assert isinstance(answer.exception, ConfigError)
+    assert "unknown venue" in str(answer.exception)
 
 
 def test_labels_of_batch_sizes_cover_no_point(situation: Situation) -> None:
