@@ -91,13 +91,6 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def peak_memory(device: torch.device) -> int | None:
-    """Most bytes that tensors took there since the process began; ``None`` where nobody counts."""
-    if device.type in ("cpu", "mps"):
-        return None
-    return int(torch.accelerator.max_memory_allocated(device))
-
-
 def release(device: torch.device) -> None:
     """Give memory back that nothing refers to any more."""
     gc.collect()

@@ -39,7 +39,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             "set_device_index": lambda index: setattr(done, "index", index),
             "synchronize": done.waited.append,
             "empty_cache": emptied,
-            "max_memory_allocated": lambda which: 7 * 2**30,
         }.items():
             monkeypatch.setattr(torch.accelerator, name, value)
         monkeypatch.setattr(torch, "get_device_module", lambda which: module)
@@ -58,7 +57,6 @@ def test_a_device_of_several(machine, kind, backend):
     found = torch.device(kind, 1)
     assert device.names() == [f"{kind} of {kind}:0", f"{kind} of {kind}:1"]
     assert device.backend(found) == backend
-    assert device.peak_memory(found) == 7 * 2**30
     device.synchronize(found)
     device.release(found)
     assert (done.waited, done.emptied) == ([found], 1)
@@ -74,7 +72,6 @@ def test_the_one_of_apple(machine):
     found = device.pick("auto", "float32")
     assert found == torch.device("mps", 0)
     assert device.name(found) == "mps"
-    assert device.peak_memory(found) is None
     with pytest.raises(ConfigError, match="no process groups for mps; use one worker"):
         device.backend(found)
 
@@ -98,7 +95,6 @@ def test_a_machine_without_any(monkeypatch):
     assert (device.kind(), device.count(), device.names(), device.random_states()) == ("cpu", 0, [], [])
     found = device.pick("auto", "float32", 1)  # ranks share it
     assert (found, device.name(found), device.backend(found)) == (torch.device("cpu"), "cpu", "gloo")
-    assert device.peak_memory(found) is None
     device.synchronize(found)
     device.release(found)
     with pytest.raises(ConfigError, match="not cpu; use precision=float32"):
