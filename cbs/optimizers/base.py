@@ -49,6 +49,7 @@ class OptimizerSpec:
         classes: geometries of the classes of its own that it builds.
         known_as: parts of class names, in lower case, by which it is known where others implement it.
         width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
+        second_moment: whether the second of its ``betas``, if it has them, is the decay per step of squared gradients.
         decoupled_decay: whether a step takes ``lr * weight_decay`` of the weight away beside the update, or the option
             that says so.
         paper: author, year and arXiv number or venue.
@@ -64,6 +65,7 @@ class OptimizerSpec:
     width_rule: str
     paper: str
     summary: str
+    second_moment: bool = True
     decoupled_decay: bool | str = True
     classes: Mapping[type, str] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class OptimizerSpec:
     @property
     def options_in_examples(self) -> tuple[str, ...]:
         """Further options, see :mod:`cbs.optimizers.scaling`."""
-        return scaled_options(self.defaults, self.family, self.decoupled_decay)
+        return scaled_options(self.defaults, self.second_moment, self.decoupled_decay)
 
 
 def optimizer(
@@ -82,6 +84,7 @@ def optimizer(
     geometry: str | Mapping[type, str],
     paper: str,
     width_rule: str = "adam",
+    second_moment: bool = True,
     decoupled_decay: bool = True,
     known_as: tuple[str, ...] | None = None,
     options_of: type | None = None,
@@ -99,6 +102,7 @@ def optimizer(
         geometry: of what it builds; of the classes it builds, the entry's own first, where they are ours.
         paper: author, year and arXiv number or venue.
         width_rule: how its learning rate moves with width.
+        second_moment: whether the second of its ``betas`` belongs to squared gradients.
         decoupled_decay: whether its weight decay is decoupled.
         known_as: the name without underscores when absent.
         options_of: the class whose options a function passes on.
@@ -133,6 +137,7 @@ def optimizer(
                 width_rule=width_rule,
                 paper=paper,
                 summary=(inspect.getdoc(entry) or "").splitlines()[0],
+                second_moment=second_moment,
                 decoupled_decay=decoupled_decay,
                 classes=classes,
                 known_as=(name.replace("_", ""),) if known_as is None else known_as,
@@ -200,13 +205,15 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         ConfigError: if the name or an option is unknown, or an option's value is refused.
     """
     spec = OPTIMIZERS[choice.name]
-    options = resolve(choice, spec.defaults, spec.family, spec.decoupled_decay, lr=lr, batch_size=batch_size)
+    options = resolve(choice, spec.defaults, spec.second_moment, spec.decoupled_decay, lr=lr, batch_size=batch_size)
     for unknown in sorted(options.keys() - spec.defaults.keys()):
         known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items()) or "none"
         hint = _hint(unknown, spec.defaults)
         raise ConfigError(f"optimizer {choice.name!r} has no option {unknown!r}{hint}; its options are: {known}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
+        for option, value in options.items():
+            _check_kind(option, value, spec.defaults[option])
         for option, value in {"lr": lr, "weight_decay": options.get("weight_decay", 0.0)}.items():
             check_size(option, value)
         built = spec.build(model, lr, **options)
@@ -216,6 +223,24 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
     scale_for_width(built, model, spec.width_rule)
     return built
+
+
+def _check_kind(option: str, value: Any, default: Any) -> None:
+    """Refuse what is not of the kind of the default: any word counts as true, and decays are unpacked in a step."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{option} must be true or false, got {value!r}")
+    elif _is_number(default):
+        if value is not None and not _is_number(value):
+            raise ValueError(f"{option} must be a number, got {value!r}")
+    elif isinstance(default, list | tuple) and default and all(map(_is_number, default)):
+        pair = len(default) == 2
+        if not isinstance(value, tuple) or not all(map(_is_number, value)) or (pair and len(value) != 2):
+            raise ValueError(f"{option} must be {'two' if pair else 'a list of'} numbers, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _hint(option: str, options: Mapping[str, Any]) -> str:

@@ -65,6 +65,8 @@ class CheckedOptimizer(torch.optim.Optimizer):
             ValueError: if an option is misspelt or outside its domain, or a parameter is refused.
         """
         for key in set(param_group) - set(self.defaults) - {"params", "param_names"}:
+            if key == "maximize" and param_group[key]:
+                raise ValueError(f"{type(self).__name__} minimizes; negate the loss in place of maximize=True")
             near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
             if near and not key.endswith(f"_{near[0]}"):
                 raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
@@ -152,7 +154,7 @@ def check_size(name: str, value: Any) -> None:
     Raises:
         ValueError: with the name and the value.
     """
-    if not 0.0 <= float(value) < math.inf:
+    if isinstance(value, bool | str) or not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {value}")
 
 

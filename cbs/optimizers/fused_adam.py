@@ -30,6 +30,9 @@ class Adam(torch.optim.Adam):
         RuntimeError: in a step, if state does not have the shape of its parameter.
     """
 
+    # A GradScaler then unscales the gradients itself: a step of one tensor at a time cannot.
+    _step_supports_amp_scaling = property(lambda _: False, lambda _, given: None)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         loss = evaluated(closure)

@@ -190,6 +190,8 @@ def divide(
     geometry={GaussNewton: "l2"},
     width_rule="spectral",
     paper="Abreu et al. 2025, arXiv 2510.09378",
+    second_moment=False,
+    decoupled_decay=False,
     options_of=GaussNewton,
 )
 def gauss_newton(

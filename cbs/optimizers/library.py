@@ -81,6 +81,10 @@ WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
 DECOUPLING, DECOUPLED = ("weight_decouple", "decoupled_weight_decay"), frozenset({"adafactor", "adamw", "soap"})
 """Options that say whether weight decay is decoupled, and classes without one where it is."""
 
+NO_SECOND_MOMENT = frozenset({"adamax", "adan", "adasmooth", "aggmo", "dadaptadan", "focus", "pnm"})
+"""Classes beside sign methods whose second of ``betas`` is not the decay of squared gradients: of a largest entry, of
+differences of gradients, of another momentum, of weights."""
+
 _DEFAULT_LR = 1e-3
 """Where a class has no default."""
 
@@ -221,6 +225,7 @@ def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> Optim
         family=family,
         geometry=_geometry(kind),
         width_rule=WIDTH_RULES.get(family, "adam"),
+        second_moment=family != "sign" and key not in NO_SECOND_MOMENT,
         decoupled_decay=next(filter(options.__contains__, DECOUPLING), key in DECOUPLED),
         paper=_paper(qualified, kind),
         summary=f"{summary}.",

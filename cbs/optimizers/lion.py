@@ -15,6 +15,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     family="sign",
     geometry="l1",
     width_rule="adam",
+    second_moment=False,
     paper="Chen et al. 2023, arXiv 2302.06675",
 )
 def lion(

@@ -2,7 +2,7 @@
 
 The name is that of a class ``(params, lr, option=default, ...)``, or of a function ``(model, lr, *, option=default,
 ...)`` that returns an optimizer. What a sweep needs besides it reads from attributes of these names, if there are any:
-``lr_grid``, ``family``, ``geometry``, ``width_rule``, ``paper`` and ``decoupled_decay``, see
+``lr_grid``, ``family``, ``geometry``, ``width_rule``, ``paper``, ``second_moment`` and ``decoupled_decay``, see
 :class:`~cbs.optimizers.base.OptimizerSpec`; an entry that registers itself with
 :func:`~cbs.optimizers.base.optimizer` has said it all.
 """
@@ -68,6 +68,7 @@ def own_optimizer(name: str) -> OptimizerSpec:
         family=said("family", "own"),
         geometry=geometry,
         width_rule=said("width_rule", "adam"),
+        second_moment=said("second_moment", said("family", "own") != "sign"),
         decoupled_decay=said("decoupled_decay", False),
         paper=said("paper", name),
         summary=(inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0],

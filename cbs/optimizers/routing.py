@@ -115,9 +115,8 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
         ValueError: if ``matrices`` is none of these, a pattern changes nothing, or a pattern that adds matches a
             parameter that is not a matrix.
     """
-    if not isinstance(matrices, str) and (not matrices or not all(isinstance(pattern, str) for pattern in matrices)):
-        raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {list(matrices)}")
-    if isinstance(matrices, str) and matrices not in TAKEN:
+    patterns = isinstance(matrices, list | tuple) and matrices and all(isinstance(one, str) for one in matrices)
+    if not patterns and not (isinstance(matrices, str) and matrices in TAKEN):
         raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {matrices!r}")
     rule = kinds(model)
     asked = TAKEN["kernels" if matrices == "kernels" or matrices[0] == "kernels" else "hidden"]

@@ -7,14 +7,15 @@ size of a trial:
 ``beta2_half_life``
     Examples after which a squared gradient counts half in the second moment. With t the half-life,
     :math:`\beta_2(B) = 2^{-B/t}`, hence :math:`\beta_2(B) = \beta_2(B_0)^{B/B_0}` (Marek et al. 2025, arXiv
-    2507.07101). Replaces the second of ``betas``. Sign methods, Lion among them, have no second moment.
+    2507.07101). Replaces the second of ``betas``. It is refused where that is another decay, as in Lion and Adan, or
+    not applied once in every step, as in Sophia.
 
 ``weight_decay_timescale``
     Examples over which decoupled weight decay averages the updates, :math:`\tau = B / (\eta \lambda)` with learning
     rate :math:`\eta` (the AdamW timescale, Bergsma et al. 2025, arXiv 2505.13738, there as a fraction of the training
     examples). Replaces ``weight_decay`` by :math:`\lambda = B / (\eta \tau)`, with the trial's peak learning rate.
     Where weight decay is not decoupled, as inside the ratio of LAMB or in the gradient of SGD, the product means
-    something else, so it is refused there.
+    something else, so it is refused there, as it is where a step decays weights several times, as Gauss-Newton does.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_
 """Options in examples and the option of an optimizer that each stands for."""
 
 
-def scaled_options(options: Mapping[str, Any], family: str, decoupled_decay: bool | str) -> tuple[str, ...]:
+def scaled_options(options: Mapping[str, Any], second_moment: bool, decoupled_decay: bool | str) -> tuple[str, ...]:
     """The options in examples that an optimizer understands.
 
     Args:
         options: its own with their values.
-        family: of the optimizer.
+        second_moment: whether the second of its ``betas`` is the decay per step of squared gradients.
         decoupled_decay: whether its weight decay is decoupled, or the option that says so.
     """
     decoupled = options[decoupled_decay] if isinstance(decoupled_decay, str) else decoupled_decay
     meaningless = {
-        "beta2_half_life": family == "sign",
+        "beta2_half_life": not second_moment,
         # With fixed_decay a step of pytorch_optimizer takes weight_decay away, whatever the learning rate.
         "weight_decay_timescale": not decoupled or options.get("fixed_decay"),
     }
@@ -53,7 +54,7 @@ def scaled_options(options: Mapping[str, Any], family: str, decoupled_decay: boo
 def resolve(
     choice: Choice,
     defaults: Mapping[str, Any],
-    family: str,
+    second_moment: bool = True,
     decoupled_decay: bool | str = True,
     *,
     lr: float,
@@ -64,7 +65,7 @@ def resolve(
     Args:
         choice: an optimizer and its options.
         defaults: the optimizer's own options with their defaults.
-        family: of the optimizer.
+        second_moment: whether the second of its ``betas`` is the decay per step of squared gradients.
         decoupled_decay: whether its weight decay is decoupled, or the option that says so.
         lr: peak learning rate.
         batch_size: examples per update.
@@ -77,9 +78,9 @@ def resolve(
         if name not in options or name in defaults:
             continue
         examples = options.pop(name)
-        if name not in scaled_options({**defaults, **options}, family, decoupled_decay):
-            missing = {"betas": "second moment", "weight_decay": "decoupled weight decay"}[target]
-            lacking = missing if target in defaults else target
+        if name not in scaled_options({**defaults, **options}, second_moment, decoupled_decay):
+            once = {"betas": "second moment that decays", "weight_decay": "decoupled weight decay that acts"}[target]
+            lacking = f"{once} once a step" if target in defaults else target
             raise ConfigError(f"optimizer {choice.name!r} has no {lacking}, so {name} means nothing for it")
         if isinstance(examples, bool) or not isinstance(examples, int | float) or not 0.0 < examples < math.inf:
             raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")

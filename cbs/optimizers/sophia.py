@@ -93,6 +93,7 @@ def curvature_diagonal(function: ModelFunction, batch: Any, generator: torch.Gen
     lr_grid=(2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
     family="second order",
     geometry={SophiaG: "l1"},
+    second_moment=False,
     paper="Liu et al. 2023, arXiv 2305.14342",
 )
 def sophia(

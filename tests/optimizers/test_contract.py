@@ -57,6 +57,13 @@ def test_a_misspelt_option_is_refused_everywhere(kind: type) -> None:
 
 
 @EVERY
+def test_a_group_that_is_to_be_maximized_is_refused(kind: type) -> None:
+    kind([{"params": matrices(), "maximize": False}])
+    with pytest.raises(ValueError, match="minimizes; negate the loss"):
+        kind([{"params": matrices(), "maximize": True}])
+
+
+@EVERY
 def test_what_cannot_be_optimized_is_refused_and_leaves_no_group(kind: type) -> None:
     with pytest.raises(ValueError, match=r"takes real parameters, got one of type torch\.complex64"):
         kind([nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))])

@@ -240,6 +240,23 @@ def test_bad_values_are_config_errors(name: str) -> None:
 
 
 @EVERY
+def test_values_of_another_kind_than_the_default_are_config_errors(name: str) -> None:
+    for option, default in OPTIMIZERS[name].defaults.items():
+        # Any word counts as true, and a step would unpack decays.
+        if isinstance(default, bool):
+            wrong: list[Any] = ["no", 0, None]
+        elif isinstance(default, int | float):
+            wrong = ["0.1", True, [0.1]]
+        elif isinstance(default, tuple):
+            wrong = [[], default[:1], [*default, 0.5], {"a": 1}, ["0.9"] * len(default), 0.5]
+        else:
+            continue
+        for value in wrong:
+            with pytest.raises(ConfigError, match=f"optimizer '{name}' refuses its options: {option} must be"):
+                vector(name, **{option: value})
+
+
+@EVERY
 def test_a_model_without_trainable_parameters_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match="empty parameter list"):
         build_optimizer(Choice(name=name), Vector().requires_grad_(False), 0.1)

@@ -136,3 +136,18 @@ def test_state_of_another_shape_is_refused(kind: type, theirs: type) -> None:
     with pytest.raises(RuntimeError, match=r"the exp_avg \(\[2, 4\], .*does not fit its parameter \(\[4, 4\]"):
         optimizer.step()
     assert torch.equal(other, torch.ones(4, 4))
+
+
+@EITHER
+def test_a_gradient_scaler_unscales_whatever_lies_in_memory(kind: type, theirs: type) -> None:
+    params = [nn.Parameter(draw(0)) for _ in range(2)]
+    optimizers = [theirs(params[:1], **options(foreach=False)), kind(params[1:], **options(fused=True))]
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))
+    for seed, by in ((1, 4.0), (2, 4.0), (3, float("inf"))):
+        params[0].grad, params[1].grad = draw(seed), channels_last(draw(seed) * by)
+        scaler.step(optimizers[1])
+        scaler.update()
+        if seed < 3:
+            optimizers[0].step()
+    torch.testing.assert_close(*params)

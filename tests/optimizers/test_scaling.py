@@ -7,16 +7,18 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.scaling import decay_at, resolve
 
 DEFAULTS = {"betas": (0.9, 0.99), "weight_decay": 0.0}
 
 
 def resolved(options: dict[str, object], batch_size: int = 1, lr: float = 1e-3) -> dict[str, object]:
-    return resolve(Choice(name="adamw", options=options), DEFAULTS, "adam", lr=lr, batch_size=batch_size)
+    return resolve(Choice(name="adamw", options=options), DEFAULTS, lr=lr, batch_size=batch_size)
 
 
 def half_life_of(beta2: float, batch_size: int) -> float:
@@ -46,14 +48,18 @@ def test_half_the_weight_is_left_after_a_half_life() -> None:
 
 def test_further_betas_are_kept() -> None:
     defaults = {"betas": (0.9, 0.99, 0.999)}
-    choice = Choice(name="adan", options={"beta2_half_life": 8})
-    assert resolve(choice, defaults, "adam", lr=1.0, batch_size=8)["betas"] == [0.9, 0.5, 0.999]
+    choice = Choice(name="ademamix", options={"beta2_half_life": 8})
+    assert resolve(choice, defaults, lr=1.0, batch_size=8)["betas"] == [0.9, 0.5, 0.999]
 
 
-def test_a_sign_method_has_no_second_moment() -> None:
-    choice = Choice(name="lion", options={"beta2_half_life": 8})
-    with pytest.raises(ConfigError, match="'lion' has no second moment"):
-        resolve(choice, DEFAULTS, "sign", lr=1.0, batch_size=1)
+@pytest.mark.parametrize(
+    "name", ["lion", "sophia", "gauss_newton", "torch.adamax", "pytorch_optimizer.adan", "pytorch_optimizer.pnm"]
+)
+def test_another_decay_than_that_of_squared_gradients_in_every_step_has_no_half_life(name: str) -> None:
+    choice = Choice(name=name, options={"beta2_half_life": 8})
+    with pytest.raises(ConfigError, match=f"'{name}' has no second moment"):
+        build_optimizer(choice, nn.Linear(2, 2), 0.1)
+    assert "beta2_half_life" not in OPTIMIZERS[name].options_in_examples
 
 
 def test_first_beta_is_kept() -> None:
@@ -84,15 +90,16 @@ def test_two_weight_decays_contradict_each_other() -> None:
 
 def test_an_optimizer_without_the_option() -> None:
     with pytest.raises(ConfigError, match="'sgd' has no betas, so beta2_half_life means nothing for it"):
-        resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, "sgd", lr=1.0, batch_size=1)
+        resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, lr=1.0, batch_size=1)
 
 
-@pytest.mark.parametrize(("name", "family"), [("sgd", "sgd"), ("adam", "adam"), ("merit", "trust ratio")])
-def test_a_timescale_needs_decoupled_decay(name: str, family: str) -> None:
-    # In the gradient of Adam or inside a trust ratio lr * weight_decay is not the share of a weight that a step takes.
+@pytest.mark.parametrize("name", ["sgd", "adam", "merit", "gauss_newton"])
+def test_a_timescale_needs_decoupled_decay(name: str) -> None:
+    # In the gradient of Adam, inside a trust ratio or in several inner steps lr * weight_decay is not the share of a
+    # weight that a step takes.
     choice = Choice(name=name, options={"weight_decay_timescale": 100})
     with pytest.raises(ConfigError, match=f"'{name}' has no decoupled weight decay"):
-        resolve(choice, DEFAULTS, family, False, lr=1.0, batch_size=1)
+        build_optimizer(choice, nn.Linear(2, 2), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_an_option_may_say_whether_decay_is_decoupled(options: dict[str, object]
     defaults = {**DEFAULTS, "decoupled": False, "fixed_decay": False}
 
     def result() -> dict[str, object]:
-        return resolve(choice, defaults, "adam", "decoupled", lr=0.5, batch_size=50)
+        return resolve(choice, defaults, True, "decoupled", lr=0.5, batch_size=50)
 
     if understood:
         assert result()["weight_decay"] == 1.0
