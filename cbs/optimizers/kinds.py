@@ -26,7 +26,7 @@ TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 Told = tuple[Kind, Layout, bool]
 """Kind and layout of a parameter, and whether they are guessed."""
 
-_EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)pos(ition)?s?_")
+_EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)(w[tp]e$|pos(ition)?s?(_|$))")
 _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
 """Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
 
@@ -44,6 +44,12 @@ def kinds(model: nn.Module) -> dict[int, Told]:
                 if kind == "hidden" and id(param) in outputs:
                     kind, guessed = "output layer", outputs[id(param)]
                 rule[id(param)] = kind, layout, guessed
+    inside = nn.modules.linear.NonDynamicallyQuantizableLinear  # of attention
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear) and not isinstance(module, inside)]
+    linears = [_weight(layer) for layer in layers]
+    if linears and not outputs and not any(weight is table for weight in linears for table in tables):
+        # Where nothing is known to be the output layer, that the last one is hidden is a guess.
+        rule[id(linears[-1])] = (*rule[id(linears[-1])][:2], True)
     return rule
 
 

@@ -101,7 +101,8 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     - A parameter of a module of another type is by its name an embedding or, like ``A_log`` and biases, no matrix. Else
       it is a hidden matrix ``[out, in]`` with two dimensions, experts ``[experts, out, in]`` with three.
 
-    In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden.
+    In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden, which
+    the warning then says of the last one.
 
     Args:
         model: the model.

@@ -437,7 +437,22 @@ def test_a_guess_is_warned_about_once_for_a_model_with_an_override_that_works() 
     assert "unusual.weight" in names(LanguageModel(11), ["hidden", "unusual.weight"])
 
 
+def test_a_model_without_a_known_output_layer_is_told_which_layer_counts_as_hidden() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    (message,) = warned(model)
+    assert message.endswith('by name or shape: 2.weight (hidden); if wrong, say so: matrices=["hidden", "!2.weight"]')
+    assert names(model) == ["0.weight", "2.weight"]
+
+
+def test_tables_of_positions_are_embeddings() -> None:
+    model = nn.ParameterDict(
+        {name: nn.Parameter(torch.ones(4, 3)) for name in ("pos", "positions", "wpe", "wte", "post")}
+    )
+    assert names(model) == ["post"]
+
+
 def test_there_is_no_warning_where_nothing_was_guessed_or_the_user_said_what_is_what() -> None:
-    plain = nn.ModuleList([nn.Embedding(5, 4), nn.Linear(4, 4), nn.Conv2d(3, 4, 2), nn.LayerNorm(4)])
+    plain = nn.ModuleList([nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5), nn.Conv2d(3, 4, 2), nn.LayerNorm(4)])
+    plain[2].weight = plain[0].weight
     assert list(warned(plain)) == []
     assert list(warned(Table(), ["mix"])) == []
