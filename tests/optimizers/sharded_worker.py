@@ -23,8 +23,9 @@ from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.lars import LARS
 from cbs.optimizers.merit import MERIT
 
-# One row leaves a rank with nothing; five and three rows split unevenly; some shapes are equal.
-SHAPES = [(5, 3), (3, 5), (5, 3), (1, 4), (6,), (1,), (4, 3, 2), (3, 2, 2, 3)]
+# One row leaves a rank with nothing; five and three rows split unevenly; some shapes are equal, and the pieces of some
+# others are equal on one rank alone.
+SHAPES = [(5, 3), (3, 5), (5, 3), (1, 4), (6,), (1,), (4, 3, 2), (3, 2, 2, 3), (6, 3), (5,), (3, 6)]
 PLACEMENTS: dict[str, Any] = {"shard 0": Shard(0), "shard 1": Shard(1), "replicate": Replicate()}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "merit": (MERIT, {"lr": 0.03, "weight_decay": 0.1}),

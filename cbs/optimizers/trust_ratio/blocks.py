@@ -83,10 +83,11 @@ class Stack(NamedTuple):
         return [whole, (count, rows, 1, *rest), (count, 1, columns, *rest)]
 
 
-def stacks_of(shapes: Sequence[torch.Size], measure: Measure) -> list[Stack]:
-    """Runs of equal shapes, of tensors that lie one after the other."""
+def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measure: Measure) -> list[Stack]:
+    """Runs of equal shapes, of tensors that lie one after the other; pieces of unlike tensors are apart even where they
+    are alike here, because norms are merged in the order of stacks."""
     stacks, start = [], 0
-    for shape, run in groupby(shapes):
+    for (shape, _), run in groupby(zip(shapes, wholes, strict=True)):
         count = len(list(run))
         by_line, inner = measure.by_line and len(shape) > 1, measure.inner and len(shape) > 2
         sides = (shape[0], shape[1:].numel()) if inner else tuple(shape)
@@ -180,6 +181,7 @@ class Block:
     Attributes:
         members: which of the group's parameters.
         shapes: of what this process holds of them.
+        wholes: of the parameters themselves.
         kind: device and type of their state.
         scaled: whether the tensors have a ratio; 1 otherwise.
         decayed: whether they have weight decay.
@@ -191,6 +193,7 @@ class Block:
 
     members: list[int]
     shapes: list[torch.Size]
+    wholes: list[torch.Size]
     kind: tuple[torch.device, torch.dtype]
     scaled: bool
     decayed: bool
@@ -203,7 +206,7 @@ class Block:
 
     def __post_init__(self) -> None:
         extent = extent_on(self.kind[0])
-        self.stacks = stacks_of(self.shapes, self.measure)
+        self.stacks = stacks_of(self.shapes, self.wholes, self.measure)
         self.alone = len(self.members) == 1
         self.lengths = [shape.numel() for shape in self.shapes]
         total = sum(self.lengths)

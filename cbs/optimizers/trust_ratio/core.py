@@ -202,8 +202,9 @@ class TrustRatioOptimizer(CheckedOptimizer):
                     total += params[members[0]].numel()
                     some.append(members.pop(0))
                 shapes = [local(params[member]).shape for member in some]
+                wholes = [params[member].shape for member in some]
                 kind = device, state_dtype(params[some[0]])
-                blocks.append(Block(some, shapes, kind, scaled, decayed, layout, how))
+                blocks.append(Block(some, shapes, wholes, kind, scaled, decayed, layout, how))
         return blocks
 
 
