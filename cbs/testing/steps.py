@@ -294,6 +294,20 @@ def check_weight_decay(subject: Subject) -> None:
 
 
 @check()
+def check_decays_of_the_group(subject: Subject) -> None:
+    """Betas and momentum, where they can be given, are read from the groups, where loads and schedulers write them."""
+    options = subject.run().optimizer.param_groups[0]
+    for name in ("betas", "momentum"):
+        value = options.get(name)
+        if isinstance(value, float | tuple | list) and takes(subject, name):
+            half: Any = 0.5 * value if isinstance(value, float) else tuple(0.5 * decay for decay in value)
+            given, late = subject.run(**dict[str, Any]({name: half})), subject.run()
+            for group in late.optimizer.param_groups:
+                group.update({name: half} if name in group else {})
+            same(given.train(3).values(), late.train(3).values(), f"{name} set in the groups", tolerance=1e-5)
+
+
+@check()
 def check_gradient_scaler(subject: Subject) -> None:
     """torch's GradScaler drives it: scaled gradients step as plain ones do, a step with infinite ones is left out."""
     plain, run = subject.run().train(2), subject.run()

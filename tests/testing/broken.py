@@ -263,6 +263,7 @@ BROKEN: dict[str, type[Good] | Subject] = {
     "check_new_memory": before(lambda self, p, g, group: self.__dict__.setdefault("_seen", {}).setdefault(p, g)),
     "check_changed_tensors": poison_where(lambda self, param, g: self.state[param].get("average", g).shape != g.shape),
     "check_weight_decay": of_defaults("weight_decay"),
+    "check_decays_of_the_group": of_defaults("momentum"),
     "check_gradient_scaler": like(_step_supports_amp_scaling=True, step=torch.no_grad()(ignores_the_scale)),
     "check_state_dict_has_torchs_format": like(state_dict=lambda self: {**Good.state_dict(self), "more": 1}),
     "check_resumes_bitwise": before(
