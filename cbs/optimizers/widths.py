@@ -220,12 +220,13 @@ def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer
 
 def _split(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str, Any]]:
     """The group, with the parameters of the first factor, and a copy for each further one."""
-    members: dict[float, list[torch.Tensor]] = {}
-    for param in group["params"]:
-        members.setdefault(factors.get(id(param), 1.0), []).append(param)
+    members: dict[float, list[int]] = {}
+    for place, param in enumerate(group["params"]):
+        members.setdefault(factors.get(id(param), 1.0), []).append(place)
+    lists = {key: group[key] for key in ("params", "param_names") if key in group}
     parts = [group, *({**group} for _ in range(len(members) - 1))]
-    for part, (factor, params) in zip(parts, members.items(), strict=True):
-        part["params"] = params
+    for part, (factor, places) in zip(parts, members.items(), strict=True):
+        part.update({key: [every[place] for place in places] for key, every in lists.items()})
         if factor != 1.0:
             part["lr"] = part["lr"] * factor
     return parts

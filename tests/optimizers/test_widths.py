@@ -143,6 +143,17 @@ def test_a_wrapper_is_scaled_once() -> None:
     assert sorted(held) == sorted(id(param) for param in model.parameters())
 
 
+def test_names_go_with_their_parameters() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8))
+    optimizer = LAMB(model.named_parameters())
+    scale_for_width(optimizer, model, "adam", {"0.bias": Width(kind="hidden", ratio=4.0)})
+    named = {id(param): name for name, param in model.named_parameters()}
+    assert [group["param_names"] for group in optimizer.param_groups] == [
+        [named[id(param)] for param in group["params"]] for group in optimizer.param_groups
+    ]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [3, 1]
+
+
 def test_groups_of_the_user_stay_apart() -> None:
     model = gpt()
     block, rest = list(model.blocks.parameters()), [model.tokens.weight, model.positions.weight, model.norm.weight]
