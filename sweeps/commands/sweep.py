@@ -235,7 +235,7 @@ def command(
         timer = context.with_resource(Child("sweeps.running.trials:warm")) if timed else None
         from cbs import device
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_duration
+        from cbs.parsing import parse_batch_sizes, parse_duration
         from cbs.store import Store
         from sweeps import launch
         from sweeps.axes import with_axes
@@ -254,7 +254,7 @@ def command(
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
         from sweeps.search.limits import Limits
-        from sweeps.telescoping.asked import check_alone, foretold, telescoped
+        from sweeps.telescoping import stages
         from sweeps.trackers import TRACKERS
         from sweeps.warm_start import started
         from sweeps.workload import calling_theirs
@@ -267,7 +267,7 @@ def command(
         raise ConfigError(f"--max-examples must be above 0, got {limits.examples:g}")
     adding = precision is not None or auto
     if telescope is not None:
-        check_alone(
+        stages.check_alone(
             adding=adding or max_time is not None or max_examples is not None,
             axes=bool(axis or axis_outer or from_ or search == "random"),
         )
@@ -333,13 +333,16 @@ def command(
     told = shlex.join(["cbs", *sys.argv[1:]])
     copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
+        widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
             with calling_theirs():
-                report, lines = foretold(planned, telescope, folder)
+                report = stages.planned(planned, widths, folder)
+            lines = stages.planned_lines(report)
         else:
             with limit, copied, calling_theirs():
                 running = {"resources": resources, "progress": Progress(errors, None, 0), "trackers": trackers}
-                report, lines = telescoped(planned, telescope, folder, command=told, **running)
+                report = stages.telescope(planned, widths, folder, command=told, **running)
+            lines = stages.report_lines(report)
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines))
         return
     parallel = resources.parallel(0 if planned.device == "cpu" else device.count())

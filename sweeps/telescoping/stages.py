@@ -27,6 +27,25 @@ from sweeps.workload import built
 TABLE = "telescope.json"
 
 
+def check_alone(*, adding: bool, axes: bool) -> None:
+    """Refuse flags that do not go with widths.
+
+    Args:
+        adding: whether trials are to be added, or limited in time or examples.
+        axes: whether something else than a grid of learning rates is to be searched.
+
+    Raises:
+        ConfigError: naming the flags to leave out.
+    """
+    if adding:
+        raise ConfigError(
+            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
+            "--precision, --auto, --max-time and --max-examples"
+        )
+    if axes:
+        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
+
+
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
     """The sweep at each width of its workload, each checked as :func:`sweeps.launch.resolve` does.
 
