@@ -23,6 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from cbs import lr_choice
 from cbs.errors import ConfigError, ResultsError
 from cbs.lr_choice import at_edges, best_lr
 
@@ -148,13 +149,9 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
 
     The learning rate in the middle where a value is not finite or the three are level.
     """
-    (left, centre, right), (low, middle, high) = values, np.log(lrs)
-    below, above = (left - centre) / (middle - low), (right - centre) / (high - middle)
-    if not (math.isfinite(below) and math.isfinite(above)) or below + above <= 0:
-        return float(lrs[1])
-    # Where the slope, linear between the midpoints of the two intervals, is 0.
-    place = 0.5 * (low + middle) + 0.5 * (high - low) * below / (below + above)
-    return float(np.exp(place))
+    (left, _, right), (below, above) = np.subtract(values, values[1]), np.diff(np.log(lrs))
+    place = lr_choice.vertex(left, right, below, above)[0] if math.isfinite(left + right) else 0.0
+    return float(lrs[1] * math.exp(place))
 
 
 def _stage(width: int, lrs: tuple[float, ...], solve: Solve) -> Stage:
