@@ -41,23 +41,6 @@ def examples_to_target(batch_size: ArrayLike, min_examples: ArrayLike, critical:
     return np.multiply(min_examples, 1.0 + np.divide(batch_size, critical))
 
 
-def examples_from_steps(steps: ArrayLike, min_steps: ArrayLike, min_examples: ArrayLike) -> np.ndarray:
-    """Examples that training in ``steps`` steps costs; infinity where ``steps`` is not above ``S_min``."""
-    excess = np.divide(steps, min_steps) - 1.0
-    share = np.divide(1.0, excess, out=np.full_like(excess, np.inf), where=excess > 0)
-    return np.multiply(min_examples, 1.0 + share)
-
-
-def batch_size_from_overhead(overhead: ArrayLike, critical: ArrayLike) -> np.ndarray:
-    """Batch size at which training takes ``1 + overhead`` times the fewest examples.
-
-    Args:
-        overhead: extra examples as a fraction of ``E_min``, for example 0.2.
-        critical: ``B_crit``, in examples.
-    """
-    return np.multiply(overhead, critical)
-
-
 def speed(batch_size: ArrayLike, noise_scale: ArrayLike) -> np.ndarray:
     """Share of a noiseless step's best progress, and of its best learning rate, that is left at a batch size.
 
