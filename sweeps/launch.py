@@ -22,7 +22,7 @@ from cbs.training_loop import run_of
 from sweeps.cell import Cell
 from sweeps.manifest import merged_manifest
 from sweeps.outlook.progress import Progress
-from sweeps.outlook.report import write_plan
+from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.lock import Lock
@@ -163,7 +163,7 @@ def sweep(
                         run_search(run, resources, ahead)
                 finally:
                     if (output / MANIFEST).exists():  # else nobody wants the folder any more
-                        write_plan(search, output)
+                        write_reasons(reasons(search), output)
                 if run.fatal is not None:
                     raise ResultsError(f"{run.fatal}; {_again(output, command)}")
             for cell in search.cells() if search.done else ():

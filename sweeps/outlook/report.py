@@ -105,13 +105,8 @@ def reasons(search: Search) -> list[dict[str, Any]]:
     return rows
 
 
-def write_plan(search: Search, folder: Path) -> None:
-    """Write :data:`PLAN`. It is a record: the next sweep plans anew, from the trials."""
-    write_reasons(reasons(search), folder)
-
-
 def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write :data:`PLAN` from what :func:`reasons` found."""
+    """Write :data:`PLAN` from what :func:`reasons` found. It is a record: the next sweep plans anew, from the trials."""
     with whole_file(folder / PLAN) as draft:
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

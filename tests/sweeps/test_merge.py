@@ -19,7 +19,7 @@ from sweeps import merge as merging
 from sweeps.ledger import ledger
 from sweeps.manifest import merged_manifest
 from sweeps.merge import merge
-from sweeps.outlook.report import PLAN, write_plan
+from sweeps.outlook.report import PLAN, reasons, write_reasons
 from sweeps.precision import ROUNDS
 from sweeps.running.lock import Lock
 from sweeps.search.search import Search
@@ -59,7 +59,7 @@ def numbers(path: Path) -> object:
 def test_two_halves_are_the_whole(tmp_path: Path, whole: list[TrialResult]) -> None:
     folder(tmp_path / "all", whole)
     two = [folder(tmp_path / "a", whole[::2]), folder(tmp_path / "b", [*whole[1::2], whole[0]])]
-    write_plan(Search(SWEEP, whole[::2]), tmp_path / "a")
+    write_reasons(reasons(Search(SWEEP, whole[::2])), tmp_path / "a")
     rounds = [{"asked": {"precision": 0.1}, "rounds": []}]
     (tmp_path / "b" / ROUNDS).write_text(json.dumps(rounds))
     (tmp_path / "b" / "spectrum.parquet").touch()
