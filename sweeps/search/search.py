@@ -70,7 +70,7 @@ class Search:
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
         self.sweep = sweep
         self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor)
-        self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self._cells()}
+        self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
         self._courses = {study: Course(study, _nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
@@ -182,10 +182,7 @@ class Search:
         return (result for held in self.results.values() for result in held.values())
 
     def cells(self) -> list[Cell]:
-        return list(self._cells())
-
-    def _cells(self) -> Iterable[Cell]:
-        return (Cell(s.optimizer, s.batch_size, seed) for s in self.sweep.studies() for seed in self.sweep.seeds)
+        return [cell for study in self.sweep.studies() for cell in self._cells_of(study)]
 
     def _cells_of(self, study: Study) -> list[Cell]:
         return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
