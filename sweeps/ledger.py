@@ -166,6 +166,17 @@ def left_over(store: Store, *, failed: bool = False) -> list[Path]:
     return sorted(set(found))
 
 
+def refuse_owner(store: Store) -> None:
+    """Check that no sweep runs in a folder.
+
+    Raises:
+        ResultsError: naming the one that does.
+    """
+    holder = owner(store.root)
+    if holder is not None and holder.alive:
+        raise ResultsError(f"{store.root} belongs to a sweep that is running: {holder}; wait for it")
+
+
 def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool = False) -> list[Path]:
     """Remove what :func:`left_over` names in the sweeps at a path; returns it.
 
@@ -179,9 +190,7 @@ def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool =
     """
     found: list[Path] = []
     for store in find_sweeps(path):
-        holder = owner(store.root)
-        if holder is not None and holder.alive:
-            raise ResultsError(f"{store.root} belongs to a sweep that is running: {holder}; wait for it")
+        refuse_owner(store)
         found += left_over(store, failed=failed)
     if not dry_run:
         for place in found:

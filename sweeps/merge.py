@@ -20,10 +20,11 @@ from cbs.files import refuse_links, whole_folder
 from cbs.record import TrialResult, TrialStatus
 from cbs.store import LAST_LINES, MANIFEST, Store
 from sweeps.cell import Cell
+from sweeps.ledger import refuse_owner
 from sweeps.manifest import code_changes, difference, latest_run, plan_of, provenance, union
 from sweeps.outlook.report import PLAN
 from sweeps.precision import ROUNDS
-from sweeps.running.lock import LOCK, owner
+from sweeps.running.lock import LOCK
 from sweeps.search.pruning import settle
 
 _OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
@@ -110,7 +111,7 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
         _write_plan(draft, stores, results, done)
         _write_rounds(draft, stores, done)
         for store in stores:
-            _refuse_owner(store)  # one that began meanwhile
+            refuse_owner(store)  # one that began meanwhile
     return done
 
 
@@ -133,15 +134,9 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
             raise ResultsError(f"{source} was imported; to join imports use cbs import --add")
         for name in ("trials", "checkpoints", "runs", PLAN, ROUNDS):
             refuse_links(store.root, store.root / name)
-        _refuse_owner(store)
+        refuse_owner(store)
         stores.append(store)
     return stores
-
-
-def _refuse_owner(store: Store) -> None:
-    holder = owner(store.root)
-    if holder is not None and holder.alive:
-        raise ResultsError(f"{store.root} belongs to a sweep that is running: {holder}; wait for it")
 
 
 def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
