@@ -20,6 +20,7 @@ from sweeps.cell import Cell
 from sweeps.launch import resolve
 from sweeps.overrides import override
 from sweeps.recipes import RECIPES
+from sweeps.search.lattice import middle
 from sweeps.workload import built
 
 CHECKED = 8
@@ -115,5 +116,4 @@ def _trial(
     )
     asked = resolve(override(asked.on(workload), settings))
     (chosen,) = asked.choices
-    grid = asked.lr_grid(chosen)
-    return asked.trial(Cell(chosen, batch_size, seed), grid[len(grid) // 2] if lr is None else lr)
+    return asked.trial(Cell(chosen, batch_size, seed), middle(asked.lr_grid(chosen)) if lr is None else lr)

@@ -28,6 +28,7 @@ from sweeps.launch import resolve
 from sweeps.recipes import RECIPES
 from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.running.patience import LEAST_SECONDS, MARGIN
+from sweeps.search.lattice import middle
 from sweeps.workload import built
 
 BLOCKS = 5
@@ -69,9 +70,7 @@ def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
         raise ConfigError(f"{source!r} is neither a folder of results nor a recipe ({', '.join(RECIPES.names())})")
     sweep = resolve(RECIPES[source]())
     cells = [Cell(optimizer, sweep.batch_sizes[0], sweep.seeds[0]) for optimizer in sweep.choices]
-    grids = [sweep.lr_grid(cell.optimizer) for cell in cells]
-    configs = [sweep.trial(cell, grid[len(grid) // 2]) for cell, grid in zip(cells, grids, strict=True)]
-    return configs, list(sweep.batch_sizes)
+    return [sweep.trial(cell, middle(sweep.lr_grid(cell.optimizer))) for cell in cells], list(sweep.batch_sizes)
 
 
 def measured_apart(
