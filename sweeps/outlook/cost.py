@@ -87,7 +87,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload, told, doubted = built(sweep.workload), [], []
+    workload = built(sweep.workload)
     found: dict[str, StepCost] = {}
     clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
     deadline = time.monotonic() + most_seconds
@@ -101,7 +101,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
                 )
                 continue
             found[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
-        told, doubted = timing.told, list(timing.doubts())
+        doubted = dict.fromkeys(timing.doubts())
     except CbsError:
         raise
     except Exception as error:
@@ -111,7 +111,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
         raise ConfigError(f"{_raiser(error, workload, sweep)} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
-    return Cost(found, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(doubted)))
+    return Cost(found, tuple(dict.fromkeys(timing.told)), tuple(doubted))
 
 
 def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
