@@ -35,26 +35,21 @@ PATIENCE = 20.0
 def outlook(
     sweep: Sweep,
     finished: Iterable[TrialResult],
-    cost: Cost | None,
+    pace: Pace,
     workers: int,
-    *,
-    seen: Pace | None = None,
 ) -> tuple[Search, Played]:
     """What is left of a sweep, trials that run at the moment included.
 
     Args:
         sweep: the sweep, its target resolved.
         finished: final results.
-        cost: of steps, see :func:`sweeps.outlook.cost.measure_cost`; without it, and without a pace, seconds mean
-            nothing.
+        pace: of steps; where nothing is known of it, seconds mean nothing.
         workers: trials at a time.
-        seen: seconds of trials that have finished, which are better than ``cost``.
 
     Returns:
         The search at its end, and what it took to get there.
     """
     search = Search(sweep, finished)
-    pace = seen or Pace(cost)
     played = play(
         search, _Ends(search), workers=max(workers, 1), seconds_per_step=pace.per_step(sweep), overhead=pace.overhead
     )
@@ -97,7 +92,7 @@ class Pace:
     """Seconds of steps and between trials, from a measurement beforehand and from the trials of this run.
 
     Attributes:
-        cost: measured beforehand; ``None`` where it is unknown.
+        cost: measured beforehand, see :func:`sweeps.outlook.cost.measure_cost`; ``None`` where it is unknown.
         overhead: seconds between two trials of a worker.
     """
 
@@ -191,7 +186,7 @@ class Estimator:
         if self._since is not None and self._finished >= 2 * workers:
             trained = self._seconds * (1 + running / 2 / self._finished)
             self.pace.overhead = max(0.0, ((now - self._since) * workers - trained) / self._finished)
-        _, played = outlook(self.search.sweep, self.search.trials(), self.pace.cost, workers, seen=self.pace)
+        _, played = outlook(self.search.sweep, self.search.trials(), self.pace, workers)
         # trials that run are half done on average
         busy = played.seconds / max(1, len(played.results)) * running / 2
         self._left = (max(0.0, played.seconds - busy), len(played.results))

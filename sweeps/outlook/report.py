@@ -15,7 +15,7 @@ from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import duration
-from sweeps.outlook.remaining import START, outlook
+from sweeps.outlook.remaining import START, Pace, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec import ENDLESS, Sweep
@@ -29,7 +29,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
-    expected, played = outlook(sweep, finished, cost, workers)
+    expected, played = outlook(sweep, finished, Pace(cost), workers)
     first = {config.trial_id for config in search.waiting()}
     left = [result.config for result in played.results]
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
@@ -106,7 +106,7 @@ def reasons(search: Search) -> list[dict[str, Any]]:
 
 
 def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write :data:`PLAN` from what :func:`reasons` found. It is a record: the next sweep plans anew, from the trials."""
+    """Write :data:`PLAN` from what :func:`reasons` found; a record, the next sweep plans anew, from the trials."""
     with whole_file(folder / PLAN) as draft:
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -53,7 +53,7 @@ def pace(config):
 def test_a_plan_is_within_30_percent_of_what_the_sweep_takes(distance, seeds):
     """Whatever the distance of the best learning rate, of which the plan knows nothing."""
     sweep = small_sweep(expected=EXPECTED, seeds=seeds, max_steps=1000, max_examples=30_000)
-    _, planned = outlook(sweep, (), COST, 2)
+    _, planned = outlook(sweep, (), Pace(COST), 2)
     taken = play(Search(sweep), world(distance), workers=2, seconds_per_step=pace, overhead=0.1)
     assert planned.examples == pytest.approx(taken.examples, rel=0.3 if distance < 100 else 0.6)
     assert planned.seconds == pytest.approx(taken.seconds, rel=0.3 if distance < 100 else 0.6)
@@ -63,7 +63,7 @@ def test_halfway_the_time_left_is_known_from_what_was_seen():
     sweep = small_sweep(expected=EXPECTED, max_steps=1000, max_examples=30_000)
     search = Search(sweep)
     half = play(search, world(3.0), workers=2, seconds_per_step=pace, most=25)
-    _, left = outlook(sweep, half.results, COST, 2)
+    _, left = outlook(sweep, half.results, Pace(COST), 2)
     whole = play(Search(sweep), world(3.0), workers=2, seconds_per_step=pace)
     assert left.examples == pytest.approx(whole.examples - half.examples, rel=0.3)
 
@@ -91,7 +91,7 @@ def test_the_prior_is_the_recipes_expectation_within_the_budget_else_the_budget(
 
 def test_without_an_expectation_a_plan_is_the_most_it_can_take():
     sweep = small_sweep(max_steps=1000, max_examples=30_000)
-    _, planned = outlook(sweep, (), COST, 2)
+    _, planned = outlook(sweep, (), Pace(COST), 2)
     assert planned.examples > play(Search(sweep), world(1.0)).examples
 
 
