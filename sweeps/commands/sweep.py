@@ -340,8 +340,10 @@ def command(
             lines = stages.planned_lines(report)
         else:
             with limit, copied, calling_theirs():
-                running = {"resources": resources, "progress": Progress(errors, None, 0), "trackers": trackers}
-                report = stages.telescope(planned, widths, folder, command=told, **running)
+                shown = Progress(errors, None, 0)
+                report = stages.telescope(
+                    planned, widths, folder, resources=resources, progress=shown, command=told, trackers=trackers
+                )
             lines = stages.report_lines(report)
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(lines))
         return
