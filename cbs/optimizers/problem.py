@@ -86,6 +86,12 @@ class ModelFunction(nn.Module):
                 twin.training = module.training
         return functional_call(self, dict(zip(self.names, values, strict=True)), (batch,))
 
+    @property
+    def holds_what_is_trainable(self) -> bool:
+        """Whether the trainable parameters are still the same."""
+        trainable = {id(param) for param in self.problem.model.parameters() if param.requires_grad}
+        return trainable == set(map(id, self.parameters_in_order))
+
     def values(self) -> list[Tensor]:
         """The present parameters as new leaves of the graph that share their memory."""
         return [param.detach().requires_grad_() for param in self.parameters_in_order]
@@ -134,10 +140,17 @@ class ProblemOptimizer(CheckedOptimizer):
         """The observed batch, once.
 
         Raises:
-            RuntimeError: if none was observed since the step before.
+            RuntimeError: if none was observed since the step before, or other parameters are trainable than were when
+                the optimizer was attached.
         """
         if self._batch is None:
             raise RuntimeError(f"{type(self).__name__} needs the batch of the step: call observe(batch) before step()")
+        function = self._function
+        if function is not None and not function.holds_what_is_trainable:
+            name = type(self).__name__
+            raise RuntimeError(
+                f"parameters were frozen or unfrozen after {name} was attached: build and attach a new one"
+            )
         batch, self._batch = self._batch, None
         return batch
 

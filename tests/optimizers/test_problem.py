@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.optimizers.problem import ProblemOptimizer
+from cbs.optimizers.problem import Problem, ProblemOptimizer
 
 
 class Idle(ProblemOptimizer):
@@ -37,3 +37,18 @@ def test_neither_problem_nor_batch_is_state() -> None:
     optimizer = idle()
     optimizer.observe(torch.zeros(3))
     assert set(optimizer.state_dict()) == {"state", "param_groups"}
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) -> None:
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(frozen)
+    optimizer = Idle(model.parameters(), {"lr": 0.1})
+    unused = dict.fromkeys(("outputs", "output_losses", "curvature_sample"), lambda *_: torch.zeros(()))
+    optimizer.attach(Problem(model=model, **unused))
+    optimizer.observe(torch.zeros(3))
+    optimizer.step()
+    model.bias.requires_grad_(not frozen)
+    optimizer.observe(torch.zeros(3))
+    with pytest.raises(RuntimeError, match="frozen or unfrozen after Idle was attached"):
+        optimizer.step()
