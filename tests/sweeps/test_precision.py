@@ -231,7 +231,7 @@ def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
 def test_a_narrow_interval_is_not_believed_while_the_verdict_asks_for_trials(tmp_path):
     """One side of the curve only, and hardly any noise."""
     done = to_precision(
-        SMALL.replace(batch_sizes=(4, 8, 16, 32)), 5.0, tmp_path, trainer(tmp_path, World(1.0, 0.5, 0.01, 0).end)
+        SMALL.replace(batch_sizes=(4, 8, 16, 32)), 1.0, tmp_path, trainer(tmp_path, World(1.0, 0.5, 0.01, 0).end)
     )
     first, last = (done.rounds[place]["estimates"][0] for place in (0, -1))
     assert first["verdict"] == "saturating part not reached"
