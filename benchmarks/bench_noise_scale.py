@@ -2,6 +2,7 @@
 
 A step is forward, backward, reading the probe and a fused AdamW step. Accumulation is compared with plain accumulation
 over as many micro-batches. Per-example norms by ``torch.func`` are for comparison; they replace the backward pass.
+The floor under ``split`` is the least a split written in Python takes, without any check.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from interleaved import measure, table
+from least_split import LeastSplit
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
@@ -131,7 +133,10 @@ def build(shape: GPTShape, batch_size: int = BATCH) -> tuple[GPT, torch.optim.Op
 
 def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1, **options: object) -> Step:
     model, optimizer, batch = build(shape)
-    probe = None if source is None else Probe(model, optimizer, source=source, **options)
+    if source == "least":
+        probe = LeastSplit(model)
+    else:
+        probe = None if source is None else Probe(model, optimizer, source=source, **options)
 
     def step() -> None:
         for part in batch.chunk(micro_batches):
@@ -175,6 +180,7 @@ def main() -> None:
         candidates = {
             "plain": stepper(shape, None),
             "split": stepper(shape, "split"),
+            "least split": stepper(shape, "least"),
             "per_example": stepper(shape, "per_example"),
             "vmap(grad) beside": vmap_stepper(shape, beside=True),
             "vmap(grad) as backward": vmap_stepper(shape, beside=False),
