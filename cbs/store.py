@@ -18,6 +18,7 @@ hold nothing that depends on the clock or the machine's name: the same trial giv
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -79,17 +80,24 @@ class Store:
         Raises:
             ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
         """
+        self.check_writable()
+        with _writing(self.root):
+            self.trials.mkdir(parents=True, exist_ok=True)
+        self.check_writable()
+
+    def check_writable(self) -> None:
+        """Check that the folder, or what it would be created in, can be written; creates nothing.
+
+        Raises:
+            ResultsError: if it cannot be, or a part of it is a symbolic link.
+        """
         for part in (self.trials, self.root / "checkpoints", self.root / MANIFEST):
             refuse_links(self.root, part)
-        try:
-            self.trials.mkdir(parents=True, exist_ok=True)
-            probe = self.trials / f".tmp-{uuid.uuid4().hex}"
+        with _writing(self.root):
+            there = next(place for place in (self.trials, *self.trials.parents) if place.exists())
+            probe = there / f".tmp-{uuid.uuid4().hex}"
             probe.mkdir()
             probe.rmdir()
-        except OSError as error:
-            raise ResultsError(
-                f"cannot write results to {self.root}: {reason(error)}; choose another folder with --output"
-            ) from None
 
     def half_written(self) -> list[Path]:
         """What a killed process left; nothing is looked for behind a symbolic link."""
@@ -221,6 +229,16 @@ class Store:
                 told(f"{error.problem}; kept as {aside.name}, the trial runs again")
             else:
                 yield found
+
+
+@contextlib.contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write results to {root}: {reason(error)}; choose another folder with --output"
+        ) from None
 
 
 def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:

@@ -304,8 +304,9 @@ def test_a_cluster_that_is_not_there_is_one_clear_line_within_seconds(run, tmp_p
     assert address in err
 
 
-def test_an_output_that_cannot_be_written_is_one_clear_line(run, tmp_path):
+def test_an_output_that_cannot_be_written_is_one_clear_line_before_anything_is_timed(run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
+    monkeypatch.setattr("sweeps.launch.resolve", lambda *_: pytest.fail("data would have been loaded"))
     code, _, err = run("sweep", "--workload", "noisy_quadratic", "-o", tmp_path / "file" / "results")
     assert code == 2
     assert one_line(err)

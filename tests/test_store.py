@@ -314,6 +314,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, place: str)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_what_can_be_written_is_known_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    for root in (tmp_path / "a" / "b", Path("a/b"), Path(".")):
+        Store(root).check_writable()
+    one_line(Store("file/results").check_writable, "file/results", "--output")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_manifest_round_trip_and_refusals(store: Store) -> None:
     one_line(store.manifest, "is not a sweep")
     store.write_manifest({"recipe": "default", "trials": [1, 2]})

@@ -317,6 +317,8 @@ def command(
         TRACKERS[name]
     if address is not None:
         check_listening(address)
+    if not dry_run:
+        Store(output or Path("results")).check_writable()
     finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
     ahead = context.with_resource(Ahead(resources)) if timed and not dry_run and not finished else None
     with errors.status("loading the data and timing a few steps"), calling_theirs():

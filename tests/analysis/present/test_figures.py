@@ -90,7 +90,7 @@ class Situation:
         before = table.copy()
         figure = FIGURES[name].figure(table)
         pd.testing.assert_frame_equal(table, before)
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         return figure
 
 
