@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.read.cells import shown
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
 from analysis.read.importers.files import below, read
 from analysis.read.importers.settings import Settings
@@ -28,6 +29,7 @@ from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table,
 from cbs.errors import DataError, needed, reason
 
 STEP, SUFFIX = "_step", ".wandb"
+_STEP_OF_CHART = "Step"
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
 _COUNTS_LOGS = (
@@ -129,7 +131,8 @@ def _logged(names: Iterable[str]) -> list[str]:
 
 
 def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
-    """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points."""
+    """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points. Its first column
+    is what the chart was drawn against: ``Step`` for :data:`STEP`, or whatever somebody chose."""
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:
         rows = table.filled(title)
         low, high = (table.numbers(title + part, rows) for part in (_LOWEST, _HIGHEST))
@@ -143,7 +146,13 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
             )
     columns = {theirs: cells for theirs, cells in table.columns.items() if theirs != title}
     one = Sheet(table.name, columns | {settings.measured: table.columns[title]}, table.places)
-    axis, name = settings.axis(next(iter(table.columns))), title.removesuffix(f" - {settings.measured}")
+    axis, name = settings.axis(_STEP_OF_CHART), title.removesuffix(f" - {settings.measured}")
+    drawn = next(iter(columns))
+    if axis[1] == _STEP_OF_CHART != drawn:
+        raise DataError(
+            f"{file} is drawn against {shown(drawn)}, and whether that counts updates is not known: export the chart "
+            f"with {_STEP_OF_CHART} as its x axis, or give --column step=THEIRS, examples=THEIRS or tokens=THEIRS"
+        )
     return run_of(one, settings, axis, name=name, metrics=table.columns, files=(file,))
 
 

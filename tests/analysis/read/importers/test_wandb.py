@@ -194,10 +194,10 @@ def test_exported_histories_are_one_run_per_file(tmp_path: Path) -> None:
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
 
 
-def chart(path: Path, curves: list[Curve], spread: float = 0.0) -> Path:
+def chart(path: Path, curves: list[Curve], spread: float = 0.0, against: str = "Step") -> Path:
     rows = []
     for step in [step for step, _ in curves[0].rows]:
-        row: dict[str, Any] = {"Step": step}
+        row: dict[str, Any] = {against: step}
         for index, curve in enumerate(curves):
             value = dict(curve.rows).get(step, "")
             row[f"{curve.name} - loss"] = value
@@ -213,6 +213,15 @@ def test_an_exported_chart_is_one_run_per_column(tmp_path: Path) -> None:
     assert imported.format == "wandb"
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in curves}
     assert "may hold fewer points than were logged" in imported.notes[0]
+
+
+def test_a_chart_against_anything_but_steps_is_refused_until_it_is_said_what_that_is(tmp_path: Path) -> None:
+    source = chart(tmp_path / "chart.csv", CURVES[:2], against="epoch_id")
+    with pytest.raises(DataError, match=r"chart\.csv is drawn against 'epoch_id', .*--column step=THEIRS"):
+        import_runs([source], tmp_path / "out", settings(pattern=PATTERN))
+    imported = import_runs([source], tmp_path / "out", settings(pattern=PATTERN, columns={"step": "epoch_id"}))
+    assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES[:2]}
+    assert not any("_step" in note for note in imported.notes)
 
 
 def test_a_chart_of_merged_points_is_refused_with_the_remedy(tmp_path: Path) -> None:
