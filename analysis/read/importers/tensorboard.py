@@ -12,6 +12,8 @@ from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
 
 _LENGTH, _CHECKSUM = 8, 4
+_POINTER = b"version "
+"""What stands where the first length should, in a file that Git LFS has not fetched."""
 
 
 @IMPORTERS.register("tensorboard")
@@ -72,6 +74,8 @@ def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, flo
         raise DataError(f"{path} is empty; remove it or copy it again")
     if end == size:
         return
+    if not end and length == _POINTER:
+        raise DataError(f"{path} is what Git LFS leaves in place of the file: run git lfs pull there, or copy the file")
     if len(length) < _LENGTH or end + _LENGTH + int.from_bytes(length, "little") + 2 * _CHECKSUM > size:
         raise DataError(
             f"{path} is cut off in the middle of an event, at byte {end} of {size}; copy it again, or where the run "

@@ -141,3 +141,10 @@ def test_the_install_command_is_named_where_tensorboard_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
     with pytest.raises(MissingDependencyError, match=r"critical-batch-size\[tensorboard\]"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
+
+
+def test_a_file_that_git_lfs_has_not_fetched_is_said_to_be_one(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0c1\nsize 5361\n"
+    (tmp_path / "events.out.tfevents.1.host").write_text(pointer, encoding="utf-8")
+    with pytest.raises(DataError, match=r"events\.out\.tfevents\.1\.host is what Git LFS leaves .*: run git lfs pull"):
+        import_runs([tmp_path], tmp_path / "out", settings(pattern=PATTERN))
