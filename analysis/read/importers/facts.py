@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.read import cells
@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "workload": "imported", "parameters": Non
 _NUMBERS = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NUMBERS}
 _SHOWN = 3
+_ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
+"""What a setting is called that cuts a batch into passes, and one that counts all of them."""
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
 
 
@@ -42,6 +44,8 @@ def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[
             told.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
         found.append(_agreed(run, told))
     _require(runs, found)
+    if "batch_size" in asked and not _WHOLE_BATCH.search(asked["batch_size"]):
+        notes += _of_one_pass(runs, asked["batch_size"])
     if settings.batch_unit == "tokens":
         found = [_in_examples(run, facts, settings) for run, facts in zip(runs, found, strict=True)]
     return [DEFAULTS | facts for facts in found]
@@ -62,6 +66,28 @@ def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str
             if before[0] != value:
                 raise DataError(f"run {run.name}: {name} is {before[0]} {before[1]} and {value} {where}; keep one")
     return {name: value for name, (value, _) in facts.items()}
+
+
+def _of_one_pass(runs: Sequence[Run], title: str) -> list[str]:
+    """A note where the settings that batch sizes were read from also tell that gradients were accumulated."""
+    found = {run.name: cut for run in runs if (cut := next(_accumulated(run.config), None))}
+    if not found:
+        return []
+    name, (key, count) = next(iter(found.items()))
+    more = f" and greater than 1 in {len(found) - 1} more" if len(found) > 1 else ""
+    return [
+        f"{key} is {count} in run {name}{more}: batch sizes are of an update; where {title} is of one pass, they are "
+        "too small by as much: give the product with --runs FILE"
+    ]
+
+
+def _accumulated(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The settings by which gradients of several passes were accumulated, at any depth."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _accumulated(value)
+        elif _ACCUMULATION.search(str(key)) and re.fullmatch(r"\d+", str(value), re.ASCII) and int(value) > 1:
+            yield str(key), int(value)
 
 
 def _require(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> None:

@@ -111,6 +111,32 @@ def test_the_settings_a_run_recorded_are_read_on_request() -> None:
             one(named("x", config=config), columns=columns | {"batch_size": f"config.{key}"})
 
 
+@pytest.mark.parametrize(
+    ("title", "more", "noted"),
+    [
+        ("batch_size", {"gradient_accumulation_steps": 40}, True),
+        ("data.batch", {"trainer": {"accumulate_grad_batches": "4"}}, True),
+        ("batch_size", {"gradient_accumulation_steps": 1}, False),
+        ("batch_size", {"accumulate": True}, False),
+        ("batch_size", {}, False),
+        ("global_batch", {"gradient_accumulation_steps": 40}, False),
+    ],
+)
+def test_a_batch_size_read_beside_an_accumulation_is_noted(title: str, more: dict[str, Any], noted: bool) -> None:
+    config = {"batch_size": 12, "global_batch": 12, "data": {"batch": 12}} | more
+    runs = [named(name, config=config, facts={"optimizer": "sgd", "lr": 1e-3}) for name in "xy"]
+    notes = _notes_of(runs, columns={"batch_size": f"config.{title}"})
+    told = f"in run x and greater than 1 in 1 more: batch sizes are of an update; where config.{title} is of one pass"
+    assert [told in note for note in notes] == [True] * noted
+    assert not any("accum" in note for note in _notes_of(runs, constants={"batch_size": "12"}))
+
+
+def _notes_of(runs: list[Run], **changes: Any) -> list[str]:
+    notes: list[str] = []
+    facts_of(runs, settings(**changes), notes)
+    return notes
+
+
 def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     facts = one(named("x", facts={key: ADAMW[key] for key in ("batch_size", "optimizer", "lr")}))
     assert (facts["seed"], facts["workload"], facts["parameters"], facts["status"]) == (0, "imported", None, None)
