@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.plain import flat
 from analysis.read import cells
 from analysis.read.importers.base import Run, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
@@ -70,24 +71,14 @@ def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str
 
 def _of_one_pass(runs: Sequence[Run], title: str) -> list[str]:
     """A note where the settings that batch sizes were read from also tell that gradients were accumulated."""
-    found = {run.name: cut for run in runs if (cut := next(_accumulated(run.config), None))}
-    if not found:
-        return []
-    name, (key, count) = next(iter(found.items()))
-    more = f" and greater than 1 in {len(found) - 1} more" if len(found) > 1 else ""
-    return [
-        f"{key} is {count} in run {name}{more}: batch sizes are of an update; where {title} is of one pass, they are "
-        "too small by as much: give the product with --runs FILE"
-    ]
-
-
-def _accumulated(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The settings by which gradients of several passes were accumulated, at any depth."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _accumulated(value)
-        elif _ACCUMULATION.search(str(key)) and re.fullmatch(r"\d+", str(value), re.ASCII) and int(value) > 1:
-            yield str(key), int(value)
+    for run in runs:
+        for key, count in flat(run.config):
+            if _ACCUMULATION.search(key) and re.fullmatch(r"\d+", str(count), re.ASCII) and int(count) > 1:
+                return [
+                    f"{key} is {count} in run {run.name}: batch sizes are of an update; where {title} is of one pass, "
+                    "they are too small by as much: give the product with --runs FILE"
+                ]
+    return []
 
 
 def _require(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> None:
