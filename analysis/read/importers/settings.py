@@ -25,6 +25,7 @@ AXES = ("step", "examples", "tokens")
 CONFIG = "config."
 """In front of what a column is renamed to: a key of the run's settings instead of a column."""
 
+_EPOCHS = re.compile(r"(.*[/._ ])?epochs?([/._ ]?(id|num|index))?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")
 _ASKED = {
     "metric": "--metric NAME",
@@ -120,6 +121,11 @@ class Settings:
         axes = [name for name in AXES if name in self.columns]
         if len(axes) > 1:
             raise ConfigError(f"--column gives {' and '.join(axes)}; a curve has one axis")
+        if _EPOCHS.fullmatch(self.columns.get("step", "")):
+            raise ConfigError(
+                f"--column step={self.columns['step']}: by its name it counts epochs, which have the fewer updates the "
+                "larger the batch: name a column of updates, or write one of examples for --column examples=THEIRS"
+            )
         for name, value in self.constants.items():
             if name not in ("run", *FACTS):
                 raise ConfigError(f"--set {name}=...: unknown; known are {', '.join(('run', *FACTS))}")

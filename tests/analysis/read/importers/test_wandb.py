@@ -216,10 +216,10 @@ def test_an_exported_chart_is_one_run_per_column(tmp_path: Path) -> None:
 
 
 def test_a_chart_against_anything_but_steps_is_refused_until_it_is_said_what_that_is(tmp_path: Path) -> None:
-    source = chart(tmp_path / "chart.csv", CURVES[:2], against="epoch_id")
-    with pytest.raises(DataError, match=r"chart\.csv is drawn against 'epoch_id', .*--column step=THEIRS"):
+    source = chart(tmp_path / "chart.csv", CURVES[:2], against="trainer/updates")
+    with pytest.raises(DataError, match=r"chart\.csv is drawn against 'trainer/updates', .*--column step=THEIRS"):
         import_runs([source], tmp_path / "out", settings(pattern=PATTERN))
-    imported = import_runs([source], tmp_path / "out", settings(pattern=PATTERN, columns={"step": "epoch_id"}))
+    imported = import_runs([source], tmp_path / "out", settings(pattern=PATTERN, columns={"step": "trainer/updates"}))
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES[:2]}
     assert not any("_step" in note for note in imported.notes)
 
