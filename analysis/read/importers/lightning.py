@@ -1,7 +1,8 @@
-"""Format ``lightning``: ``metrics.csv`` of Lightning's ``CSVLogger``, with ``hparams.yaml`` beside it.
+"""Format ``lightning``: ``metrics.csv`` of Lightning's ``CSVLogger``, with ``hparams.yaml`` beside it; and what a
+``Trainer`` does to the steps of any of its loggers.
 
 A row holds what was logged in one call, so training and validation fill different columns. A ``Trainer`` gives its
-logger the updates made before the batch, from 0 on and whatever the accumulation, and validates before it counts on: a
+loggers the updates made before the batch, from 0 on and whatever the accumulation, and validates before it counts on: a
 row with ``step`` 99 was measured after 100 updates. Its rows have an ``epoch``, too; where there is none, steps are
 what somebody passed to ``log_metrics``.
 """
@@ -18,7 +19,7 @@ from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
 
 METRICS, HPARAMS = "metrics.csv", "hparams.yaml"
-_STEP, _EPOCH = "step", "epoch"
+STEP, EPOCH = "step", "epoch"
 _FROM_ZERO = (
     "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps are updates made; where the "
     "runs log their own, give it with --column step=THEIRS"
@@ -38,17 +39,22 @@ class Lightning(Importer):
         sure = [path for path in files if (path.parent / HPARAMS).exists()]
         if sure:
             return Claim.of(sure, f"{METRICS} with {HPARAMS} beside it", LAYOUT)
-        seen = [path for path in files if {_STEP, _EPOCH} <= set(header_of(path))]
-        return Claim.of(seen, f"{METRICS} with the columns {_EPOCH} and {_STEP}", COLUMNS)
+        seen = [path for path in files if {STEP, EPOCH} <= set(header_of(path))]
+        return Claim.of(seen, f"{METRICS} with the columns {EPOCH} and {STEP}", COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """One run per file, called by its folder."""
-        top, axis = Path(source), settings.axis(_STEP)
+        top, axis = Path(source), settings.axis(STEP)
         for path in self.files(source):
             table, about = read_table(path), path.parent / HPARAMS
             config = read_mapping(about, "copy it again from where the run was trained") if about.exists() else {}
             run = run_of(table, settings, axis, config=config, files=(path,), **in_folder(path.parent, top))
-            if axis == (_STEP, _STEP) and _EPOCH in table.columns and len(run.values):
-                run = dataclasses.replace(run, axis=run.axis + 1)
-                notes.append(_FROM_ZERO)
-            yield run
+            of_trainer = axis == (STEP, STEP) and EPOCH in table.columns
+            yield from_zero(run, notes) if of_trainer else run
+
+
+def from_zero(run: Run, notes: list[str]) -> Run:
+    """The run of a ``Trainer``, which counts from 0, with its steps as updates made; a note says so."""
+    if len(run.values):
+        notes.append(_FROM_ZERO)
+    return dataclasses.replace(run, axis=run.axis + 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, Claim, Importer, Run, in_folder, joined, run_of
 from analysis.read.importers.files import below, read_mapping, read_text
+from analysis.read.importers.lightning import EPOCH, STEP
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 
@@ -22,6 +23,10 @@ _TRASH, _NAME_TAG = ".trash", "mlflow.runName"
 _REMEDY = "copy the run again from where it was trained"
 _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
 """Status numbers of runs whose curves may end before their budget."""
+_PERHAPS_OF_TRAINER = (
+    "have epochs from 0 on: if a Lightning Trainer logged them, each step is one less than the updates made; have it "
+    "log self.global_step, too, and give that with --column step=THEIRS"
+)
 
 
 @IMPORTERS.register("mlflow")
@@ -48,6 +53,8 @@ class MLflow(Importer):
                 {name: read_text(path, _REMEDY) for name, path in _named(folder / kind).items()}
                 for kind in (PARAMS, TAGS)
             )
+            if axis == (STEP, STEP) and EPOCH in metrics and next(_points(metrics[EPOCH]), (0, 1))[1] == 0:
+                stages[EPOCH] += 1
             stages[_ENDED.get(meta["status"], "") if isinstance(meta.get("status"), int) else ""] += 1
             paths = {key: metrics[key] for key in wanted if key in metrics}
             yield run_of(
@@ -61,6 +68,8 @@ class MLflow(Importer):
             )
         if stages["deleted"]:
             notes.append(f"left out {stages['deleted']} deleted runs")
+        if stages[EPOCH]:
+            notes.append(f"{stages[EPOCH]} runs {_PERHAPS_OF_TRAINER}")
         for words in _ENDED.values():
             if stages[words]:
                 notes.append(f"{stages[words]} runs are {words}: their curves end where they stopped")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
 
@@ -25,7 +26,7 @@ class TensorBoard(Importer):
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All points of the tag of every run: nothing is downsampled."""
-        path, axis = Path(source), settings.axis("step")
+        path, axis = Path(source), settings.axis(STEP)
         files = self.files(source)
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         for folder in sorted({file.parent for file in files}):
@@ -38,7 +39,9 @@ class TensorBoard(Importer):
                     if tag in wanted:
                         series.setdefault(tag, []).append((step, value))
             table = joined(str(folder), {tag: series[tag] for tag in wanted if tag in series}, settings.measured)
-            yield run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
+            run = run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
+            of_trainer = axis == (STEP, STEP) and EPOCH in tags and (folder / HPARAMS).exists()
+            yield from_zero(run, notes) if of_trainer else run
 
 
 def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, float]]:

@@ -24,12 +24,16 @@ import numpy as np
 from analysis.read.cells import shown
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
 from analysis.read.importers.files import below, read
+from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import Settings
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError, needed, reason
 
 STEP, SUFFIX = "_step", ".wandb"
 _STEP_OF_CHART = "Step"
+_STEP_OF_TRAINER = "trainer/global_step"
+"""Logged by Lightning's ``WandbLogger``."""
+
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
 _COUNTS_LOGS = (
@@ -70,7 +74,8 @@ class Wandb(Importer):
         found = list((_from_files if path.exists() else _from_server)(source, settings, notes))
         if found and settings.axis(STEP)[1] == STEP:
             notes.append(_COUNTS_LOGS)
-        yield from found
+        of_trainer = settings.axis(STEP) == ("step", _STEP_OF_TRAINER)
+        yield from (from_zero(run, notes) for run in found) if of_trainer else found
 
 
 def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:

@@ -52,7 +52,7 @@ def test_steps_of_a_trainer_are_updates_made(tmp_path: Path) -> None:
     """Against the count of updates that the module itself logs."""
     import lightning
     import torch
-    from lightning.pytorch.loggers import CSVLogger
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -71,16 +71,20 @@ def test_steps_of_a_trainer_are_updates_made(tmp_path: Path) -> None:
 
     loader = torch.utils.data.DataLoader(torch.randn(12, 2), batch_size=2)
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=CSVLogger(tmp_path / "in"), accumulate_grad_batches=2,
-        val_check_interval=2, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        max_epochs=2, accelerator="cpu", accumulate_grad_batches=2, val_check_interval=2,
+        logger=[CSVLogger(tmp_path / "csv"), TensorBoardLogger(tmp_path / "events")],
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     trainer.fit(Module(), loader, loader)
-    imported = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
-    ours = [row.step for row in imported.trials[0].evaluations]
-    own = import_runs([tmp_path / "in"], tmp_path / "own", settings(constants=BOTH, columns={"step": "updates"}))
-    assert ours == [row.step for row in own.trials[0].evaluations] == [1, 2, 3, 4, 5, 6]
-    assert any("1 was added" in note for note in imported.notes)
-    assert not any("1 was added" in note for note in own.notes)
+    for source in (tmp_path / "csv", tmp_path / "events"):
+        imported = import_runs([source], tmp_path / f"{source.name}-out", settings(constants=BOTH))
+        ours = [row.step for row in imported.trials[0].evaluations]
+        own = import_runs(
+            [source], tmp_path / f"{source.name}-own", settings(constants=BOTH, columns={"step": "updates"})
+        )
+        assert ours == [row.step for row in own.trials[0].evaluations] == [1, 2, 3, 4, 5, 6]
+        assert any("1 was added" in note for note in imported.notes)
+        assert not any("1 was added" in note for note in own.notes)
 
 
 @pytest.mark.parametrize("kind", ["file", "run", "runs"])

@@ -68,6 +68,17 @@ def test_a_store_comes_back(tmp_path: Path, above: str) -> None:
     }
 
 
+@pytest.mark.parametrize(("first", "columns", "noted"), [(0.0, {}, True), (0.25, {}, False), (0, {"step": "n"}, False)])
+def test_steps_that_may_be_those_of_a_lightning_trainer_are_noted(
+    tmp_path: Path, first: float, columns: dict[str, str], noted: bool
+) -> None:
+    points = [(3, 2.0), (7, 1.0)]
+    epochs = [(step, first + index) for index, (step, _) in enumerate(points)]
+    write(tmp_path / "in", "id0", {"loss": points, "epoch": epochs, "n": [(3, 4), (7, 8)]})
+    imported = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH, columns=columns))
+    assert ["1 runs have epochs from 0 on: if a Lightning Trainer" in note for note in imported.notes] == [True] * noted
+
+
 def test_runs_are_known_by_name_and_tags_are_settings(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", "id0", {"loss": [(1, 3.0)]}, name="adamw-b8")
     (folder / "tags" / "peak").write_text("0.5")

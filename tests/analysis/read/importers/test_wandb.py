@@ -194,6 +194,15 @@ def test_exported_histories_are_one_run_per_file(tmp_path: Path) -> None:
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
 
 
+def test_steps_of_a_lightning_trainer_are_updates_made(tmp_path: Path) -> None:
+    rows = [{"_step": index, "trainer/global_step": 4 * index + 3, "loss": 2.0 - index} for index in range(3)]
+    source = write_csv(tmp_path / "adamw.csv", rows)
+    wanted = settings(columns={"step": "trainer/global_step"}, constants=BOTH)
+    imported = import_runs([source], tmp_path / "out", wanted)
+    assert [row.step for row in imported.trials[0].evaluations] == [4, 8, 12]
+    assert any("1 was added to each" in note for note in imported.notes)
+
+
 def chart(path: Path, curves: list[Curve], spread: float = 0.0, against: str = "Step") -> Path:
     rows = []
     for step in [step for step, _ in curves[0].rows]:
