@@ -13,6 +13,11 @@ from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
 
 _LENGTH, _CHECKSUM = 8, 4
+_OF_KERAS = "epoch_"
+_PER_EPOCH = (
+    "Keras logs tags that begin with epoch_ against epochs, which have the fewer updates the larger the batch: take "
+    "evaluation_..._vs_iterations, or give updates with --column step=TAG"
+)
 _POINTER = b"version "
 """What stands where the first length should, in a file that Git LFS has not fetched."""
 
@@ -42,6 +47,8 @@ class TensorBoard(Importer):
             run = run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
             of_trainer = axis == (STEP, STEP) and EPOCH in tags and (folder / HPARAMS).exists()
             yield from_zero(run, notes) if of_trainer else run
+        if settings.measured.startswith(_OF_KERAS) and axis == (STEP, STEP):
+            notes.append(_PER_EPOCH)
 
 
 def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, float]]:

@@ -95,6 +95,19 @@ def test_the_axis_may_be_examples_or_tokens(tmp_path: Path) -> None:
         import_runs([tmp_path / "in"], tmp_path / "more", elsewhere)
 
 
+@pytest.mark.parametrize(
+    ("tag", "columns", "noted"),
+    [("epoch_loss", {}, True), ("epoch_loss", {"step": "updates"}, False), ("loss_epoch", {}, False)],
+)
+def test_a_tag_that_keras_logs_against_epochs_is_noted(
+    tmp_path: Path, tag: str, columns: dict[str, str], noted: bool
+) -> None:
+    rows = [{"step": step, tag: 3.0 - step, "updates": 50 * step} for step in (1, 2)]
+    write_run(tmp_path / "in", rows, {})
+    imported = import_runs([tmp_path / "in"], tmp_path / "out", settings(metric=tag, constants=BOTH, columns=columns))
+    assert ["Keras logs tags" in note for note in imported.notes] == [True] * noted
+
+
 def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:
     write(tmp_path / "in", CURVES[0].rows)
     with pytest.raises(DataError, match="no run has the metric 'loss'; those there are: eval/loss, train/loss"):
