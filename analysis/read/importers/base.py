@@ -25,6 +25,8 @@ ANY_TABLE, COLUMNS, LAYOUT = range(3)
 """How sure a format is of a file: it is a table, it has the columns of the format, it lies and is called as only the
 format does."""
 
+_SCHEDULED = "call the column otherwise where it follows a schedule, and give the peak with --set or --runs; or "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -210,10 +212,11 @@ def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
     for row in sorted(first.values()):
         value = table.cell(row, title, lambda cell: fact(name, cell))
         if found.setdefault(name, value) != value:
+            where = _SCHEDULED if name == "lr" else ""
             raise table.error(
                 row,
                 title,
-                f"run {run} has the {name} {found[name]} and {value}; a run has one; tell the runs apart in the column "
-                "'run', or correct the cell",
+                f"run {run} has the {name} {found[name]} and {value}; a run has one; {where}tell the runs apart in the "
+                "column 'run', or correct the cell",
             )
     return found
