@@ -54,6 +54,8 @@ class World:
         damage: done to the table.
         exponents: whether the world belongs to the table of exponents, and its coverage has a goal.
         main: whether the world belongs to the main table.
+        form: whether its curves are of another form than those that are fitted.
+        endless: whether steps fall for ever; the fewest are then those at the largest batch size that is measured.
         half_width: goal of the median log half-width; ``None`` without one.
     """
 
@@ -69,6 +71,8 @@ class World:
     damage: Damage = field(default=lambda frame, rng: frame)
     exponents: bool = False
     main: bool = True
+    form: bool = False
+    endless: bool = False
     half_width: float | None = None
 
 
@@ -91,10 +95,21 @@ def sweep(world: World, seeds: int, index: int) -> tuple[pd.DataFrame, dict[str,
     truths, frames = {}, []
     for place, (name, curve) in enumerate(world.curves.items()):
         critical = CRITICAL * 2.0 ** rng.uniform(-world.spread, world.spread)
-        truths[name] = Truth(curve=curve, critical=critical, min_steps=MIN_STEPS * 1.3**place)
-        frame = world.damage(_trials(world, truths[name], seeds, rng), rng)
+        truth = Truth(curve=curve, critical=critical, min_steps=MIN_STEPS * 1.3**place)
+        frame = world.damage(_trials(world, truth, seeds, rng), rng)
+        truths[name] = _within(truth, CRITICAL * 2.0 ** world.octaves[-1]) if world.endless else truth
         frames.append(frame.assign(optimizer=name) if len(world.curves) > 1 else frame)
     return pd.concat(frames, ignore_index=True), truths
+
+
+def _within(truth: Truth, largest: float) -> Truth:
+    """The same steps with the fewest of them at the largest batch size."""
+    end = largest / truth.critical
+    fewest = float(truth.curve(np.array(end)))
+    at = float(brentq(lambda x: float(truth.curve(np.array(x))) - 2 * fewest, end * 1e-6, end))
+    return Truth(
+        curve=lambda x: truth.curve(at * x) / fewest, critical=at * truth.critical, min_steps=fewest * truth.min_steps
+    )
 
 
 def _trials(world: World, truth: Truth, seeds: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -140,9 +155,31 @@ def rising_examples(x: np.ndarray) -> np.ndarray:
     return 1 + 0.95 / x + 0.05 / x**2
 
 
-def knee(sharpness: float) -> Curve:
-    """The asymptotes of the hyperbola, joined more sharply than by it above 1 and more bluntly below."""
-    return lambda x: (1 + (2**sharpness - 1) * x**-sharpness) ** (1 / sharpness)
+def knee(sharpness: float, exponent: float = 1.0) -> Curve:
+    """The asymptotes of the power law, joined more sharply than by it above 1 and more bluntly below; 2 is the square
+    root of a sum of squares."""
+    return lambda x: (1 + (2**sharpness - 1) * x ** (-sharpness * exponent)) ** (1 / sharpness)
+
+
+def falling(share: float) -> Curve:
+    """The hyperbola, with steps that fall by ``share`` per e-fold of the batch size, for ever."""
+    return lambda x: (1 + 1 / x) * x**-share
+
+
+def slowed(x: np.ndarray) -> np.ndarray:
+    """The hyperbola, with runs that large batches make ever slower, 10 % at the critical batch size."""
+    return (1 + 1 / x) * (1 + 0.1 * x**0.3)
+
+
+def two_slopes(x: np.ndarray) -> np.ndarray:
+    """Perfect scaling up to 1, and steps that fall with the power 0.3 from there, for ever: the model of appendix F of
+    2505.02222."""
+    return np.maximum(1 / x, x**-0.3)
+
+
+def two_exponents(x: np.ndarray) -> np.ndarray:
+    """Half of the rise with the exponent 0.6, half with 1.2."""
+    return 1 + 0.5 * x**-0.6 + 0.5 * x**-1.2
 
 
 def falling_exponent(x: np.ndarray) -> np.ndarray:
@@ -231,6 +268,31 @@ WORLDS = {
             for a in (0.7, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5)
         ),
         World(name="noisy quadratic, tuned SGD", curves={"": noisy_quadratic}),
+        *(
+            World(
+                name=f"steps fall by {100 * t:g} % per e-fold for ever",
+                curves={"": falling(t)},
+                endless=True,
+                form=True,
+            )
+            for t in (0.05, 0.15)
+        ),
+        World(name="square root of 1 + 3/x^2", curves={"": knee(2.0)}, form=True),
+        World(name="square root of 1 + 3/x", curves={"": knee(2.0, 0.5)}, form=True),
+        World(name="large batches ever slower", curves={"": slowed}, endless=True, form=True),
+        World(name="knee 0.7", curves={"": knee(0.7)}, form=True),
+        World(name="perfect scaling, then the power 0.3", curves={"": two_slopes}, endless=True, form=True),
+        World(name="two exponents", curves={"": two_exponents}, form=True),
+        *(
+            World(
+                name=f"{count} batch sizes a factor {2**octaves} apart, exponent 0.7",
+                curves={"": power(0.7)},
+                octaves=tuple(octaves * (np.arange(count) - (count - 1) / 2)),
+                form=True,
+            )
+            for count, octaves in ((3, 2), (3, 3), (4, 1), (5, 1))
+        ),
+        World(name="quick recipe, exponent 0.7", curves={"": power(0.7)}, octaves=(-5, -3, -1, 1, 3), form=True),
         World(name="broken curve", curves={"": broken}),
         World(name="examples rise at small batches", curves={"": rising_examples}),
         *(World(name=f"knee {g:g}, 2 % noise", curves={"": knee(g)}, noise=QUIET, main=False) for g in (0.7, 1.5)),

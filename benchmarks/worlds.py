@@ -178,7 +178,7 @@ def _watched(results: Iterable[list[dict[str, Any]]], total: int) -> Iterable[li
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worlds", description=__doc__.splitlines()[0])
-    parser.add_argument("--group", choices=("main", "exponents", "all"), default="main")
+    parser.add_argument("--group", choices=("main", "exponents", "form", "all"), default="main")
     parser.add_argument("--world", action="append", choices=list(WORLDS), metavar="NAME", help="repeatable")
     parser.add_argument("--sweeps", type=int, default=200)
     parser.add_argument("--seeds", type=int, action="append", help="repeatable; 1 and 3 if not given")

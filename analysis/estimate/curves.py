@@ -13,7 +13,7 @@ examples at the critical batch size, :math:`2 S_{min} B_{crit}` (twice ``E_min``
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,25 +22,75 @@ from analysis.arrays import Array
 
 @dataclass(frozen=True)
 class Curve:
-    """Fitted parameters, scalars or one per resample, shape ``[R]``.
+    r"""Fitted parameters, scalars or one per resample, shape ``[R]``.
+
+    With a ``knee`` g other than 1 the two asymptotes are joined otherwise than by a sum,
+
+    .. math:: S(B) = S_{min} \left(1 + (2^g - 1) (B_{crit}/B)^{g a}\right)^{1/g}
+
+    more sharply above 1 (2 is the square root of a sum of squares), more bluntly below.
 
     Attributes:
         log_min_steps: ``ln S_min``, optimizer updates.
         log_critical: ``ln B_crit``, examples; the end of where it was looked for, where it lies beyond.
         exponent: ``a``.
         critical: ``B_crit`` in examples; 0 where the data show a plateau only, infinity where perfect scaling only.
+        knee: ``g``.
+        largest: batch size from which on steps no longer fall, see :meth:`levelled`; infinity where they fall towards
+            ``S_min`` for ever.
     """
 
     log_min_steps: Array
     log_critical: Array
     exponent: Array
     critical: Array
+    knee: Array = field(default_factory=lambda: np.ones(()))
+    largest: Array = field(default_factory=lambda: np.full((), np.inf))
+
+    def __post_init__(self) -> None:
+        for name in ("knee", "largest"):
+            shape = np.shape(self.log_min_steps)
+            object.__setattr__(self, name, np.broadcast_to(np.asarray(getattr(self, name), dtype=float), shape))
 
     def log_steps(self, batch_sizes: Array) -> Array:
-        """``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]`` or ``[R, M]``."""
-        log_sizes = np.log(np.asarray(batch_sizes, dtype=float))
-        rise = np.asarray(self.exponent)[..., None] * (np.asarray(self.log_critical)[..., None] - log_sizes)
-        return np.asarray(np.asarray(self.log_min_steps)[..., None] + np.logaddexp(0.0, rise))
+        """``ln S`` at ``batch_sizes`` ``[M]``, or one for each row ``[R, 1]``; shape ``[M]`` or ``[R, M]``."""
+        level, critical, slope, knee, factor, end = (np.asarray(values)[..., None] for values in self._parts())
+        log_sizes = np.minimum(np.log(np.asarray(batch_sizes, dtype=float)), end)
+        rise = np.logaddexp(0.0, factor + slope * (critical - log_sizes))
+        return np.asarray(level + (rise - np.logaddexp(0.0, factor + slope * (critical - end))) / knee)
+
+    def log_sizes(self, log_steps: Array) -> Array:
+        """``ln`` of the batch size that takes so many steps (``ln S``), of the shape of the parameters; NaN where none
+        takes so few."""
+        level, critical, slope, knee, factor, end = self._parts()
+        rise = knee * (log_steps - level) + np.logaddexp(0.0, factor + slope * (critical - end))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.where((rise > 0) & (log_steps >= level), critical - (np.log(np.expm1(rise)) - factor) / slope, np.nan))
+
+    @property
+    def log_cheapest(self) -> Array:
+        """``ln`` of the batch size of the fewest examples; minus infinity where smaller is always cheaper."""
+        _, critical, slope, _, factor, end = self._parts()
+        with np.errstate(divide="ignore"):
+            return np.minimum(critical + (factor + np.log(np.maximum(self.exponent - 1.0, 0.0))) / slope, end)
+
+    def _parts(self) -> tuple[Array, ...]:
+        """Level, critical batch size, slope, knee, factor and end, in logs: what the curve is made of."""
+        critical, end = np.asarray(self.log_critical), np.log(self.largest)
+        # the rise (S/S_min)^g - 1 over that at the critical batch size, up to a factor where the curve levels off
+        at_critical, slope = np.exp2(self.knee), np.asarray(self.knee * self.exponent)
+        factor = np.log(at_critical - 1.0) - np.log1p(-at_critical * np.exp(slope * (critical - end)))
+        return np.asarray(self.log_min_steps), critical, slope, self.knee, factor, end
+
+    def levelled(self, largest: float) -> Curve:
+        """The same curve up to a batch size from which on steps no longer fall: its steps are then the fewest. Where
+        the critical batch size lies beyond it, as steps still fall steeply there, the curve stays what it is."""
+        slope, now = self.knee * self.exponent, np.asarray(self.log_critical)
+        before = now < np.log(largest)
+        shift = np.where(before, np.log1p(np.exp2(self.knee) * np.exp(slope * (now - np.log(largest)))) / slope, 0.0)
+        critical = np.where(before & (self.critical > 0), np.exp(now - shift), self.critical)
+        steps = np.where(before, self.log_steps(np.array([largest]))[..., 0], self.log_min_steps)
+        return Curve(steps, now - shift, self.exponent, critical, self.knee, np.where(before, largest, np.inf))
 
     @property
     def min_steps(self) -> Array:

@@ -21,7 +21,8 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.estimate.curves import Curve
-from analysis.estimate.fitting import Fit, widening
+from analysis.estimate.fitting import Fit
+from analysis.estimate.fitting.form_fits import widening
 from cbs.store import finite_or_none
 
 _HALVINGS = 80
@@ -152,39 +153,31 @@ def product(curve: Curve, steps: Array, examples: Array) -> Array:
 def fewest_steps(curve: Curve, examples: Array) -> tuple[Array, Array]:
     """Steps of the best constant batch size with so many examples at most, and that batch size, each ``[R]``; infinity
     and NaN where every batch size takes more."""
-    exponent, critical = np.asarray(curve.exponent), np.exp(curve.log_critical)
-    # in units of the critical batch size, x + x^(1-a) = c has its largest root above the x of the fewest examples
-    c = examples / np.exp(curve.log_min_steps) / critical
-    cheapest = _cheapest(exponent)
-    low, high = np.log(np.maximum(cheapest, 1e-300)), np.log(np.maximum(c, 1e-300))
-    with np.errstate(all="ignore"):
-        none = ~(np.where(cheapest > 0, cheapest + cheapest ** (1.0 - exponent), np.where(exponent == 1, 1.0, 0.0)) < c)
-    low = np.where(cheapest > 0, low, high - 200.0)
+    wanted, cheapest = np.log(examples), curve.log_cheapest
+
+    def log_examples(log_sizes: Array) -> Array:
+        return np.asarray(log_sizes + curve.log_steps(np.exp(log_sizes)[:, None])[:, 0])
+
+    # beyond the batch size of the fewest examples they only grow, and steps are never fewer than the fewest
+    high = wanted - curve.log_min_steps
+    low = np.where(np.isfinite(cheapest), cheapest, high - 200.0)
+    none = log_examples(low) >= wanted
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        above = np.logaddexp(middle, (1.0 - exponent) * middle) > np.log(np.maximum(c, 1e-300))
+        above = log_examples(middle) > wanted
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    size = critical * np.exp(low)
-    steps = np.exp(curve.log_min_steps + np.logaddexp(0.0, -exponent * low))
-    return np.where(none, np.inf, steps), np.where(none, np.nan, size)
+    steps = np.exp(curve.log_steps(np.exp(low)[:, None])[:, 0])
+    return np.where(none, np.inf, steps), np.where(none, np.nan, np.exp(low))
 
 
 def fewest_examples(curve: Curve, steps: Array) -> tuple[Array, Array]:
     """Examples of the best constant batch size with so many steps at most, and that batch size, each ``[R]``; infinity
     and NaN where every batch size takes more."""
-    exponent, least = np.asarray(curve.exponent), np.exp(curve.log_min_steps)
-    excess = steps / least - 1.0
-    with np.errstate(all="ignore"):
-        x = np.maximum(np.where(excess > 0, excess, np.nan) ** (-1.0 / exponent), _cheapest(exponent))
-        size = np.exp(curve.log_critical) * x
-        examples = size * least * (1.0 + x**-exponent)
-    none = ~(excess > 0)
-    return np.where(none, np.inf, examples), np.where(none, np.nan, size)
-
-
-def _cheapest(exponent: Array) -> Array:
-    """Batch size of the fewest examples over the critical one; 0 where smaller is always cheaper."""
-    return np.maximum(exponent - 1.0, 0.0) ** (1.0 / exponent)
+    log_sizes = np.maximum(curve.log_sizes(np.log(steps)), curve.log_cheapest)
+    none = np.isnan(log_sizes)
+    sizes = np.exp(np.where(none, 0.0, log_sizes))
+    examples = sizes * np.exp(curve.log_steps(sizes[:, None])[:, 0])
+    return np.where(none, np.inf, examples), np.where(none, np.nan, sizes)
 
 
 def _quantity(found: Array, confidence: float, against: float = 0.0) -> Quantity:

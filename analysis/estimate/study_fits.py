@@ -16,9 +16,10 @@ from scipy.special import chdtri, stdtr
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import Sample
-from analysis.estimate.fitting import FEWEST_FREE, Fit, fit_curve, free_exponent, interval
+from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
+from analysis.estimate.fitting.form_fits import FEWEST_FREE
 from analysis.estimate.optima import gain
 from analysis.estimate.studies import Study
 
@@ -116,6 +117,8 @@ def _alternating(fit: Fit, other: Fit) -> Fit:
         fit,
         resampled_log_steps=mixed(fit.resampled_log_steps, other.resampled_log_steps),
         resampled=fit.resampled.mapped(mixed, other.resampled),
+        resampled_power=fit.resampled_power.mapped(mixed, other.resampled_power),
+        form_of=mixed(fit.form_of, other.form_of),
         resampled_hyperbola=fit.resampled_hyperbola.mapped(mixed, other.resampled_hyperbola),
     )
 

@@ -74,7 +74,6 @@ def _largest(curve: Curve, start: float, excess: float) -> Array:
     low, high = np.full(len(wanted), math.log(start)), wanted - curve.log_min_steps
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        rise = np.logaddexp(0.0, curve.exponent * (curve.log_critical - middle))
-        above = middle + curve.log_min_steps + rise > wanted
+        above = middle + curve.log_steps(np.exp(middle)[:, None])[:, 0] > wanted
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return np.asarray(np.exp(0.5 * (low + high)))

@@ -183,11 +183,12 @@ class Data:
         *,
         scatter: float | None = None,
         start: Curve | None = None,
+        knee: float = 1.0,
     ) -> Curve:
         """The most likely curve, shape ``[R]``.
 
         Args:
-            exponent, start: as of :func:`analysis.estimate.fitting.least_squares.fit_curves`.
+            exponent, start, knee: as of :func:`analysis.estimate.fitting.least_squares.fit_curves`.
             deviation, rows, latent: as of :meth:`completed`.
             scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
         """
@@ -196,7 +197,14 @@ class Data:
         def fitted(logs: Array, weights: Array, near: Curve | None) -> Curve:
             reach = self.batch_sizes[self.reached]
             return fit_curves(
-                self.batch_sizes, logs, weights, exponent=exponent, deviation=deviation, reach=reach, start=near
+                self.batch_sizes,
+                logs,
+                weights,
+                exponent=exponent,
+                deviation=deviation,
+                reach=reach,
+                start=near,
+                knee=knee,
             )
 
         found = fitted(rows, self.weights, start)

@@ -48,6 +48,10 @@ class Exponent:
         """Whether the exponent is not fitted."""
         return bool(np.all(np.asarray(self.variance) == 0))
 
+    def at(self, rows: np.ndarray) -> Exponent:
+        """Some of the rows, where there is one for each."""
+        return Exponent(np.asarray(self.log_mean)[rows], np.asarray(self.variance)[rows])
+
 
 FREE = Exponent()
 HYPERBOLA = Exponent(variance=0.0)
@@ -62,6 +66,7 @@ def fit_curves(
     deviation: float = 1.0,
     reach: Array | None = None,
     start: Curve | None = None,
+    knee: float = 1.0,
 ) -> Curve:
     """The most likely curve of every row.
 
@@ -73,6 +78,7 @@ def fit_curves(
         deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
         reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
         start: where to look for the minimum, in place of a grid.
+        knee: of the curves, see :class:`analysis.estimate.curves.Curve`.
 
     Returns:
         Shape ``[R]``. Where the best critical batch size lies beyond :data:`REACH` it is 0 or infinity.
@@ -87,7 +93,7 @@ def fit_curves(
     if start is not None:
         near = np.stack(np.broadcast_arrays(start.log_critical, np.log(start.exponent)), axis=-1)
     theta, level = profiled(
-        functools.partial(_shape, x),
+        functools.partial(_shape, x, knee),
         log_steps,
         weights,
         box,
@@ -98,16 +104,16 @@ def fit_curves(
     )
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
-    return Curve(level, c, np.exp(theta[:, 1]), bounded)
+    return Curve(level, c, np.exp(theta[:, 1]), bounded, np.asarray(knee))
 
 
-def _shape(x: Array, theta: Array) -> tuple[Array, Array, Array]:
+def _shape(x: Array, knee: float, theta: Array) -> tuple[Array, Array, Array]:
     """``ln(S/S_min)`` at log batch sizes ``[M, 1]``; parameters are ``ln B_crit`` and the log exponent."""
     distance, exponent = theta[:, 0] - x, np.exp(theta[:, 1])
-    log_rise = exponent * distance
+    log_rise = math.log(2.0**knee - 1.0) + knee * exponent * distance
     tail = np.exp(-np.abs(log_rise))
     rise = exponent * np.where(log_rise > 0, 1.0, tail) / (1.0 + tail)
-    return np.maximum(log_rise, 0.0) + np.log1p(tail), rise, rise * distance
+    return (np.maximum(log_rise, 0.0) + np.log1p(tail)) / knee, rise, rise * distance
 
 
 def profiled(
@@ -172,7 +178,8 @@ def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
     seeds, shape ``[M]``.
     """
     theta = np.array([[float(curve.log_critical), math.log(float(curve.exponent))]])
-    derivatives = np.hstack(_shape(np.log(np.asarray(batch_sizes, dtype=float))[:, None], theta)[1:]).T
+    x = np.log(np.asarray(batch_sizes, dtype=float))[:, None]
+    derivatives = np.hstack(_shape(x, float(curve.knee), theta)[1:]).T
     centred = derivatives - (derivatives @ weights / weights.sum())[:, None]
     return np.asarray((centred * weights) @ centred.T)
 

@@ -56,7 +56,9 @@ def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
     critical, probability = [], []
     for place in np.flatnonzero(fit.data.reached):
         rest = fit.data.without(int(place))
-        refit = rest.fit(fit.exponent, max(fit.deviation, LEAST_DEVIATION), start=fit.estimate).row(0)
+        refit = rest.fit(
+            fit.exponent, max(fit.deviation, LEAST_DEVIATION), start=fit.estimate, knee=float(fit.estimate.knee)
+        ).row(0)
         critical.append(float(refit.critical))
         found = misfit_of(refit.log_steps(rest.batch_sizes), fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
         probability.append(np.nan if found is None else found.probability)

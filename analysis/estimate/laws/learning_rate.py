@@ -20,7 +20,8 @@ from scipy.special import ndtri
 
 from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting import interval, widening
+from analysis.estimate.fitting import interval
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.optima import Optimum, optimum
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown

@@ -10,7 +10,8 @@ from scipy.optimize import nnls
 
 from analysis.arrays import OPEN, Array, Interval, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting import interval, widening
+from analysis.estimate.fitting import interval
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import minimized, regression
 from analysis.estimate.forms import FORMS, Form, Reference, Runs
 from analysis.phrases import plural

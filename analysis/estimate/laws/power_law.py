@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.arrays import Array, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting import widening
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.laws import scatter
 from analysis.estimate.laws.scatter import Scatter
 from analysis.plain import plain, shown

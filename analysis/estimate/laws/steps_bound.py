@@ -23,8 +23,9 @@ import numpy as np
 from scipy.special import expit
 
 from analysis.arrays import Array, Quantity
-from analysis.estimate.fitting import Fit, interval, pooled_deviation, widening
+from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Data
+from analysis.estimate.fitting.form_fits import pooled_deviation, widening
 from analysis.estimate.fitting.least_squares import profiled
 from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Quantity, percentiles
 from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT
-from analysis.estimate.fitting import FEWEST_FREE, Fit, widening
+from analysis.estimate.fitting import Fit
 from analysis.estimate.fitting.data import LEAST_DEVIATION
+from analysis.estimate.fitting.form_fits import FEWEST_FREE, widening
 from analysis.estimate.fitting.misfit import Misfit, grid_variance
 from analysis.estimate.fitting.quality import misfit_of
 from analysis.estimate.laws.steps_bound import BoundFit, fitted_data

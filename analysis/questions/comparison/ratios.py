@@ -22,7 +22,8 @@ import numpy as np
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.definitions import ROUNDING
-from analysis.estimate.fitting import Fit, interval, widening
+from analysis.estimate.fitting import Fit, interval
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
 from cbs.choices import read_choice

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.estimate.fitting import Fit, widening
+from analysis.estimate.fitting import Fit
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import information
 
 GOAL = 0.8

@@ -80,8 +80,10 @@ def test_a_bound_that_the_fit_satisfies_by_far_changes_nothing() -> None:
     plain, bounded = fit_curve(SIZES[1:], data[1:]), fit_curve(SIZES, data)
     # noise and exponent are found in turns, and with bounds there are more of them
     for name in ("min_steps", "critical", "exponent"):
-        assert getattr(bounded.estimate, name) == pytest.approx(getattr(plain.estimate, name), rel=2e-4)
-        np.testing.assert_allclose(getattr(bounded.resampled, name), getattr(plain.resampled, name), rtol=0.02)
+        assert getattr(bounded.power, name) == pytest.approx(getattr(plain.power, name), rel=2e-4)
+        its, others = (getattr(fit.resampled_power, name) for fit in (bounded, plain))
+        np.testing.assert_allclose(its, others, rtol=0.02)
+    assert [form.share for form in bounded.forms] == pytest.approx([form.share for form in plain.forms], abs=0.01)
     assert bounded.hyperbola.min_steps == pytest.approx(plain.hyperbola.min_steps, rel=1e-9)
     assert bounded.hyperbola.min_examples == pytest.approx(plain.hyperbola.min_examples, rel=1e-9)
     # the draws are filled up to the noise around the curve, which is found in turns
@@ -172,8 +174,8 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     assert high is not None
     assert low < 7381 / 175 < high
     without = fit_curve([4, 16, 64, 256], tables_of(answer.studies)[1:], config=AnalysisConfig(resamples=300))
-    ends = interval(without.resampled.critical, 0.95)
-    assert answer.interval == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
+    ends, its = (interval(fit.resampled_power.critical, 0.95) for fit in (without, answer.fit))
+    assert its == (pytest.approx(ends[0], rel=0.01), pytest.approx(ends[1], rel=0.01))
 
 
 def test_same_numbers_whether_bounds_are_unknown_or_there_are_none() -> None:

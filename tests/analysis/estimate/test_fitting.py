@@ -10,9 +10,10 @@ import pytest
 from scipy.stats import norm, t
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval, pooled_deviation, widening
+from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, SPREAD, Belief
+from analysis.estimate.fitting.form_fits import pooled_deviation, widening
 from analysis.estimate.fitting.least_squares import information
 from tests.factories import Truth, tables
 
@@ -36,10 +37,24 @@ def test_noise_free_sweep_has_a_point_interval(exponent: float) -> None:
     exponent in turns leave 2e-5 of the belief."""
     fit = noise_free(exponent)
     for name, truth in (("critical", 7381 / 175), ("exponent", exponent), ("min_steps", 175.0)):
-        low, high = interval(getattr(fit.resampled, name), 0.95)
+        low, high = interval(getattr(fit.resampled_power, name), 0.95)
         assert low == pytest.approx(truth, rel=1e-4)
         assert high == pytest.approx(truth, rel=1e-4)
     assert fit.residual_rms < 1e-5
+
+
+def test_without_noise_two_forms_are_left() -> None:
+    """The power law, and the same points with the fewest steps at the largest batch size: twice 175 (1 + 40/256) steps
+    are taken at 40 / (1 + 80/256). They share the resamples as they are believed."""
+    fit = fit_curve(SIZES, around(175 * (1 + 40 / SIZES), 0.0), config=AnalysisConfig(resamples=1000))
+    left = {form.form: form.share for form in fit.forms if form.share > 1e-6}
+    assert [form.levelled for form in left] == [False, True]
+    believed = [form.belief for form in left]
+    assert list(left.values()) == pytest.approx([belief / sum(believed) for belief in believed], abs=1e-6)
+    assert np.bincount(fit.form_of) / 1000 == pytest.approx(list(left.values()), abs=1e-3)
+    power, levelled = (fit.resampled.critical[fit.form_of == place] for place in (0, 1))
+    assert power == pytest.approx(40.0, rel=1e-4)
+    assert levelled == pytest.approx(40 / (1 + 80 / 256), rel=1e-4)
 
 
 def test_the_hyperbola_beside_the_curve() -> None:
@@ -95,14 +110,14 @@ def test_refits_scatter_in_the_exponent_as_data_and_belief_do(noise: float) -> N
     data = trials(Truth(noise=noise), sizes)
     assert free_exponent(sizes, data) is None
     fit = fit_curve(sizes, data, config=AnalysisConfig(resamples=2000))
-    known = information(sizes, fit.estimate, fit.weights) / fit.deviation**2
+    known = information(sizes, fit.power, fit.weights) / fit.forms[0].deviation**2
     p, q = known[1, 1] - known[0, 1] ** 2 / known[0, 0], SPREAD**-2
-    expected = math.sqrt((widening(fit.freedom, 0.95) ** 2 * p + q) / (p + q) ** 2)
-    assert np.log(fit.resampled.exponent).std() == pytest.approx(expected, rel=0.15)
+    expected = math.sqrt((widening(fit.forms[0].freedom, 0.95) ** 2 * p + q) / (p + q) ** 2)
+    assert np.log(fit.resampled_power.exponent).std() == pytest.approx(expected, rel=0.15)
     sure = fit_curve(
         sizes, data, config=AnalysisConfig(resamples=2000), belief=Belief(np.zeros(1), np.full(1, 1e-8), np.ones(1))
     )
-    assert np.log(sure.resampled.exponent).std() < 1e-3
+    assert np.log(sure.resampled_power.exponent).std() < 1e-3
 
 
 def test_the_belief_draws_the_exponent_towards_one() -> None:
@@ -226,22 +241,35 @@ SHIFTED = 175 * (1 + 40 / SIZES) * np.where(SIZES >= 64, 1.1, 1.0)
 """The hyperbola, but for large batches, which ran on another footing."""
 
 
-@pytest.mark.parametrize("steps", [SHARP, SHIFTED])
-def test_residuals_beyond_the_seeds_count_as_one(monkeypatch: pytest.MonkeyPatch, steps: np.ndarray) -> None:
+def test_points_of_another_knee_are_read_by_it() -> None:
+    """The power law reads 51, and with much noise it stays the likeliest: then the interval is as wide as to hold 40."""
+    fit, low, high = ends(SHARP, 0.02)
+    assert float(fit.estimate.knee) == 1.5
+    assert fit.estimate.critical == pytest.approx(40.0, rel=1e-3)
+    assert fit.power.critical == pytest.approx(51.0, rel=0.01)
+    assert low < 40 < high < 51
+    fit, low, high = ends(SHARP, 0.2)
+    assert float(fit.estimate.knee) == 1.0
+    assert low < 40 < high
+
+
+def test_residuals_beyond_the_seeds_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too few to be off the curve, enough to move B_crit: the estimate stays, the interval reaches the truth."""
-    fit, low, high = ends(steps, 0.02)
+    fit, low, high = ends(SHIFTED, 0.02)
+    wide = interval(fit.resampled_power.critical, 0.95)
     assert fit.misfit is not None
     assert fit.misfit.probability < 0.05
     assert fit.misfit.excess_rms < 0.05
     assert low < 40 < high
     assert "all residuals together" in fit.interval_method
-    monkeypatch.setattr("analysis.estimate.fitting.ALIKE", 0.0)
-    plain, *narrow = ends(steps, 0.02)
+    monkeypatch.setattr("analysis.estimate.fitting.form_fits.ALIKE", 0.0)
+    plain, *_ = ends(SHIFTED, 0.02)
+    narrow = interval(plain.resampled_power.critical, 0.95)
     assert not narrow[0] < 40 < narrow[1]
     assert fit.estimate == plain.estimate
     left = plain.freedom - plain.seed_freedom
     assert fit.deviation == pytest.approx(plain.deviation * math.sqrt(left))
-    assert math.log(high / low) == pytest.approx(math.log(narrow[1] / narrow[0]) * math.sqrt(left), rel=0.15)
+    assert math.log(wide[1] / wide[0]) == pytest.approx(math.log(narrow[1] / narrow[0]) * math.sqrt(left), rel=0.15)
     assert "together" not in plain.interval_method
 
 
@@ -250,7 +278,7 @@ def test_residuals_that_seeds_explain_or_cannot_count_as_ever(
     monkeypatch: pytest.MonkeyPatch, deviation: float, seeds: int
 ) -> None:
     fit, *found = ends(SHARP, deviation, seeds)
-    monkeypatch.setattr("analysis.estimate.fitting.ALIKE", 0.0)
+    monkeypatch.setattr("analysis.estimate.fitting.form_fits.ALIKE", 0.0)
     plain, *narrow = ends(SHARP, deviation, seeds)
     assert found == narrow
     assert fit.interval_method == plain.interval_method

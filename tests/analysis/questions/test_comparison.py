@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.fitting import fit_curve, widening
+from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.result import Answer
 from analysis.questions.analyze import read_scopes
 from analysis.questions.comparison.ratios import (

@@ -18,8 +18,9 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.fitting import fit_curve, widening
+from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
+from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import Exponent
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
