@@ -56,6 +56,7 @@ class World:
         main: whether the world belongs to the main table.
         form: whether its curves are of another form than those that are fitted.
         endless: whether steps fall for ever; the fewest are then those at the largest batch size that is measured.
+        equal: whether its curves have the same critical batch size.
         half_width: goal of the median log half-width; ``None`` without one.
     """
 
@@ -73,6 +74,7 @@ class World:
     main: bool = True
     form: bool = False
     endless: bool = False
+    equal: bool = False
     half_width: float | None = None
 
 
@@ -94,7 +96,8 @@ def sweep(world: World, seeds: int, index: int) -> tuple[pd.DataFrame, dict[str,
     rng = np.random.default_rng([index, seeds, zlib.crc32(world.name.encode())])
     truths, frames = {}, []
     for place, (name, curve) in enumerate(world.curves.items()):
-        critical = CRITICAL * 2.0 ** rng.uniform(-world.spread, world.spread)
+        if not (world.equal and truths):
+            critical = CRITICAL * 2.0 ** rng.uniform(-world.spread, world.spread)
         truth = Truth(curve=curve, critical=critical, min_steps=MIN_STEPS * 1.3**place)
         frame = world.damage(_trials(world, truth, seeds, rng), rng)
         truths[name] = _within(truth, CRITICAL * 2.0 ** world.octaves[-1]) if world.endless else truth
@@ -263,7 +266,7 @@ WORLDS = {
                 curves={"": power(a)},
                 main=a in IN_MAIN,
                 exponents=a <= 1.2,
-                half_width=0.20 if a == 1.0 else None,
+                half_width=0.25 if a == 1.0 else None,
             )
             for a in (0.7, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5)
         ),
@@ -293,6 +296,13 @@ WORLDS = {
             for count, octaves in ((3, 2), (3, 3), (4, 1), (5, 1))
         ),
         World(name="quick recipe, exponent 0.7", curves={"": power(0.7)}, octaves=(-5, -3, -1, 1, 3), form=True),
+        *(
+            World(name=f"two optimizers, {what}", curves={"first": first, "second": second}, equal=True, form=True)
+            for what, first, second in (
+                ("knees 0.7 and 1.5", knee(0.7), knee(1.5)),
+                ("exponents 0.85 and 1.2", power(0.85), power(1.2)),
+            )
+        ),
         World(name="broken curve", curves={"": broken}),
         World(name="examples rise at small batches", curves={"": rising_examples}),
         *(World(name=f"knee {g:g}, 2 % noise", curves={"": knee(g)}, noise=QUIET, main=False) for g in (0.7, 1.5)),
@@ -315,6 +325,6 @@ WORLDS = {
         World(name="4 batch sizes", curves=HYPERBOLA, octaves=(-3, -1, 1, 3)),
         World(name="all below, to B_crit / 4", curves=HYPERBOLA, octaves=tuple(np.arange(-9.0, -1)), spread=0.0),
         World(name="all above, from 4 B_crit", curves=HYPERBOLA, octaves=tuple(np.arange(2.0, 10)), spread=0.0),
-        World(name="three optimizers", curves={f"a = {a:g}": power(a) for a in (0.95, 1.0, 1.05)}, half_width=0.15),
+        World(name="three optimizers", curves={f"a = {a:g}": power(a) for a in (0.95, 1.0, 1.05)}, half_width=0.23),
     ]
 }

@@ -2,7 +2,8 @@
 
 Every table of :mod:`benchmarks.world_data` goes through ``fit_table``, at 1 and 3 seeds. An open end of an interval
 counts as 0 or infinity. A silent error is an answer with the verdict ``ok`` whose interval of the critical batch size
-does not hold the truth. A sweep that raises is counted, and its first message shown. Run as
+does not hold the truth; of ratios, two optimizers that are both ``ok`` and whose ratio of critical batch sizes has an
+interval that does not. A sweep that raises is counted, and its first message shown. Run as
 ``python -m benchmarks.worlds``; 200 sweeps a cell take minutes per core.
 """
 
@@ -27,7 +28,9 @@ from typing import Any
 import numpy as np
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
+from analysis.questions.comparison.ratios import critical_pair
 from analysis.questions.fit_table import fit_table
 from benchmarks.world_data import WORLDS, Truth, World, noisy_quadratic, sweep
 
@@ -47,10 +50,8 @@ def fit(task: Task) -> list[dict[str, Any]]:
         start = time.process_time()
         answers = fit_table(table, AnalysisConfig(resamples=resamples)).answers
         seconds = (time.process_time() - start) / len(answers)
-        return [
-            about | {"seconds": seconds} | record(answer, truth)
-            for answer, truth in zip(answers, truths.values(), strict=True)
-        ]
+        about |= {"seconds": seconds, "ratio_silent": _ratio_silent(answers, list(truths.values()))}
+        return [about | record(answer, truth) for answer, truth in zip(answers, truths.values(), strict=True)]
     except Exception as error:  # noqa: BLE001 - whatever it is, it is counted and shown
         return [about | {"error": f"{type(error).__name__}: {error}"}]
 
@@ -71,6 +72,14 @@ def record(answer: Answer, truth: Truth) -> dict[str, Any]:
     }
 
 
+def _ratio_silent(answers: Sequence[Answer], truths: Sequence[Truth]) -> bool | None:
+    """Whether two optimizers are both ``ok`` and the interval of the ratio of their critical batch sizes is wrong."""
+    if len(answers) != 2:
+        return None
+    held = _holds(critical_pair(*answers).interval, truths[0].critical / truths[1].critical)
+    return all(answer.verdict is Verdict.OK for answer in answers) and not held
+
+
 def _holds(ends: tuple[float | None, float | None], truth: float) -> bool:
     low, high = ends
     return (low is None or low <= truth) and (high is None or truth <= high)
@@ -86,6 +95,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "coverage": _share(entry["covered"] for entry in answers),
         "silent": _share(entry["verdict"] == "ok" and not entry["covered"] for entry in answers),
+        "ratio_silent": _share(entry["ratio_silent"] for entry in answers if entry["ratio_silent"] is not None),
         "ok": _share(entry["verdict"] == "ok" for entry in answers),
         "half_width": median(math.log(high / low) / 2 for low, high in closed) if closed else None,
         "open": _share(not all(entry["interval"]) for entry in answers),
@@ -106,8 +116,8 @@ def _share(hits: Iterable[bool]) -> float | None:
 
 
 HEADINGS = (
-    "world", "seeds", "coverage %", "silent errors %", "ok %", "half-width", "open %", "estimate / truth", "no value %",
-    "exponent", "S_min coverage %", "failed", "CPU ms",
+    "world", "seeds", "coverage %", "silent errors %", "of ratios %", "ok %", "half-width", "open %",
+    "estimate / truth", "no value %", "exponent", "S_min coverage %", "failed", "CPU ms",
 )  # fmt: skip
 GOALS = (
     f"Goals: silent errors <= {100 * SILENT:g} % in every world; coverage {100 * COVERAGE[0]:g} to "
@@ -127,6 +137,7 @@ def row(world: World, seeds: int, found: dict[str, Any]) -> list[str]:
         str(seeds),
         _percent(coverage, off),
         _percent(silent, silent is not None and silent > SILENT),
+        _percent(found["ratio_silent"], (found["ratio_silent"] or 0.0) > SILENT),
         _percent(found["ok"]),
         _number(width, goal is not None and (width is None or width > goal)) + aim,
         _percent(found["open"]),

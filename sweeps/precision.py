@@ -211,7 +211,7 @@ def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | No
     from analysis.questions.suggest import suggest
 
     as_run = (Verdict.COARSE_STEPS, Verdict.NOISY_STEPS, Verdict.IN_WARMUP)
-    curable = set(Verdict) - {Verdict.OK, *as_run, Verdict.OFF_THE_CURVE, Verdict.FAR_SEED}
+    curable = set(Verdict) - {Verdict.OK, *as_run, Verdict.OFF_THE_CURVE, Verdict.FAR_SEED, Verdict.TOO_WIDE}
     if done.goal is None:
         curable = {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.NO_PERFECT_SCALING, Verdict.NO_SATURATION}
     earlier = {_key(text, part) for entry in done.rounds for part in entry["added"] for text in part["optimizers"]}

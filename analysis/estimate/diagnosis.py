@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from analysis.estimate.fitting.misfit import Misfit
+from analysis.estimate.fitting.other_forms import OtherForms
 from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_fits import FarSeed
@@ -30,6 +32,9 @@ class Verdict(StrEnum):
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
     ONE_DECIDES = "one batch size decides"
+    EXPONENT_BELIEVED = "exponent is believed, not measured"
+    DEPENDS_ON_FORM = "depends on the form"
+    TOO_WIDE = "too wide to use"
     TOO_FEW_SEEDS = "too few seeds"
     OK = "ok"
 
@@ -46,6 +51,16 @@ _ROUNDING = 1e-6
 EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
+
+FORM_DOUBT = 0.15
+"""Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
+silent errors stay below 5 % in the worlds of ``docs/fits.md``."""
+
+WIDE = 10.0
+"""Upper over lower end of an interval that says too little to choose a batch size by."""
+
+FEWEST_SEEDS = 2
+"""Seeds below which nothing tells the noise of a run but the distance of the points from the curve."""
 
 GROWTH = 1.5
 """Steps at a batch size over those at a smaller one that noise hardly explains."""
@@ -67,6 +82,8 @@ class Doubts:
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
+        exponent_believed: whether the data tell less of the exponent than is believed of it beforehand.
+        forms: what other forms of the curve say; ``None`` where an end is open.
     """
 
     misfit: Misfit | None = None
@@ -74,6 +91,13 @@ class Doubts:
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
     far_seeds: Sequence[FarSeed] = ()
+    exponent_believed: bool = False
+    forms: OtherForms | None = None
+
+    @property
+    def of_the_form(self) -> OtherForms | None:
+        """``forms`` where they disagree beyond the interval."""
+        return self.forms if self.forms is not None and self.forms.outside > FORM_DOUBT else None
 
     def decisive(self) -> tuple[float, float] | None:
         """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
@@ -159,7 +183,7 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
         )
     yield from _growing(reached)
-    if max(point.seeds for point in reached) < 2:
+    if max(point.seeds for point in reached) < FEWEST_SEEDS:
         yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]
     if partly:
@@ -213,6 +237,31 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             Verdict.ONE_DECIDES,
             f"without batch size {size:g} the critical one is {where}, outside the interval: run more seeds there, and "
             "batch sizes beside it",
+        )
+    yield from _of_the_form(doubts)
+    low, high = doubts.ends
+    if low is not None and high is not None and high / low >= WIDE:
+        yield (
+            Verdict.TOO_WIDE,
+            f"the interval of the critical batch size spans a factor of {high / low:.2g}; four times as many seeds "
+            f"make that about {math.sqrt(high / low):.2g}, and more batch sizes on both sides of it help, too",
+        )
+
+
+def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
+    if doubts.exponent_believed:
+        yield (
+            Verdict.EXPONENT_BELIEVED,
+            "these batch sizes tell less of the exponent than is believed of it beforehand (near 1), and B_crit hangs "
+            "on it: add batch sizes between them and beyond both ends",
+        )
+    if doubts.of_the_form is not None:
+        said = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
+        where = " and ".join(str(size) for size in doubts.of_the_form.deciding)
+        yield (
+            Verdict.DEPENDS_ON_FORM,
+            f"the points do not tell the form of the curve well enough{': ' if said else ''}{said}; "
+            f"{f'batch sizes {where}' if where else 'more seeds'} would tell most",
         )
 
 

@@ -21,8 +21,9 @@ from analysis.estimate.definitions import Definition, Sample, chosen
 from analysis.estimate.diagnosis import Doubts, judge, not_reached
 from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
-from analysis.estimate.fitting.exponent import Belief
+from analysis.estimate.fitting.exponent import SPREAD, Belief
 from analysis.estimate.fitting.least_squares import EXPONENTS
+from analysis.estimate.fitting.other_forms import other_forms
 from analysis.estimate.fitting.quality import leave_one_out
 from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.result import Answer, Critical, Hyperbola
@@ -116,6 +117,8 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
             critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
         ),
         far_seeds=far,
+        exponent_believed=not exact and (fit.free_exponent is None or fit.free_exponent.variance >= SPREAD**2),
+        forms=None if exact else other_forms(fit, ends),
     )
 
 

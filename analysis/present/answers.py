@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from analysis.estimate.definitions import in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
@@ -122,13 +124,30 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         for name, of in scales_shown.items():
             if noise and (note := getattr(answer, of).note):
                 wide_lines.append(f"{who}: {name}: {note}")
-        if found := if_hyperbola(answer):
+        if found := meaning(answer):
             lines.append(f"{who}: {found}")
+        if found := if_hyperbola(answer):
+            wide_lines.append(f"{who}: {found}")
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
         if answer.critical.remark:
             lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
     return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines, wide_lines=wide_lines)
+
+
+def meaning(answer: Answer) -> str:
+    """What the critical batch size means for a run, by the fitted curve; empty where there is none."""
+    fit, size = answer.fit, answer.critical_batch_size
+    if fit is None or size is None or answer.min_steps.value is None:
+        return ""
+    sizes = np.array([fit.batch_sizes[0], size])
+    first, here = fit.estimate.log_steps(sizes)
+    times = math.exp(here) / answer.min_steps.value
+    steps = "twice" if math.isclose(times, 2.0, rel_tol=1e-3) else f"{times:.2g} times"
+    examples = f"{size * math.exp(here - first) / sizes[0]:.2g} times the {answer.group.example_unit}s"
+    return (
+        f"at B = {number(size)} a run takes {steps} the fewest steps and {examples} of the smallest batch, {sizes[0]:g}"
+    )
 
 
 def if_hyperbola(answer: Answer) -> str:

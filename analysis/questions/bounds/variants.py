@@ -25,7 +25,7 @@ from analysis.questions.bounds.settings import Setting
 from analysis.questions.comparison.ratios import narrowing, shuffled
 from cbs.store import finite_or_none
 
-SOUND = (Verdict.OK, Verdict.FAR_SEED)
+SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.TOO_WIDE)
 """Verdicts with which an interval holds."""
 
 BOUND = "bound"

@@ -1,8 +1,8 @@
 """Which trials to run next, and what they buy.
 
-First what the verdict asks for: three seeds, batch sizes on the side of the curve that has not been seen, learning
-rates beyond an edge. Where nothing is missing, the trials that narrow the interval most per example, see
-:mod:`analysis.questions.suggest.design`.
+First what the verdict asks for: more than one seed, batch sizes on the side of the curve that has not been seen, or at
+which forms of the curve differ, learning rates beyond an edge. Where nothing is missing, the trials that narrow the
+interval most per example, see :mod:`analysis.questions.suggest.design`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.estimate.diagnosis import FEWEST_SEEDS
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.plain import shown
@@ -147,7 +148,10 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
     """What the verdict asks for; ``None`` where it asks for nothing."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
-    beside = _beside_decisive(answer)
+    beside, told, deciding = (
+        _runnable(answer, reached, sizes)
+        for sizes in (_beside_decisive(answer), _telling_exponent(answer, reached), _telling_form(answer))
+    )
     at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
     unseen = "part of the curve has not been reached"
     asked = [
@@ -155,8 +159,10 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
         (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
         (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
         (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
+        (told, f"batch sizes {_listed(told)}: those there are hardly tell the exponent"),
+        (deciding, f"batch sizes {_listed(deciding)}: forms of the curve that fit as well differ most there"),
         (
-            reached if have < SEEDS else (),
+            reached if have < FEWEST_SEEDS else (),
             f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known",
         ),
     ]
@@ -189,6 +195,25 @@ def _beside_decisive(answer: Answer) -> list[int]:
     return sorted({size, *(round(math.sqrt(low * high)) for low, high in gaps if size in (low, high))})
 
 
+def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
+    """The middles of the gaps, or without wide ones a doubling at both ends, where the exponent is hardly known."""
+    if not answer.doubts.exponent_believed:
+        return []
+    middles = [round(math.sqrt(low * high)) for low, high in pairwise(reached) if high / low > _WIDE_GAP]
+    return middles or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
+
+
+def _telling_form(answer: Answer) -> Sequence[int]:
+    """Where forms of the curve differ most that disagree beyond the interval."""
+    return answer.doubts.of_the_form.deciding if answer.doubts.of_the_form else ()
+
+
+def _runnable(answer: Answer, reached: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Those not on the side of batch sizes that were run and did not reach the target."""
+    first, last = answer.points[0], answer.points[-1]
+    return [size for size in sizes if (first.reached or size >= reached[0]) and (last.reached or size <= reached[-1])]
+
+
 def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
     """New batch sizes at the seeds that are there, or further seeds at some: whatever reaches the goal at less cost."""
     fit, have, done = answer.fit, _seeds(answer, 0), _done(answer)
@@ -207,7 +232,7 @@ def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
         if chosen:
             cells = [cell for cell in itertools.product(chosen, seeds) if cell not in done]
             cost = sum(_examples(answer, size) for size, _ in cells)
-            reason = f"{what} {_listed(chosen)}: nothing is missing; these narrow the interval most per example"
+            reason = f"{what} {_listed(chosen)}: these narrow the interval most per example"
             plans.append((_factor(answer, cells) or 1.0, cost, (chosen, seeds, (reason,))))
     best = min(plans, key=_price, default=None)
     return None if best is None else best[2]

@@ -28,12 +28,12 @@ MOST = 4
 
 def two_sided(fit: Fit) -> bool:
     """Whether the fit shows both sides of the curve, so that it has slopes in both parameters."""
-    return bool(0 < fit.estimate.critical < math.inf)
+    return bool(0 < fit.power.critical < math.inf)
 
 
 def examples(fit: Fit, batch_size: float) -> float:
     """To the target by the fit at one batch size."""
-    return batch_size * math.exp(fit.estimate.log_steps(np.array([batch_size]))[0])
+    return batch_size * math.exp(fit.power.log_steps(np.array([batch_size]))[0])
 
 
 def variance(fit: Fit, batch_sizes: Sequence[float] = (), seeds: Sequence[float] = ()) -> float:
@@ -41,7 +41,7 @@ def variance(fit: Fit, batch_sizes: Sequence[float] = (), seeds: Sequence[float]
     ``batch_sizes``; of a curve seen on both sides, see :func:`two_sided`."""
     at = np.concatenate([fit.batch_sizes, np.asarray(batch_sizes, dtype=float)])
     count = np.concatenate([fit.weights, np.asarray(seeds, dtype=float)])
-    known = information(at, fit.estimate, count)
+    known = information(at, fit.power, count)
     known[1, 1] += fit.deviation**2 / float(fit.exponent.variance)
     return float(np.linalg.inv(known)[0, 0])
 

@@ -323,8 +323,8 @@ def test_the_configuration_gives_every_definition_its_options() -> None:
     [
         ("pareto", {"overhead": {"overhead": 0}}, "overhead must be a number above 0"),
         ("pareto", {"sfo": {"tolerance": 0.1}}, "'sfo' has no option 'tolerance'"),
-        ("zhang", {}, "known names are kaplan"),
-        ("pareto", {"zhang": {}}, "known names are kaplan"),
+        ("zhang", {}, "known names are interpolated, kaplan"),
+        ("pareto", {"zhang": {}}, "known names are interpolated, kaplan"),
     ],
 )
 def test_a_configuration_that_names_what_there_is_not_is_refused(

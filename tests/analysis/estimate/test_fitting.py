@@ -110,7 +110,7 @@ def test_refits_scatter_in_the_exponent_as_data_and_belief_do(noise: float) -> N
     data = trials(Truth(noise=noise), sizes)
     assert free_exponent(sizes, data) is None
     fit = fit_curve(sizes, data, config=AnalysisConfig(resamples=2000))
-    known = information(sizes, fit.power, fit.weights) / fit.forms[0].deviation**2
+    known = information(sizes, fit.power, fit.weights) / fit.forms[0].deviation ** 2
     p, q = known[1, 1] - known[0, 1] ** 2 / known[0, 0], SPREAD**-2
     expected = math.sqrt((widening(fit.forms[0].freedom, 0.95) ** 2 * p + q) / (p + q) ** 2)
     assert np.log(fit.resampled_power.exponent).std() == pytest.approx(expected, rel=0.15)
@@ -242,7 +242,7 @@ SHIFTED = 175 * (1 + 40 / SIZES) * np.where(SIZES >= 64, 1.1, 1.0)
 
 
 def test_points_of_another_knee_are_read_by_it() -> None:
-    """The power law reads 51, and with much noise it stays the likeliest: then the interval is as wide as to hold 40."""
+    """The power law reads 51. With much noise it stays the likeliest, and the interval is wide enough to hold 40."""
     fit, low, high = ends(SHARP, 0.02)
     assert float(fit.estimate.knee) == 1.5
     assert fit.estimate.critical == pytest.approx(40.0, rel=1e-3)

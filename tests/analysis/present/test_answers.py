@@ -71,7 +71,8 @@ def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None
 
 
 def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measured: Analysis) -> None:
-    shown = " ".join(printed(measured).split())
+    assert "hyperbola" not in " ".join(summary(measured.answers).lines)
+    shown = " ".join(summary(measured.answers).wide_lines)
     for answer in measured.answers:
         size = answer.hyperbola.critical_batch_size
         assert f"if it were a hyperbola: B_crit {with_interval(size.value, size.interval)}" in shown
@@ -80,7 +81,18 @@ def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measure
         for answer in measured.answers
         for own in [replace(answer.min_steps, value=answer.critical_batch_size, interval=answer.interval)]
     ]
-    assert "hyperbola" not in " ".join(summary(same).lines)
+    assert "hyperbola" not in " ".join(summary(same).wide_lines)
+
+
+def test_one_sentence_says_what_the_number_means(measured: Analysis) -> None:
+    """Against the fitted curve by hand, which takes twice its fewest steps at the critical batch size."""
+    for answer in measured.answers:
+        first, size = answer.fit.batch_sizes[0], answer.critical_batch_size
+        curve = answer.fit.estimate
+        steps = curve.min_steps * (1 + (curve.critical / first) ** curve.exponent)
+        examples = 2 * curve.min_steps * size / (steps * first)
+        said = f"at B = {number(size)} a run takes twice the fewest steps and {examples:.2g} times the sequences of the"
+        assert f"{answer.group.optimizer}: {said} smallest batch, {first:g}" in summary(measured.answers).lines
 
 
 def test_wide_has_every_quantity_in_a_cell_of_its_own(measured: Analysis) -> None:
@@ -232,7 +244,8 @@ def test_headings_name_the_definition(defined: Analysis) -> None:
     shown = printed(defined, 120)
     assert "overhead (overhead 0.2, reference_batch 8)" in " ".join(shown.split())
     assert "B_overhead" in shown
-    assert "B_crit" not in shown.partition("hyperbola")[0]
+    (head,) = [line for line in shown.splitlines() if line.startswith("optimizer") and "verdict" in line]
+    assert "B_crit" not in head
     source = latex(summary(defined.answers))
     assert r"$B_{\mathrm{overhead}}$" in source
     assert source.count(r"B_{\mathrm{crit}}") == source.count(r"sequences at $B_{\mathrm{crit}}$") == 1

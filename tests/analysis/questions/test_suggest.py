@@ -17,11 +17,13 @@ import typer
 
 import cli
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import FORM_DOUBT
 from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import Exponent
+from analysis.estimate.fitting.other_forms import OtherForms
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.questions.suggest import Suggestion, _beyond, _sides, suggest
@@ -166,21 +168,42 @@ def with_command(folder: Path, *commands: str, **changes: object) -> None:
 
 
 def test_a_healthy_sweep_is_told_the_cheapest_way_to_a_narrower_interval(tmp_path: Path) -> None:
-    found = suggest(healthy(tmp_path))
+    sure = healthy(tmp_path)
+    found = suggest(dataclasses.replace(sure, doubts=dataclasses.replace(sure.doubts, forms=None)))
     assert found is not None
     assert found.interval_factor is not None
     assert found.interval_factor < 1.0
     assert found.cost > 0
     assert (found.lrs, found.trials, found.command) == (None, None, "")
-    assert "nothing is missing" in found.reasons[0]
+    assert "narrow the interval most per example" in found.reasons[0]
     json.dumps(found.to_json(), allow_nan=False)
 
 
-def test_too_few_seeds_are_filled_up_everywhere(tmp_path: Path) -> None:
-    found = suggest(healthy(tmp_path, seeds=2))
+def test_batch_sizes_that_tell_the_form_are_asked_for_where_the_verdict_is_that_it_matters(tmp_path: Path) -> None:
+    unsure = healthy(tmp_path)
+    told = OtherForms(outside=FORM_DOUBT + 0.01, deciding=(1, 2048))
+    found = suggest(dataclasses.replace(unsure, doubts=dataclasses.replace(unsure.doubts, forms=told)))
     assert found is not None
-    assert (found.batch_sizes, found.seeds) == (SIZES, (0, 1, 2))
-    assert found.missing == tuple((size, 2) for size in SIZES)
+    assert found.batch_sizes == (1, 2048)
+    assert found.reasons == ("batch sizes 1, 2048: forms of the curve that fit as well differ most there",)
+
+
+def test_an_exponent_that_is_believed_gets_batch_sizes_in_between(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(4, 32, 256), seeds=3, growth=1.3)
+    found = suggest(answer(tmp_path))
+    assert found is not None
+    assert {11, 91} <= set(found.batch_sizes)
+    assert any("hardly tell the exponent" in reason for reason in found.reasons)
+
+
+def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp_path: Path) -> None:
+    found = suggest(healthy(tmp_path / "one", seeds=1))
+    assert found is not None
+    assert (set(found.batch_sizes) >= set(SIZES), found.seeds) == (True, (0, 1, 2))
+    assert set(found.missing) >= {(size, seed) for size in SIZES for seed in (1, 2)}
+    two = suggest(healthy(tmp_path / "two", seeds=2))
+    assert two is not None
+    assert not any("noise of a seed" in reason for reason in two.reasons)
 
 
 def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
@@ -188,7 +211,8 @@ def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
     assert found is not None
     assert found.lrs is not None
     assert set(found.lrs) >= {2e-3, 4e-3, *LRS[:2]}
-    assert found.trials == sum(3 * 2 for _ in found.batch_sizes)
+    new = set(found.batch_sizes) - set(SIZES)
+    assert found.trials == sum(3 * len(found.lrs if size in new else {2e-3, 4e-3}) for size in found.batch_sizes)
     assert any("beyond the edge" in reason for reason in found.reasons)
 
 
@@ -321,7 +345,7 @@ def test_the_design_predicts_the_variance_of_the_fit() -> None:
     scatter = np.std(fit.resampled_log_steps - fit.estimate.log_steps(fit.batch_sizes), axis=0)
     wide = widening(fit.freedom, 0.95)
     assert np.mean(scatter**2 * fit.weights) == pytest.approx((wide * fit.deviation) ** 2, rel=0.08)
-    measured = np.std(np.log(fit.resampled.critical))
+    measured = np.std(np.log(fit.resampled_power.critical))
     # the design takes all batch sizes for equally noisy, the resamples do not
     assert measured == pytest.approx(fit.deviation * math.sqrt(variance(fit)) * wide, rel=0.2)
 

@@ -1,0 +1,137 @@
+"""What other forms of the curve say of an answer, and where they would be told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.curves import Curve
+from analysis.estimate.diagnosis import FORM_DOUBT, WIDE, Doubts, Verdict
+from analysis.estimate.estimates import _doubts
+from analysis.estimate.fitting import Fit, fit_curve, interval
+from analysis.estimate.fitting.data import Trials
+from analysis.estimate.fitting.forms import FORMS
+from analysis.estimate.fitting.other_forms import OtherForms, other_forms
+from tests.analysis.estimate.test_diagnosis import verdict
+
+SIZES = 2.0 ** np.arange(1, 9)
+
+
+def fitted(steps: np.ndarray, noise: float, sizes: np.ndarray = SIZES, seed: int = 0) -> tuple[Fit, Doubts]:
+    rng = np.random.default_rng(seed)
+    tables = [Trials.of(np.exp(at + noise * rng.standard_normal((1, 3)))) for at in np.log(steps)]
+    fit = fit_curve(sizes, tables, config=AnalysisConfig(resamples=600))
+    return fit, _doubts(fit, (), tables, 0.95)
+
+
+def test_beliefs_are_shares() -> None:
+    assert sum(form.belief for form in FORMS) == pytest.approx(1.0)
+    assert min(form.belief for form in FORMS) > 0
+
+
+def test_the_probability_of_lying_outside_is_that_of_resamples_that_count_alike_for_every_form() -> None:
+    fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06)
+    low, high = interval(fit.resampled.critical, 0.95)
+    outside = total = 0.0
+    for value, place in zip(fit.resampled.critical, fit.form_of, strict=True):
+        outside += (not low <= value <= high) / FORMS[place].belief
+        total += 1 / FORMS[place].belief
+    found = other_forms(fit, (low, high))
+    assert found is not None
+    assert found.outside == pytest.approx(outside / total)
+    assert other_forms(fit, (low, None)) is None
+    assert other_forms(fit, (1e-9, 1e9)).outside == 0.0
+
+
+def test_forms_are_named_with_what_they_say_and_where_they_differ() -> None:
+    fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06, seed=2)
+    found = other_forms(fit, interval(fit.resampled.critical, 0.95))
+    says = {form.form.words: float(form.estimate.critical) for form in fit.forms if form.likelihood >= 0.1}
+    assert len(found.named) == 2
+    assert [says[words] for words, _ in found.named] == [value for _, value in found.named]
+    assert [value for _, value in found.named] == [min(says.values()), max(says.values())]
+    assert found.deciding == (1, 1024)
+
+
+def test_gaps_are_filled_and_nothing_is_asked_for_far_from_the_critical_batch_size() -> None:
+    sizes = np.array([4.0, 32.0, 256.0])
+    _, doubts = fitted(175 * (1 + 40 / sizes), 0.02, sizes)
+    assert set(doubts.forms.deciding) <= {1, 11, 91, 1024}
+    wide = 2.0 ** np.arange(0, 13)
+    _, doubts = fitted(175 * (1 + 40 / wide), 0.02, wide)
+    assert doubts.forms.deciding == ()
+
+
+def test_batch_sizes_that_decide_do() -> None:
+    """A blunt knee is read as it is once they have run."""
+
+    def steps(sizes: np.ndarray) -> np.ndarray:
+        return 175 * (1 + (2**0.7 - 1) * (40 / sizes) ** 0.7) ** (1 / 0.7)
+
+    few, doubts = fitted(steps(SIZES), 0.02)
+    more = np.array(sorted({*SIZES, *doubts.forms.deciding}))
+    many, _ = fitted(steps(more), 0.02, more)
+    blunt, power = (next(i for i, f in enumerate(FORMS) if f.knee == knee) for knee in (0.7, 1.0))
+
+    def odds(fit: Fit) -> float:
+        return fit.forms[blunt].likelihood / fit.forms[power].likelihood
+
+    assert odds(many) > 2 * odds(few)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "noise", "believed"), [(SIZES, 0.02, False), (SIZES[2:5], 0.001, True), (SIZES[2:6], 0.2, True)]
+)
+def test_whether_the_exponent_is_measured(sizes: np.ndarray, noise: float, believed: bool) -> None:
+    """Never at three batch sizes; with more where the data know it to less than the 15 % of the belief."""
+    _, doubts = fitted(175 * (1 + 40 / sizes), noise, sizes)
+    assert doubts.exponent_believed is believed
+
+
+def test_verdicts() -> None:
+    told = OtherForms(FORM_DOUBT + 0.01, (("its knee is blunt", 55.5),), (1, 1024))
+    found, advice = verdict(forms=told)
+    assert found == "depends on the form"
+    assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would tell most" in advice
+    assert "more seeds would tell most" in verdict(forms=dataclasses.replace(told, deciding=()))[1]
+    assert verdict(forms=dataclasses.replace(told, outside=FORM_DOUBT)) == (Verdict.OK, "")
+    assert verdict(exponent_believed=True)[0] == "exponent is believed, not measured"
+    found, advice = verdict(ends=(10.0, 10.0 * WIDE))
+    assert found == "too wide to use"
+    assert "spans a factor of 10; four times as many seeds make that about 3.2" in advice
+    assert verdict(ends=(10.0, 9.9 * WIDE)) == (Verdict.OK, "")
+
+
+@pytest.mark.parametrize("knee", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("largest", [np.inf, 300.0])
+def test_curves_of_other_forms_take_twice_their_fewest_steps_at_their_critical_batch_size(
+    knee: float, largest: float
+) -> None:
+    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee))
+    curve = curve if np.isinf(largest) else curve.levelled(largest)
+    fewest, at = curve.log_steps(np.array([1e20, float(curve.critical)]))
+    assert float(curve.min_steps) == pytest.approx(np.exp(fewest), rel=1e-5)
+    assert np.exp(at - fewest) == pytest.approx(2.0, rel=1e-5)
+    assert np.exp(curve.log_sizes(at)) == pytest.approx(float(curve.critical))
+    assert np.isnan(curve.log_sizes(fewest - 0.1))
+    before = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee)).log_steps(SIZES)
+    np.testing.assert_allclose(curve.log_steps(SIZES), before)
+
+
+def test_a_curve_that_still_falls_steeply_is_not_levelled() -> None:
+    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)))
+    same = curve.levelled(32.0)
+    assert (float(same.critical), float(same.largest), float(same.log_min_steps)) == (40.0, np.inf, np.log(175.0))
+
+
+@pytest.mark.parametrize("knee", [0.7, 1.0, 1.5])
+def test_the_batch_size_of_the_fewest_examples(knee: float) -> None:
+    """On a grid; none where smaller is always cheaper."""
+    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 1.3, 40.0)), np.array(knee))
+    grid = np.geomspace(1, 1000, 200_001)
+    least = grid[np.argmin(np.log(grid) + curve.log_steps(grid))]
+    assert np.exp(float(curve.log_cheapest)) == pytest.approx(least, rel=1e-3)
+    assert np.isneginf(Curve(*map(np.array, (0.0, 0.0, 0.9, 1.0)), np.array(knee)).log_cheapest)
