@@ -52,7 +52,7 @@ EXCESS_RMS = 0.05
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
 
-FORM_DOUBT = 0.15
+FORM_DOUBT = 0.12
 """Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
 silent errors stay below 5 % in the worlds of ``docs/fits.md``."""
 
@@ -257,11 +257,12 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         )
     if doubts.of_the_form is not None:
         said = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
-        where = " and ".join(str(size) for size in doubts.of_the_form.deciding)
+        deciding = doubts.of_the_form.deciding
+        where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
         yield (
             Verdict.DEPENDS_ON_FORM,
             f"the points do not tell the form of the curve well enough{': ' if said else ''}{said}; "
-            f"{f'batch sizes {where}' if where else 'more seeds'} would tell most",
+            f"{where} would tell most",
         )
 
 

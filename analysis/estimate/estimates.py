@@ -117,7 +117,7 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
             critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
         ),
         far_seeds=far,
-        exponent_believed=not exact and (fit.free_exponent is None or fit.free_exponent.variance >= SPREAD**2),
+        exponent_believed=not exact and (fit.free_exponent is None or bool(fit.free_exponent.variance >= SPREAD**2)),
         forms=None if exact else other_forms(fit, ends),
     )
 
