@@ -51,9 +51,9 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     title="Data against steps",
     caption="Data to {target} in {example_unit}s against the optimizer steps to it, each batch size at its best "
     "learning rate; both axes are logarithmic. Numbers at the points are batch sizes: small ones at the lower "
-    "right, large ones at the upper left. Lines are the fitted curve S = S_min (1 + (B_crit/B)^a) with E = B S; "
-    "thin ones the same with a = 1 where that looks different. A star is the point at B_crit, which takes twice "
-    "the fewest steps.",
+    "right, large ones at the upper left. Lines are the fitted curve, "
+    "S = S_min (1 + (B_crit/B)^a) or one of another knee, with E = B S; thin ones the same with a = 1 where that "
+    "looks different. A star is the point at B_crit, which takes twice the fewest steps.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Small batches at the lower right, large ones at the upper left, a star at the critical batch size."""

@@ -79,7 +79,8 @@ def fitted(answer: Answer, batch_sizes: Array) -> list[dict[str, Any]]:
     title="Steps against batch size",
     caption="Optimizer steps to {target} against the batch size in {example_unit}s, each batch size at its best "
     "learning rate; both axes are logarithmic. Points are geometric means over seeds, bars their range; lines are "
-    "the fitted curve S = S_min (1 + (B_crit/B)^a), bands its {percent} interval; thin ones the same with a = 1 "
+    "the fitted curve, S = S_min (1 + (B_crit/B)^a) or one of another knee, bands "
+    "its {percent} interval; thin ones the same with a = 1 "
     "where that looks different. Dotted lines mark the critical batch size by definition {definition_in_words}, "
     "the pale grey one what perfect scaling would do. Open triangles: the target was not reached in the steps that "
     "were run, so the true value is higher.",

@@ -18,7 +18,7 @@ from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.plain import flat
-from analysis.present.answers import if_hyperbola
+from analysis.present.answers import if_hyperbola, meaning
 from analysis.present.table import Column, Table
 from analysis.read.results import Results
 
@@ -49,6 +49,7 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
                 for value in (answer.interval[0], answer.critical_batch_size, answer.interval[1])
             ],
             "fine": answer.verdict is Verdict.OK,
+            "meaning": meaning(answer),
             "hyperbola": if_hyperbola(answer),
         }
         for answer in answers

@@ -139,7 +139,9 @@ def test_known_parameters_come_back_exactly(exact: Path) -> None:
     adamw, muon = run(exact).answers
     assert (adamw.min_steps.value, adamw.examples_at_critical.value) == (pytest.approx(175), pytest.approx(2 * 7381))
     assert adamw.critical_batch_size == pytest.approx(7381 / 175)
-    assert adamw.interval == (pytest.approx(7381 / 175), pytest.approx(7381 / 175))
+    # without noise all that is open is whether steps go on falling beyond the largest batch size
+    levelled = 1 / (175 / 7381 + 2 / SIZES[-1])
+    assert adamw.interval == (pytest.approx(levelled), pytest.approx(7381 / 175))
     assert muon.critical_batch_size == pytest.approx(50)
     assert (adamw.verdict, adamw.advice) == ("ok", "")
     assert [point.best_lr for point in adamw.points] == [2e-3] * len(SIZES)
