@@ -33,9 +33,9 @@ class Verdict(StrEnum):
     FAR_SEED = "a seed far from its siblings"
     ONE_DECIDES = "one batch size decides"
     EXPONENT_BELIEVED = "exponent is believed, not measured"
+    TOO_FEW_SEEDS = "too few seeds"
     DEPENDS_ON_FORM = "depends on the form"
     TOO_WIDE = "too wide to use"
-    TOO_FEW_SEEDS = "too few seeds"
     OK = "ok"
 
 

@@ -144,7 +144,7 @@ def test_the_example_in_the_guide_is_what_the_command_prints(write: Callable[...
     tables = [text.partition("Definitions side by side")[2].splitlines() for text in (shown, out)]
     found = [dict(value.findall("\n".join(map(str.rstrip, lines)))) for lines in tables]
     assert found[0] == found[1]
-    assert found[0]["pareto"] == "1,949"
+    assert found[0]["pareto"] == "1,557"
     assert {name.split(" ")[0] for name in found[0]} >= set(DEFINITIONS.names())
 
 
