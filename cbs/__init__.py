@@ -22,6 +22,7 @@ _HOMES = {
     "BatchSizeController": "cbs.batch_size_controller",
     "run_trial": "cbs.training",
     "report": "cbs.reporting",
+    "report_settings": "cbs.reporting",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -27,6 +27,15 @@ DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 CONSTANT = "constant"
 """The batch schedule that is none."""
 
+COMMAND = "command"
+"""What a workload is called that another program trains; there is nothing to build."""
+
+UNKNOWN = "unknown"
+"""What is stored in the place of a setting that nobody told."""
+
+OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
+"""Settings that whoever trains makes: of a program that is not ours they are unknown."""
+
 CONFIG_VERSION = 2
 """Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
 
@@ -139,6 +148,8 @@ class TrialConfig:
         device: one of :data:`DEVICES`.
         divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
             at step 0.
+        unknown: of :data:`OF_TRAINER` those that nobody told. They are stored as :data:`UNKNOWN`, and what stands here
+            for them means nothing.
     """
 
     workload: Choice
@@ -161,6 +172,7 @@ class TrialConfig:
     compile: bool = False
     device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = "auto"
     divergence_factor: float = 5.0
+    unknown: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _set_floats(self, "lr", "divergence_factor")
@@ -182,6 +194,14 @@ class TrialConfig:
             object.__setattr__(self, "batch_schedule", None)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
+        told = [name for name in self.unknown if name not in OF_TRAINER]
+        _require(not told, f"{', '.join(told)} must be known")
+        for part in dataclasses.fields(self):
+            if part.name in self.unknown:  # so that what was stored and read again is equal
+                factory = part.default_factory
+                value = part.default if factory is dataclasses.MISSING else factory()
+                object.__setattr__(self, part.name, value)
         _require(
             _is_whole(self.diagnostics_every, 1),
             f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}",
@@ -212,10 +232,12 @@ class TrialConfig:
         }
         if not isinstance(data, dict):
             raise ConfigError(f"not a trial configuration: {type(data).__name__} in place of names and values")
+        unknown = tuple(key for key in OF_TRAINER if data.get(key) == UNKNOWN)
+        data = {key: value for key, value in data.items() if key not in unknown}
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
             choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}
-            return cls(**parts | choices)
+            return cls(**parts | choices, unknown=unknown)
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
 
@@ -264,12 +286,14 @@ def clip_norm_or_none(value: Any) -> float | None:
 
 
 def without_unused(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` without the settings that are as they were before there were any: fingerprints stay."""
+    """``data`` without the settings that are as they were before there were any: fingerprints stay. Those that are
+    unknown are told as that."""
     unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1, "clip_norm": None, "averaging": None}
     unused |= {"batch_schedule": None}
     kept = {key: value for key, value in data.items() if key not in unused or value != unused[key]}
     schedule = {key: value for key, value in data["schedule"].items() if key != "options" or value}
-    return kept | {"schedule": schedule}
+    unknown = dict.fromkeys(kept.pop("unknown"), UNKNOWN)
+    return kept | {"schedule": schedule} | unknown
 
 
 def fingerprint(data: Any) -> str:

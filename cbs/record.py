@@ -116,6 +116,8 @@ class TrialResult:
         message: one line for a person; empty when there is nothing to say.
         micro_batch_size: examples of a forward and backward pass where memory did not hold as many as configured;
             ``None`` where it did.
+        stated: what the program that trained said of its own settings, by the names of
+            :func:`cbs.reporting.report_settings`; empty for trials of our own, whose configuration says it.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
     """
 
@@ -128,6 +130,7 @@ class TrialResult:
     geometries: tuple[GeometryColumns, ...] = ()
     message: str = ""
     micro_batch_size: int | None = None
+    stated: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -203,6 +203,7 @@ class Store:
                 workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
                 message=summary["message"],
                 micro_batch_size=summary.get("micro_batch_size"),
+                stated=dict(summary.get("stated", {})),
                 timing=timing,
             )
         except (ConfigError, KeyError, TypeError, ValueError) as error:
@@ -338,6 +339,8 @@ def _record_table(result: TrialResult) -> pa.Table:
     }
     if result.micro_batch_size is not None:
         summary["micro_batch_size"] = result.micro_batch_size
+    if result.stated:
+        summary["stated"] = result.stated
     columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
     arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
     return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})

@@ -10,6 +10,7 @@ from cbs.averaging import build_averaging
 from cbs.batch_schedules import ClosedLoop, build_batch_schedule
 from cbs.checks import check_model
 from cbs.choices import Choice
+from cbs.config import COMMAND
 from cbs.errors import CbsError, ConfigError, ResultsError, Unfinished
 from cbs.noise_scale.columns import build_probe
 from cbs.optimizers import OPTIMIZERS, build_optimizer
@@ -31,7 +32,7 @@ from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from sweeps.trackers.tracking import Tracking
-from sweeps.workload import COMMAND, built
+from sweeps.workload import built
 
 
 class Interrupted(CbsError):

@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 import cbs
 from cbs import device, seeding
 from cbs.choices import Choice, parse_choice
-from cbs.config import CONSTANT
+from cbs.config import COMMAND, CONSTANT
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.store import MANIFEST, Store
 from cbs.workloads import Workload
 from sweeps.spec import Sweep
-from sweeps.workload import COMMAND, built
+from sweeps.workload import built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 _NUMERIC = ("cbs", "torch", "numpy")

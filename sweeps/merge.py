@@ -210,6 +210,8 @@ def unlike(one: TrialResult, other: TrialResult) -> str:
         return "steps_to_target"
     if (one.workload, set(one.steps), one.geometries) != (other.workload, set(other.steps), other.geometries):
         return "what was recorded"
+    if one.stated != other.stated:
+        return "what its program said of its settings"
     for name in one.steps:
         length = min(len(one.steps[name]), len(other.steps[name]))
         if not pruned and len(one.steps[name]) != len(other.steps[name]):

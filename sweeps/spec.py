@@ -104,6 +104,7 @@ class Sweep:
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
         device: one of :data:`cbs.config.DEVICES`.
+        unknown: settings that the program that trains makes and nobody told, see :class:`cbs.config.TrialConfig`.
         expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
     """
 
@@ -135,6 +136,7 @@ class Sweep:
     precision: str = "float32"
     compile: bool = False
     device: str = "auto"
+    unknown: tuple[str, ...] = ()
     expected: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -267,6 +269,7 @@ class Sweep:
             precision=self.precision,  # type: ignore[arg-type]
             compile=self.compile,
             device=self.device,  # type: ignore[arg-type]
+            unknown=self.unknown,
         )
 
     def axes(self) -> dict[str, Any]:

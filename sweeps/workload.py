@@ -13,9 +13,6 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.workloads import Workload, build_workload
 
-COMMAND = "command"
-"""What a workload is called that another program trains (see :mod:`sweeps.external`); there is nothing to build."""
-
 
 def built(choice: Choice) -> Workload:
     """:func:`cbs.workloads.build_workload`, or what it returned the last time it was asked for the same."""

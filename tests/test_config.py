@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.config import OF_TRAINER, Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError
 from cbs.target import Target
 
@@ -101,6 +101,7 @@ CHANGES: dict[str, Any] = {
     "compile": True,
     "device": "cpu",
     "divergence_factor": 5.5,
+    "unknown": ("precision",),
 }
 
 
@@ -110,6 +111,21 @@ def test_every_field_changes_the_fingerprint() -> None:
     fingerprints = {CONFIG.fingerprint, *(config.fingerprint for config in changed)}
     assert len(fingerprints) == len(CHANGES) + 1
     assert len({CONFIG.trial_id, *(config.trial_id for config in changed)}) == len(CHANGES) + 1
+
+
+def test_what_nobody_told_is_stored_as_unknown_and_nothing_else_is_kept_of_it() -> None:
+    told = dataclasses.replace(CONFIG, schedule=Schedule(warmup_examples=80), clip_norm=1.0, precision="bfloat16")
+    one = dataclasses.replace(told, unknown=OF_TRAINER)
+    assert {name: one.to_dict()[name] for name in OF_TRAINER} == dict.fromkeys(OF_TRAINER, "unknown")
+    assert "warmup" not in json.dumps(one.to_dict())
+    again = TrialConfig.from_dict(json.loads(json.dumps(one.to_dict())))
+    assert again == one == dataclasses.replace(CONFIG, unknown=OF_TRAINER)
+    assert again.fingerprint == one.fingerprint != CONFIG.fingerprint
+    with pytest.raises(ConfigError, match="lr must be known"):
+        dataclasses.replace(CONFIG, unknown=("lr",))
+    for name in ("target", "batch_size"):
+        with pytest.raises(ConfigError):
+            TrialConfig.from_dict(CONFIG.to_dict() | {name: "unknown"})
 
 
 def test_without_what_came_later_the_fingerprint_is_that_of_before() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.plain import flat
+from analysis.read.stated import STATED, completed
 from cbs.choices import Choice, called, differences, parse_choice
 from cbs.record import TrialStatus
 from cbs.target import Target
@@ -49,6 +50,7 @@ def _half_life(name: str, told: str, value: Any, batch_size: int) -> dict[str, A
 _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "schedule.warmup_examples": lambda value, size: {"warmup_steps": value / size},
     "schedule.decay_examples": lambda value, size: {"decay_steps": None if value is None else value / size},
+    f"{STATED}.warmup_examples": lambda value, size: {"warmup_steps": value / size},
     "optimizer.options.betas": functools.partial(_half_life, "betas", "beta2_half_life_examples"),
     "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
     "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
@@ -124,6 +126,8 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     for name in [name for name in _SCALED if name in settings]:
         scope = workload + "\n" + settings["optimizer.name"]
         settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
+    for name in [name for name in settings if name.startswith(f"{STATED}.")]:
+        settings[name] = completed(settings[name], workload + "\n" + settings["optimizer.name"])
     keys = settings.assign(sweep=sweep)
     codes = keys.groupby(list(keys), sort=False).ngroup()
     first = codes.drop_duplicates().index

@@ -19,6 +19,7 @@ from analysis.read.alike import without_copies
 from analysis.read.cells import LARGEST
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
+from analysis.read.stated import warmup, warmup_steps, with_stated
 from cbs.choices import Choice, value_text
 from cbs.errors import ConfigError, ResultsError
 from cbs.record import TrialStatus
@@ -74,14 +75,14 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         names = [as_text(store.root.name) for store in stores]
     rows: list[dict[str, Any]] = []
     for store, name in zip(stores, names, strict=True):
-        protocol = _protocol(store)
+        protocol, foreign = _protocol(store), "imported" in store.manifest()
         notes += _other_code(store)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
-            read = pool.map(lambda chunk: [_read(path) for path in chunk], chunks)
+            read = pool.map(lambda chunk, foreign=foreign: [_read(path, foreign=foreign) for path in chunk], chunks)
             found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
         tuned = _tuned(store)
         rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in found]
@@ -169,11 +170,11 @@ def _pooled(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return row | {"tuned": told, "choice": kept, "config": config}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, foreign: bool) -> dict[str, Any]:
     table, summary = read_record(path)
     steps = table["step"].to_numpy()
     try:
-        config = summary["config"]
+        config = with_stated(summary["config"], summary.get("stated") or {}, foreign=foreign)
         Target(**config["target"])
         _check_numbers(config)
         return {
@@ -183,7 +184,7 @@ def _read(path: Path) -> dict[str, Any]:
             "final_step": int(steps[-1]) if len(steps) else 0,
             "max_steps": config["max_steps"],
             "message": summary["message"],
-            "warmup_steps": (config.get("schedule") or {}).get("warmup_examples", 0) / config["batch_size"],
+            "warmup_steps": warmup_steps(config),
             "folder": path.parent,
             "config": config,
             "choice": Choice(**config["optimizer"]),
@@ -202,7 +203,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check_numbers(config: dict[str, Any]) -> None:
     """Check what is computed with: whole numbers, and a learning rate where it is known."""
-    schedule = config.get("schedule") or {}
+    schedule = warmup(config)
     whole = {key: config[key] for key in ("batch_size", "seed", "max_steps")}
     whole |= {key: value for key in ("warmup_examples", "decay_examples") if (value := schedule.get(key)) is not None}
     for key, value in whole.items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +17,9 @@ from analysis.arrays import Array
 from analysis.read.importers import IMPORTERS, Run
 from analysis.read.importers.trials import clean, measurements
 from cbs.config import TrialConfig
-from cbs.errors import DataError, reason
+from cbs.errors import ConfigError, DataError, reason
 from cbs.record import Measurement
-from cbs.reporting import REPORTS
+from cbs.reporting import REPORTS, SETTINGS, checked
 from sweeps.external.process import OUTPUT
 from sweeps.external.trainer import REPORT, Trainer
 
@@ -85,11 +87,11 @@ class Curve:
             )
 
     def _files(self) -> dict[Path, tuple[int, int]]:
-        """Size and time of every file in the folder, but for what the program prints; one would wait for ever for a
-        pipe."""
+        """Size and time of every file in the folder, but for what the program prints and what it says of its settings;
+        one would wait for ever for a pipe."""
         found = {}
         for root, _, names in os.walk(self._folder):
-            for path in (Path(root) / name for name in names if name != OUTPUT):
+            for path in (Path(root) / name for name in names if name not in (OUTPUT, SETTINGS)):
                 try:
                     about = path.stat()
                 except FileNotFoundError:  # a temporary file of the program's
@@ -163,6 +165,22 @@ class Curve:
             )
         steps, values, _ = clean(_latest(run) if self._resumed else run, trial.batch_size, settings)
         return steps, values
+
+
+def stated(folder: Path) -> dict[str, Any]:
+    """What the program of a trial said of its settings, see :func:`cbs.reporting.report_settings`.
+
+    Raises:
+        DataError: if that is no JSON object of such settings.
+    """
+    path = folder / SETTINGS
+    try:
+        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not isinstance(told, dict):
+            raise ConfigError("not a JSON object")
+        return checked(told)
+    except (OSError, ValueError, RecursionError, ConfigError) as error:
+        raise DataError(f"{SETTINGS}: {reason(error)}") from None
 
 
 def _latest(run: Run) -> Run:

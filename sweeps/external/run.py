@@ -7,14 +7,15 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from analysis.read.importers.trials import no_steps
 from cbs.config import TrialConfig
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
-from cbs.errors import ResultsError, reason
+from cbs.errors import DataError, ResultsError, reason
 from cbs.record import TrialResult, TrialStatus, WorkloadInfo
 from cbs.reporting import FOLDER
-from sweeps.external.curve import Curve
+from sweeps.external.curve import Curve, stated
 from sweeps.external.process import Process
 from sweeps.external.trainer import Trainer
 
@@ -54,7 +55,7 @@ def run_command(
     started = time.perf_counter()
     process = Process(command, folder, path, {FOLDER: str(folder)})
     try:
-        ending = _watch(process, curve, trial, monitor, alive, started)
+        ending = _watch(process, curve, trial, monitor, alive, started, folder)
         words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
     finally:
         process.end()
@@ -68,6 +69,7 @@ def run_command(
         steps=no_steps(),
         workload=WorkloadInfo(**trainer.units, parameters=None, data_hash=None),
         message=f"{ending[1]}{words}",
+        stated=_stated(folder)[0],
         timing={"seconds": time.perf_counter() - started, "host": platform.node()},
     )
 
@@ -101,6 +103,7 @@ def _watch(
     monitor: Monitor | None,
     alive: Callable[[int], object],
     started: float,
+    folder: Path,
 ) -> Ending:
     """Follow the program to its end, or to that of the trial."""
     while True:
@@ -109,7 +112,7 @@ def _watch(
         if process.talked() or curve.changed:
             alive(curve.evaluations[-1].step if curve.evaluations else 0)
         if more or over:
-            ending = _ending(curve, trial, None if over else monitor)
+            ending = _stated(folder)[1] or _ending(curve, trial, None if over else monitor)
             if ending is not None:
                 return ending
         if over:
@@ -130,6 +133,14 @@ def _ending(curve: Curve, trial: TrialConfig, monitor: Monitor | None) -> Ending
     if ending is not None:
         del rows[last + 1 :]
     return ending
+
+
+def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
+    """What the program said of its settings, or how the trial ends because that cannot be read."""
+    try:
+        return stated(folder), None
+    except DataError as error:
+        return {}, (TrialStatus.FAILED, str(error))
 
 
 def _by_itself(process: Process, curve: Curve, trial: TrialConfig) -> Ending:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbs.choices import Choice, value_text
-from cbs.config import TrialConfig
+from cbs.config import COMMAND, OF_TRAINER, TrialConfig
 from cbs.errors import ConfigError
 from cbs.target import Target
 from sweeps.cell import Cell
 from sweeps.external import call
 from sweeps.overrides import override
 from sweeps.spec import ENDLESS, Sweep
-from sweeps.workload import COMMAND
 
 if TYPE_CHECKING:
     from analysis.read.importers import Settings
@@ -175,7 +174,8 @@ class Trainer:
 
 
 def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: Iterable[str]) -> Sweep:
-    """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe.
+    """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe. What the
+    program makes of the rest is unknown.
 
     Args:
         trainer: the program.
@@ -206,6 +206,7 @@ def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: I
         max_examples=0,
         prune_factor=sweep.prune_factor,
         probe=None,
+        unknown=OF_TRAINER,
     )
     for setting in settings:
         head = setting.partition("=")[0].strip().partition(".")[0]

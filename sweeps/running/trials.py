@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cbs.checkpoint import Checkpoint
-from cbs.config import TrialConfig
+from cbs.config import COMMAND, TrialConfig
 from cbs.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
 from cbs.micro_batches import PassTooLarge
@@ -25,7 +25,7 @@ from sweeps.running.memory import keep_freed_memory
 from sweeps.running.worker import Place, Setup
 from sweeps.search.pruning import beyond
 from sweeps.settings import changed, settings
-from sweeps.workload import COMMAND, built
+from sweeps.workload import built
 
 REPORT_SECONDS = 0.5
 """Least time between two signs of life."""

@@ -16,13 +16,12 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from cbs.config import TrialConfig
+from cbs.config import COMMAND, TrialConfig
 from sweeps.running.cluster import EngineLost, Resources, check_placement
 from sweeps.running.dispatch import Run, check_home
 from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
-from sweeps.workload import COMMAND
 
 HOME_SECONDS = 2.0
 """How often it is checked that Ray is alive."""

@@ -50,7 +50,8 @@ def called(folder: Path) -> str:
 
 def settings(result: TrialResult) -> dict[str, Any]:
     """The configuration of a trial and its fingerprint, one value a name: ``optimizer.name``, ``lr``."""
-    return {"fingerprint": result.config.fingerprint, **dict(_flat("", result.config.to_dict()))}
+    stated = dict(_flat("stated.", result.stated))
+    return {"fingerprint": result.config.fingerprint, **dict(_flat("", result.config.to_dict())), **stated}
 
 
 def outcome(result: TrialResult) -> dict[str, float]:

@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
+from cbs import report_settings
 from cbs.choices import Choice
-from cbs.config import TrialConfig
+from cbs.config import OF_TRAINER, TrialConfig
 from cbs.errors import ConfigError
 from cbs.record import TrialResult, TrialStatus
 from cbs.target import Target
 from cbs.training import run_trial
+from sweeps.cell import Cell
 from sweeps.external.call import taken
-from sweeps.external.curve import Curve
+from sweeps.external.curve import Curve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import Trainer, trained_by
@@ -140,6 +142,48 @@ def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing
     )
     with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
         trained_by(trainer(command), asked, 1.0, settings)
+
+
+def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() -> None:
+    asked = Sweep(name="x", workload=Choice(name="text"), optimizers=(Choice(name="adamw"),), batch_sizes=(8,))
+    made = trained_by(trainer(), asked, 1.0, ())
+    told = made.trial(Cell("adamw", 8, 0), 0.1).to_dict()
+    for data in (made.protocol(), told):
+        assert {name for name, value in data.items() if value == "unknown"} == set(OF_TRAINER)
+        assert "warmup" not in json.dumps(data)
+    assert made.protocol_fingerprint != made.replace(unknown=()).protocol_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("told", "stated", "said"),
+    [
+        ('{"warmup_steps": 3, "precision": "bfloat16"}', {"warmup_steps": 3, "precision": "bfloat16"}, ""),
+        ('{"warmup": 3}', {}, "no setting 'warmup' is known; there are warmup_steps, clip_norm"),
+        ('{"warmup_steps": 2.5}', {}, "warmup_steps must be a whole number of at least 0, got 2.5"),
+        ('{"clip_norm": NaN}', {}, "clip_norm must be a finite number"),
+        ('{"precision": 16}', {}, "precision must be a name, got 16"),
+        ("[1]", {}, "not a JSON object"),
+        ("{", {}, "cbs-settings.json: "),
+    ],
+)
+def test_a_program_may_say_its_settings_in_a_file(run: Any, told: str, stated: dict[str, Any], said: str) -> None:
+    result = run(f"open(out + '/cbs-settings.json', 'w').write({told!r}); say(0, 4.0); say(10, 0.5)")
+    assert (result.status is TrialStatus.FAILED, result.stated) == (bool(said), stated), result.message
+    assert said in result.message
+
+
+def test_a_script_says_its_settings_as_it_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report_settings(warmup_steps=5)  # outside a sweep
+    monkeypatch.setenv("CBS_FOLDER", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    report_settings(warmup_steps=5)
+    assert stated(tmp_path) == {}
+    monkeypatch.setenv("RANK", "0")
+    report_settings(warmup_steps=5, averaging="none")
+    report_settings(warmup_steps=0, schedule="cosine", clip_norm=1.0)
+    assert stated(tmp_path) == {"warmup_steps": 0, "schedule": "cosine", "clip_norm": 1.0}
+    with pytest.raises(ConfigError, match="clip_norm must be"):
+        report_settings(clip_norm=-1.0)
 
 
 def test_a_function_is_given_what_it_takes_and_must_take_what_differs(tmp_path: Path, monkeypatch: Any) -> None:

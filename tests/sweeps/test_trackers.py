@@ -134,6 +134,7 @@ def test_settings_are_flat_and_losses_that_are_not_finite_are_left_out(store: St
     assert told["optimizer.name"] == "adamw"
     assert told["target.value"] == factories.TARGET.value
     assert all(isinstance(value, bool | int | float | str) for value in told.values())
+    assert settings(result.replace(stated={"warmup_steps": 3}))["stated.warmup_steps"] == 3
     first, *others = result.evaluations
     bad = result.replace(evaluations=[first, *(dataclasses.replace(point, value=math.nan) for point in others)])
     assert all(factories.TARGET.metric not in values for _, values in list(curve(bad))[1:])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbs.choices import Choice
+from cbs.config import UNKNOWN
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "nesterov": False},
@@ -18,6 +19,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 ADAM_POWER = 0.5
 """Adam divides by the root of the second moment of the gradient, which where noise outweighs the gradient and follows
 the curvature is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)."""
+
+
+_MATTERS = ("averaging", "clip_norm", "schedule")
+"""Settings that the quadratic leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
     record."""
     if choice.name not in DEFAULTS:
         return f"the noisy quadratic knows {', '.join(DEFAULTS)}"
-    if config.get("averaging"):
+    if config.get("averaging") not in (None, UNKNOWN):
         return "the noisy quadratic knows no averaged weights with momentum or preconditioning"
     options = DEFAULTS[choice.name] | choice.options
     if choice.name == "sgd":
@@ -55,6 +60,9 @@ def unlike(choice: Choice, config: Mapping[str, Any]) -> Iterator[str]:
     """What the trials did that the quadratic does not."""
     if choice.options.get("weight_decay"):
         yield f"trained with weight decay {choice.options['weight_decay']:g}, which the quadratic leaves out"
+    if unknown := [name for name in _MATTERS if config.get(name) == UNKNOWN]:
+        yield f"what its program makes of {', '.join(unknown)} is unknown; the quadratic has none of it"
+        return
     if config.get("clip_norm"):
         yield f"gradients were clipped at {config['clip_norm']:g}, which the quadratic does not do"
     schedule = config["schedule"]["name"]

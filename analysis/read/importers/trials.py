@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
-from cbs.config import Choice, TrialConfig
+from cbs.config import OF_TRAINER, Choice, TrialConfig
 from cbs.errors import DataError
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 
@@ -33,9 +33,9 @@ _FEW = 0.1
 def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
     """The record of a run, and what :func:`clean` did to its curve.
 
-    What it was trained with beyond the facts is not known: schedule, evaluation plan and precision of the
-    configuration stand at their defaults and mean nothing. There are no per-step columns, and the training loss of an
-    evaluation is NaN. A curve without a point after step 0 is refused, unless the run is said to have ended early.
+    What it was trained with beyond the facts is unknown, and is stored as that. There are no per-step columns, and the
+    training loss of an evaluation is NaN. A curve without a point after step 0 is refused, unless the
+    run is said to have ended early.
     """
     exact, values, cleaning = clean(run, facts["batch_size"], settings)
     steps = [int(step) for step in exact]
@@ -59,6 +59,7 @@ def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[Trial
         target=target,
         max_steps=max(last, run.max_steps or 1),
         probe=None,
+        unknown=OF_TRAINER,
     )
     result = TrialResult(
         config=config,

@@ -240,6 +240,9 @@ def test_what_the_quadratic_does_not_do_is_told() -> None:
     told = "; ".join(unlike(Choice(name="adamw", options={"weight_decay": 0.1}), config))
     assert all(word in told for word in ("weight decay 0.1", "clipped at 1", "schedule cosine"))
     assert "averaged weights" in mapped(Choice(name="adamw"), config | {"averaging": {"name": "ema"}})
+    unknown = dict.fromkeys(config, "unknown")
+    assert "averaging, clip_norm, schedule is unknown" in "; ".join(unlike(Choice(name="adamw"), unknown))
+    assert not isinstance(mapped(Choice(name="adamw"), unknown), str)
 
 
 def test_a_metric_that_is_not_the_loss_that_is_trained_is_told(sweep: Path, found: Predictions) -> None:
