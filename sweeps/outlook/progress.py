@@ -16,6 +16,7 @@ from rich.text import Text
 from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Study
 from sweeps.outlook.cost import Cost
+from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.remaining import Estimator
 from sweeps.search.search import Search
 
@@ -38,6 +39,8 @@ class Progress:
         self._workers = workers
         self._live: Live | None = None
         self._estimator: Estimator | None = None
+        self._nearness: Nearness | None = None
+        self._doubted = False
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
         self._started = 0.0
@@ -52,6 +55,9 @@ class Progress:
         """Show ``search`` while the block runs."""
         self._estimator = Estimator(search, self._cost, self._workers)
         self._started = time.monotonic()
+        if search.sweep.target is not None:
+            self._nearness = Nearness(search.sweep.target, search.trials())
+        self._doubt()
         if self._console is None or not self._console.is_terminal:
             yield
             return
@@ -67,9 +73,13 @@ class Progress:
         return self._console is not None and time.monotonic() - self._shown > pause
 
     def finished(self, result: TrialResult, search: Search) -> None:
-        """Take in a finished trial; failures are said at once."""
+        """Take in a finished trial; failures are said at once, and once what is to be thought of a target that a whole
+        budget did not reach."""
         if self._estimator is not None:
             self._estimator.add(result)
+        if self._nearness is not None:
+            self._nearness.add(result)
+            self._doubt()
         if self._console is not None and result.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY):
             self._console.print(
                 Text(str(result.status), style="red"),
@@ -89,10 +99,18 @@ class Progress:
             return
         self._shown = time.monotonic()
         self._running = running
+        for place in running.values() if self._nearness is not None else ():
+            self._nearness.look(place["value"])
         if self._live is not None:
             self._live.update(self._picture(search), refresh=True)
         else:
-            self._console.print(self._line(search), highlight=False, soft_wrap=True)
+            near = "" if self._nearness is None else f"; {self._nearness.words}"
+            self._console.print(f"{self._line(search)}{near}", markup=False, highlight=False, soft_wrap=True)
+
+    def _doubt(self) -> None:
+        if not self._doubted and self._nearness is not None and self._nearness.doubt is not None:
+            self._doubted = True
+            self.note(self._nearness.doubt)
 
     def _line(self, search: Search) -> str:
         finished, planned = _total(search)
@@ -101,10 +119,10 @@ class Progress:
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         seconds, trials = self._estimator.left() if self._estimator is not None else (None, planned - finished)
         left = "an unknown time" if seconds is None else duration(seconds)
-        return (
-            f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, "
-            f"about {trials} trials and {left} left"
-        )
+        left = f"about {trials} trials and {left} left"
+        if self._estimator is not None and self._estimator.out_of_reach:
+            left += " if none of them reaches the target, else unknown"
+        return f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, {left}"
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None
@@ -139,7 +157,8 @@ class Progress:
         bar = Table.grid()
         left = self._estimator.left()[1] if self._estimator is not None else planned - finished
         bar.add_row(ProgressBar(total=max(finished + left, 1), completed=finished, width=60))
-        return Group(table, bar, Text(self._line(search), style="bold"))
+        words = "" if self._nearness is None else self._nearness.words
+        return Group(table, bar, Text(self._line(search), style="bold"), Text(words))
 
     def _visible(self, search: Search, lines: int) -> tuple[list[Study], int]:
         """Studies that fit on the screen at so many lines each: those with running trials first, then those under

@@ -1,13 +1,15 @@
 """How many trials, examples and seconds a sweep still takes: the search played through on what is expected of its
 trials.
 
-Steps follow what has finished, else the recipe's expectation, else the budget; the best learning rate what has been
+Steps follow what has finished, else the recipe's expectation, else the budget; where trials have spent theirs and none
+has reached the target, those to come spend it, too. The best learning rate what has been
 found at the nearest batch size, else the optimizer's default; steps rise by ``exp(0.25 gap^2)`` beside it. A default
 that is far off costs trials that nobody can foresee; they are those of the first batch size.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -15,18 +17,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cbs.config import TrialConfig
-from cbs.record import TrialResult
+from cbs.record import TrialResult, TrialStatus
 from sweeps.cell import Cell, Study, told
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
+from sweeps.search.bracket import ALIKE
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
-from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.search.search import Search, outcome
+from sweeps.spec import ENDLESS, Sweep
 
 CURVATURE, NOISE = 0.25, 0.05
 OVERHEAD, START = 0.1, 6.0
 """Seconds between two trials of a worker, and until the first one starts, before either is seen."""
+
+IN_VAIN = 3
+"""Trials that a batch size is searched with first."""
 
 PATIENCE = 20.0
 """An outlook is renewed when so many times the time that it takes have passed."""
@@ -65,10 +71,13 @@ class _Ends:
         for study in search.sweep.studies():
             if (best := search.best(study)) is not None:
                 self._known[study.optimizer][study.batch_size] = best
+        self._spent = _spent(search)
 
     def __call__(self, config: TrialConfig) -> End:
         size, optimizer = config.batch_size, told(config.optimizer, config.batch_schedule)
         known = self._known[optimizer]
+        if (vain := self._out_of_reach(optimizer, size)) is not None:
+            return self._spends(config, vain)
         steps = prior_steps(self._sweep, size)
         if known:
             near = min(known, key=lambda other: abs(math.log(other / size)))
@@ -85,6 +94,41 @@ class _Ends:
         if wanted > config.max_steps:
             return End(config.max_steps, reached=False, distance=max(0.0, 1.0 - config.max_steps / wanted))
         return End(wanted)
+
+    def _out_of_reach(self, optimizer: str, size: int) -> TrialResult | None:
+        """The trial that came nearest to the target, at the nearest batch size where budgets were spent in vain;
+        ``None`` where there is hope."""
+        spent = self._spent.get(optimizer, {})
+        if self._known[optimizer] and size not in spent:
+            return None
+        near = min(spent, key=lambda other: abs(math.log(other / size)), default=None)
+        return None if near is None else spent[near]
+
+    def _spends(self, config: TrialConfig, near: TrialResult) -> End:
+        """The end of a trial that is as far from the target as the nearest one so far, and farther the more its
+        learning rate differs."""
+        by_itself = near.final_step < near.config.max_steps  # a program that knows its own end
+        steps = min(config.max_steps, near.final_step) if by_itself else config.max_steps
+        gap = math.log(config.lr / near.config.lr) - SLOPE * math.log(config.batch_size / near.config.batch_size)
+        distance = outcome(near).distance
+        return End(steps, reached=False, distance=(distance if math.isfinite(distance) else 1.0) + 0.01 * (1 + gap**2))
+
+
+def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
+    """By optimizer and batch size, where trials have spent their budget and none has reached the target, the one that
+    came nearest to it. Of an optimizer that has reached it elsewhere :data:`IN_VAIN` of them tell."""
+    studies = search.sweep.studies()
+    hopeful = {study.optimizer for study in studies if search.best(study) is not None}
+    found: dict[str, dict[int, TrialResult]] = {}
+    for study in studies:
+        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.seeds]
+        ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
+        spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
+        if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
+            # as the search has it, see :meth:`sweeps.search.bracket.Table.leader`
+            nearest = min(spent, key=lambda end: (round(outcome(end).distance, ALIKE), -end.config.lr))
+            found.setdefault(study.optimizer, {})[study.batch_size] = nearest
+    return found
 
 
 @dataclass
@@ -167,6 +211,11 @@ class Estimator:
         self._seconds += result.timing.get("seconds", 0.0)
         self._finished += 1
 
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether what is left goes by trials that have spent their budget without reaching the target somewhere."""
+        return not self.search.done and bool(_spent(self.search))
+
     def left(self) -> tuple[float | None, int]:
         """Expected seconds until the sweep is done, ``None`` while nothing is known, and trials until then."""
         when, took = self._renewed
@@ -176,7 +225,14 @@ class Estimator:
             self._renewed = (now, time.monotonic() - now)
         assert self._left is not None
         seconds, trials = self._left
-        return (max(0.0, seconds - (now - self._renewed[0])) if self.pace.known else None), trials
+        known = self.pace.known and (self.search.sweep.max_steps < ENDLESS or self._ended())
+        return (max(0.0, seconds - (now - self._renewed[0])) if known else None), trials
+
+    def _ended(self) -> bool:
+        """Whether a trial of every optimizer has ended by which others can be told, where no budget says it."""
+        telling = (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED)
+        ended = {Cell.of(end.config).optimizer for end in self.search.trials() if end.status in telling}
+        return self.search.done or ended == set(self.search.sweep.choices)
 
     def _renew(self, now: float) -> None:
         if self.search.done:

@@ -14,6 +14,7 @@ from cbs.record import TrialResult, TrialStatus
 from cbs.store import MANIFEST, Store
 from sweeps.cell import Cell
 from sweeps.outlook.cost import Cost
+from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import START, Pace, outlook
 from sweeps.search.limits import Limits
@@ -149,6 +150,8 @@ def outcome_report(
     rows: dict[str, dict[str, Any]] = {}
     for row in itertools.chain.from_iterable(map(reasons, searches)):
         rows.setdefault(row["trial"], row)
+    assert search.sweep.target is not None
+    nearness = Nearness(search.sweep.target, ends.values())
     failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]
     return {
         "output": str(folder),
@@ -157,6 +160,8 @@ def outcome_report(
         "examples": sum(trial.final_examples for trial in ends.values()),
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
+        "unreached": nearness.doubt,
+        "best_value": nearness.best,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
         "trials": list(rows.values()),
     }
@@ -187,9 +192,9 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
         lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
     elif not report["stopped"] and not any(study["steps_to_target"] for study in report["studies"]):
-        lines.append(
-            "no trial reached the target: choose an easier --target, or raise --set max_steps=... and max_examples=..."
-        )
+        told = report["unreached"] or "no trial has reached the target, or gone on until its budget was spent"
+        best = report["best_value"]
+        lines.append(told if best is None else f"{told}; the best value of all is {best:.6g}")
     lines.append(f"next: cbs analyze {report['output']}")
     return lines
 

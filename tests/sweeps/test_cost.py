@@ -12,6 +12,8 @@ from torch import nn
 from cbs import device
 from cbs.config import Choice, EvaluationPlan
 from cbs.errors import ConfigError
+from cbs.record import Measurement, TrialResult, TrialStatus
+from cbs.target import Target
 from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
 from sweeps.outlook.progress import duration
@@ -19,6 +21,7 @@ from sweeps.outlook.remaining import Estimator, Pace, outlook
 from sweeps.running.cluster import Resources
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
+from sweeps.spec import ENDLESS
 from sweeps.workload import built
 from tests.sweeps.simulation import run_search, small_sweep
 
@@ -127,6 +130,61 @@ def test_time_between_trials_counts(monkeypatch):
     seconds, trials = estimator.left()
     assert trials > 20
     assert seconds == pytest.approx(trials, rel=0.1)
+
+
+def unreached(sweep, value, now):
+    """A sweep whose trials all spend their budget, of 1,000 steps: trials left, time left and whether it goes by them,
+    before every trial, each of which takes a minute of the clock ``now``."""
+    search, left = Search(sweep), []
+    estimator = Estimator(search, None, workers=1)
+    while (config := search.next()) is not None:
+        left.append((*estimator.left(), estimator.out_of_reach))
+        rows = [
+            Measurement(step=step, examples=step * config.batch_size, value=at, train_loss=0.0, lr=config.lr)
+            for step, at in ((0, 0.1), (1000, value(config.lr)))
+        ]
+        end = TrialResult(config=config, status=TrialStatus.BUDGET_EXHAUSTED, steps_to_target=None, evaluations=rows,
+                          steps={}, workload=None, timing={"seconds": 60.0})  # fmt: skip
+        now[0] += 60.0
+        search.add(end)
+        estimator.add(end)
+    return left
+
+
+@pytest.mark.parametrize("budget", [1000, ENDLESS])
+@pytest.mark.parametrize("value", [lambda lr: 0.1001, lambda lr: 0.1 + 0.5 * math.exp(-(math.log(lr / 1e-3) ** 2))])
+def test_where_nothing_reaches_the_target_the_time_left_does_not_grow_without_end(budget, value, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    target = Target(metric="accuracy", value=90, direction="above")
+    sweep = small_sweep(optimizers=small_sweep().optimizers[:1], target=target, max_steps=budget, max_examples=0)
+    first, *left = unreached(sweep, value, now)
+    assert first[0] is None
+    assert not first[2]
+    assert all(out_of_reach for *_, out_of_reach in left)
+    whole = len(left) + 1
+    for done, (seconds, trials, _) in enumerate(left, 1):
+        assert trials <= whole
+        assert done + trials >= 0.5 * whole
+        assert seconds <= 60.1 * whole
+
+
+def test_an_optimizer_that_reaches_the_target_elsewhere_is_given_up_at_a_batch_size_after_three_trials():
+    sweep = small_sweep(expected=EXPECTED, optimizers=small_sweep().optimizers[:1], max_steps=1000, max_examples=0)
+    search = Search(sweep)
+    play(
+        search,
+        lambda config: End(100.0) if config.batch_size < 256 else End(1000, reached=False, distance=0.5),
+        most=60,
+    )
+    largest = [end for end in search.trials() if end.config.batch_size == 256]
+    others = [end for end in search.trials() if end.config.batch_size < 256]
+    assert len(largest) > 3
+    assert Estimator(search, COST, workers=1).out_of_reach == (not search.done)
+    for count in (2, 3):
+        again = Search(sweep, [*others, *largest[:count]])
+        assert not again.done
+        assert Estimator(again, COST, workers=1).out_of_reach == (count == 3)
 
 
 def test_nothing_is_left_at_the_end():

@@ -1,0 +1,113 @@
+"""How near a sweep has come to its target, and what was meant perhaps where that cannot be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from cbs.record import TrialResult, TrialStatus
+from cbs.target import Target
+
+_ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
+"""In the name of a metric that may be a fraction or percent, and is better below."""
+
+_FEW = 3
+"""Values that are equal by chance in no run that trains."""
+
+
+class Nearness:
+    """The best value of the metric so far.
+
+    Args:
+        target: of the sweep.
+        results: trials that have ended already.
+
+    Attributes:
+        best: value; ``None`` before the first.
+        reached: whether a trial has passed the target.
+    """
+
+    def __init__(self, target: Target, results: Iterable[TrialResult] = ()) -> None:
+        self.target = target
+        self.best: float | None = None
+        self.reached = False
+        self._spent: TrialResult | None = None
+        for result in results:
+            self.add(result)
+
+    def look(self, value: float) -> None:
+        """Take in a value of a trial under way."""
+        if math.isfinite(value) and (
+            self.best is None or self.target.distance(value) < self.target.distance(self.best)
+        ):
+            self.best = value
+
+    def add(self, result: TrialResult) -> None:
+        """Take in a trial that has ended."""
+        for row in result.evaluations:
+            self.look(row.value)
+        self.reached = self.reached or result.steps_to_target is not None
+        if self._spent is None and result.status is TrialStatus.BUDGET_EXHAUSTED and result.evaluations:
+            self._spent = result
+
+    @property
+    def words(self) -> str:
+        """Target and best value, in a few words."""
+        if self.best is None:
+            return f"target {self.target}, nothing measured yet"
+        return f"target {self.target}, best so far {self.best:.6g}"
+
+    @property
+    def doubt(self) -> str | None:
+        """What is to be said where a trial has spent its budget and none has reached the target, in one line; ``None``
+        while there is nothing to say."""
+        if self.reached or self._spent is None:
+            return None
+        spent, values = self._spent, _finite(self._spent)
+        config, ends = spent.config, ""
+        if values:
+            nearest = min(values, key=self.target.distance)
+            ends = f", went from {values[0]:.4g} to {values[-1]:.4g}, at best {nearest:.4g}"
+        meant = " or ".join(meant_perhaps(self.target, values))
+        return (
+            f"no trial has reached {self.target} yet: the first that spent its budget, {spent.final_step:,} steps at "
+            f"batch size {config.batch_size} and learning rate {config.lr:.3g}{ends}; perhaps {meant} is meant"
+        )
+
+
+def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
+    """What else a target may be that a whole budget did not reach, the most telling first.
+
+    Args:
+        target: as asked for.
+        values: finite ones of the trial, in order.
+    """
+    told = False
+    if len(values) >= _FEW and min(values) == max(values):
+        yield "another metric, as this one does not move,"
+        return
+    between = bool(values) and min(values) >= 0 and max(values) <= 1
+    if target.direction == "above" and between and target.value >= 1:
+        told = True
+        yield (
+            f"--target {target.value / 100:g} (the values are fractions of 1)"
+            if 1 < target.value < 100
+            else ("a --target below 1 (the values are fractions of 1)")
+        )
+    percent = bool(values) and 1 < max(values) <= 100
+    if target.direction == "below" and percent and 0 < target.value < 1 and _ERROR.search(target.metric):
+        told = True
+        yield f"--target {100 * target.value:g} (the values are percent)"
+    distances = [target.distance(value) for value in values]
+    if len(values) > 1 and distances[-1] > distances[0] and min(distances[1:]) >= distances[0]:
+        told = True
+        other = "below" if target.direction == "above" else "above"
+        yield f"another metric or {other} its target (it moves away from this one)"
+    if not told:
+        share = (distances[0] - min(distances)) / distances[0] if values and distances[0] > 0 else 0.0
+        yield f"an easier --target or a longer budget (it came {100 * share:.3g} % of the way)"
+
+
+def _finite(result: TrialResult) -> list[float]:
+    return [row.value for row in result.evaluations if math.isfinite(row.value)]

@@ -1,0 +1,132 @@
+"""A target that is not reached: how near the sweep has come, and what was meant perhaps, said once."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from cbs.choices import parse_choice
+from cbs.config import TrialConfig
+from cbs.record import Measurement, TrialResult, TrialStatus
+from cbs.target import Target
+from sweeps.outlook.nearness import Nearness, meant_perhaps
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.search.search import Search
+from sweeps.spec import Sweep
+from tests.sweeps.simulation import small_sweep
+
+ACCURACY = Target(metric="accuracy", value=90, direction="above")
+RISING = (0.1, 0.3, 0.62, 0.58)
+
+
+def asked(target: Target = ACCURACY) -> Sweep:
+    return small_sweep(optimizers=(parse_choice("adamw"),), batch_sizes=(4, 16), target=target)
+
+
+def end(
+    config: TrialConfig, values: tuple[float, ...], status: TrialStatus = TrialStatus.BUDGET_EXHAUSTED
+) -> TrialResult:
+    rows = [
+        Measurement(
+            step=100 * at, examples=100 * at * config.batch_size, value=value, train_loss=math.nan, lr=config.lr
+        )
+        for at, value in enumerate(values)
+    ]
+    steps = 250.0 if status is TrialStatus.REACHED else None
+    return TrialResult(config=config, status=status, steps_to_target=steps, evaluations=rows, steps={}, workload=None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "direction", "values", "meant"),
+    [
+        ("accuracy", 90, "above", RISING, ["--target 0.9 (the values are fractions of 1)"]),
+        ("accuracy", 1, "above", RISING, ["a --target below 1 (the values are fractions of 1)"]),
+        ("accuracy", 100, "above", RISING, ["a --target below 1 (the values are fractions of 1)"]),
+        ("accuracy", 0.9, "above", RISING, ["an easier --target or a longer budget (it came 65 % of the way)"]),
+        ("score", 90, "above", (10.0, 30.0, 50.0), ["an easier --target or a longer budget (it came 50 % of the way)"]),
+        ("loss", 5, "above", (4.0, 3.0, 2.5), ["another metric or below its target (it moves away from this one)"]),
+        ("accuracy", 0.05, "below", RISING, ["another metric or above its target (it moves away from this one)"]),
+        ("error", 0.1, "below", (92.0, 40.0, 30.0), ["--target 10 (the values are percent)"]),
+        ("loss", 0.1, "below", (4.1, 2.1, 3.0), ["an easier --target or a longer budget (it came 50 % of the way)"]),
+        ("loss", 1.0, "below", (4.0, 4.0, 4.0), ["another metric, as this one does not move,"]),
+        ("loss", 2.0, "above", (0.9, 0.5, 0.4), [
+            "a --target below 1 (the values are fractions of 1)",
+            "another metric or below its target (it moves away from this one)",
+        ]),
+        ("loss", 1.0, "below", (), ["an easier --target or a longer budget (it came 0 % of the way)"]),
+    ],
+)  # fmt: skip
+def test_what_was_meant_follows_from_the_values(
+    metric: str, value: float, direction: str, values: tuple[float, ...], meant: list[str]
+) -> None:
+    found = list(meant_perhaps(Target(metric=metric, value=value, direction=direction), values))  # type: ignore[arg-type]
+    if (metric, value) == ("loss", 2.0):
+        assert found[1:] == meant[1:]
+        assert "fractions of 1" in found[0]
+    else:
+        assert found == meant
+
+
+def test_the_best_value_is_that_of_every_trial_and_stands_beside_the_target() -> None:
+    search = Search(asked())
+    one, other = (search.next(), search.next())
+    assert one is not None
+    assert other is not None
+    near = Nearness(ACCURACY)
+    assert near.words == "target accuracy > 90, nothing measured yet"
+    near.look(0.25)
+    near.look(math.nan)
+    near.look(0.125)
+    assert near.words == "target accuracy > 90, best so far 0.25"
+    assert near.doubt is None
+    near.add(end(one, (0.1, 0.5), TrialStatus.DIVERGED))
+    assert (near.best, near.doubt) == (0.5, None)
+    near.add(end(one, RISING))
+    assert near.best == 0.62
+    assert near.doubt is not None
+    near.add(end(other, (0.1, 91.0), TrialStatus.REACHED))
+    assert (near.best, near.doubt) == (91.0, None)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bool) -> None:
+    screen = io.StringIO()
+    progress = Progress(Console(file=screen, force_terminal=terminal, width=300, height=40), None, 1)
+    search = Search(asked())
+
+    def shown() -> str:
+        found = screen.getvalue()
+        screen.seek(0), screen.truncate()
+        return found
+
+    with progress.showing(search):
+        for count in range(3):
+            config = search.next()
+            assert config is not None
+            progress.update(search, {config.trial_id: {"step": 1, "value": 0.2 + count / 10}})
+            assert f"target accuracy > 90, best so far {(0.2, 0.62, 0.62)[count]}" in shown()
+            result = end(config, RISING)
+            search.add(result)
+            progress.finished(result, search)
+            assert ("perhaps --target 0.9 (the values are fractions of 1) is meant" in shown()) == (count == 0)
+    with progress.showing(search):
+        assert "meant" not in shown()  # not once more for what is added to a sweep
+    again = Progress(Console(file=screen, width=300), None, 1)
+    with again.showing(search):
+        assert shown().count("meant") == 1  # the same command again
+
+
+def test_the_outcome_says_it_and_the_best_value_of_all(tmp_path) -> None:
+    search = Search(asked())
+    first = True
+    while (config := search.next()) is not None:
+        search.add(end(config, RISING if first else (0.1, 0.7)))
+        first = False
+    report = outcome_report(search, tmp_path)
+    assert report["best_value"] == 0.7
+    (line,) = [line for line in outcome_lines(report) if "meant" in line]
+    assert line == f"{report['unreached']}; the best value of all is 0.7"
