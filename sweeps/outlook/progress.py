@@ -99,8 +99,9 @@ class Progress:
             return
         self._shown = time.monotonic()
         self._running = running
-        for place in running.values() if self._nearness is not None else ():
-            self._nearness.look(place["value"])
+        if self._nearness is not None:
+            for place in running.values():
+                self._nearness.look(place["value"])
         if self._live is not None:
             self._live.update(self._picture(search), refresh=True)
         else:

@@ -201,6 +201,7 @@ class Estimator:
         self._seconds, self._finished = 0.0, 0
         self._left: tuple[float, int] | None = None
         self._renewed = (-1.0, 0.0)
+        self._basis = (False, False)
 
     def add(self, result: TrialResult) -> None:
         """Learn from a trial that has finished in this run."""
@@ -220,12 +221,13 @@ class Estimator:
         """Expected seconds until the sweep is done, ``None`` while nothing is known, and trials until then."""
         when, took = self._renewed
         now = time.monotonic()
-        if self._left is None or self.search.done or now - when > max(1.0, PATIENCE * took):
+        known = self.pace.known and (self.search.sweep.max_steps < ENDLESS or self._ended())
+        basis, self._basis = self._basis, (known, self.out_of_reach)
+        if self._left is None or self.search.done or basis != self._basis or now - when > max(1.0, PATIENCE * took):
             self._renew(now)
             self._renewed = (now, time.monotonic() - now)
         assert self._left is not None
         seconds, trials = self._left
-        known = self.pace.known and (self.search.sweep.max_steps < ENDLESS or self._ended())
         return (max(0.0, seconds - (now - self._renewed[0])) if known else None), trials
 
     def _ended(self) -> bool:

@@ -169,6 +169,22 @@ def test_where_nothing_reaches_the_target_the_time_left_does_not_grow_without_en
         assert seconds <= 60.1 * whole
 
 
+def test_of_a_program_without_a_budget_the_time_left_is_unknown_until_a_trial_of_every_optimizer_tells():
+    search = Search(small_sweep(max_steps=ENDLESS, max_examples=0))
+    estimator, ends = Estimator(search, None, workers=1), []
+    for name, status in (("adamw", "DIVERGED"), ("adamw", "REACHED"), ("merit", "REACHED")):
+        config = next(each for each in search.waiting() if each.optimizer.name == name)
+        row = Measurement(step=100, examples=100 * config.batch_size, value=0.5, train_loss=0.0, lr=config.lr)
+        steps = 100.0 if status == "REACHED" else None
+        end = TrialResult(config=config, status=TrialStatus(status), steps_to_target=steps, evaluations=[row], steps={},
+                          workload=None, timing={"seconds": 60.0})  # fmt: skip
+        search.add(end)
+        estimator.add(end)
+        ends.append(estimator.left()[0])
+    assert ends[:2] == [None, None]
+    assert 0 < ends[2] < 1e6
+
+
 def test_an_optimizer_that_reaches_the_target_elsewhere_is_given_up_at_a_batch_size_after_three_trials():
     sweep = small_sweep(expected=EXPECTED, optimizers=small_sweep().optimizers[:1], max_steps=1000, max_examples=0)
     search = Search(sweep)

@@ -78,8 +78,9 @@ def test_the_best_value_is_that_of_every_trial_and_stands_beside_the_target() ->
     assert other is not None
     near = Nearness(ACCURACY)
     assert near.words == "target accuracy > 90, nothing measured yet"
-    near.look(0.25)
     near.look(math.nan)
+    near.look(0.25)
+    near.look(math.inf)
     near.look(0.125)
     assert near.words == "target accuracy > 90, best so far 0.25"
     assert near.doubt is None
