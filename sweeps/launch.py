@@ -22,6 +22,7 @@ from cbs.target import Target
 from cbs.training_loop import run_of
 from sweeps.cell import Cell
 from sweeps.manifest import merged_manifest
+from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.ahead import Ahead
@@ -136,6 +137,7 @@ def sweep(
         The finished search, with every result; one that is not done where a limit came first.
 
     Raises:
+        ConfigError: if a trial has reached the target before its first step.
         ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
             written.
         Unfinished: if Ray dies for good.
@@ -152,6 +154,8 @@ def sweep(
             if changes := manifest["runs"][-1].get("code_changes"):
                 progress.note(f"{output} holds trials of other code ({', '.join(changes)}); sweep.json lists them")
             there = [result for result in store.sound_results(progress.note) if result.status.final]
+            for result in there:
+                check_start(result)
             tracking.add(there)
             search = Search(sweep, there)
             limits.add(search.trials())
@@ -165,6 +169,8 @@ def sweep(
                 finally:
                     if (output / MANIFEST).exists():  # else nobody wants the folder any more
                         write_reasons(reasons(search), output)
+                if run.fatal is not None and not run.again:
+                    raise ConfigError(run.fatal)
                 if run.fatal is not None:
                     raise ResultsError(f"{run.fatal}; {_again(output, command)}")
             for cell in search.cells() if search.done else ():

@@ -9,13 +9,19 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from cbs.config import Choice
+from cbs.config import COMMAND, Choice
 from cbs.errors import ConfigError
 from cbs.workloads import Workload, build_workload
 
 
 def built(choice: Choice) -> Workload:
-    """:func:`cbs.workloads.build_workload`, or what it returned the last time it was asked for the same."""
+    """:func:`cbs.workloads.build_workload`, or what it returned the last time it was asked for the same.
+
+    Raises:
+        ConfigError: if a program trains, whose model is not known here.
+    """
+    if choice.name == COMMAND:
+        raise ConfigError("a program trained these trials (--command), and its model and data are not known here")
     return _built(choice.name, json.dumps(choice.options, sort_keys=True))
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from cbs.errors import ConfigError
 from cbs.record import TrialResult, TrialStatus
 from cbs.target import Target
 
@@ -73,6 +74,20 @@ class Nearness:
         return (
             f"no trial has reached {self.target} yet: the first that spent its budget, {spent.final_step:,} steps at "
             f"batch size {config.batch_size} and learning rate {config.lr:.3g}{ends}; perhaps {meant} is meant"
+        )
+
+
+def check_start(result: TrialResult) -> None:
+    """Refuse a target that a trial has passed before its first step, as others would.
+
+    Raises:
+        ConfigError: then.
+    """
+    if result.steps_to_target == 0:
+        other = "below" if result.config.target.direction == "above" else "above"
+        raise ConfigError(
+            f"{result.config.target} is reached before the first step (trial {result.trial_id}: "
+            f"{result.evaluations[0].value:.4g}): choose a harder target; or is {other} its target better?"
         )
 
 

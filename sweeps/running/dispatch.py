@@ -9,10 +9,11 @@ from typing import Any
 import ray
 
 from cbs.config import TrialConfig
-from cbs.errors import ResultsError, Unfinished, reason
+from cbs.errors import CbsError, ResultsError, Unfinished, reason
 from cbs.record import TrialStatus, without_curve
 from cbs.store import Store
 from sweeps.cell import Cell
+from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.running.ahead import Ahead
 from sweeps.running.bounds import Bounds
@@ -39,6 +40,7 @@ class Run:
         tracking: gets every finished trial.
         limits: when no trial starts any more, and those under way end.
         fatal: why the sweep has to end, or ``None``.
+        again: whether the same command may then go on.
         out: the trials that workers have, by trial id.
         deaths: how often the process of a trial has died, by trial id.
         losses: how often its worker was lost with its node.
@@ -54,6 +56,7 @@ class Run:
     tracking: Tracking
     limits: Limits = field(default_factory=Limits)
     fatal: str | None = None
+    again: bool = True
     out: dict[str, TrialConfig] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -110,9 +113,10 @@ class Run:
                 )
                 return
             finished = self.store.load(config.trial_id, with_steps=False)
+            check_start(finished)
             self._tighten(Cell.of(config), finished.steps_to_target)
-        except ResultsError as problem:
-            self.fatal = str(problem)
+        except CbsError as problem:
+            self.fatal, self.again = str(problem), isinstance(problem, ResultsError)
             return
         self.search.add(finished)
         self.progress.finished(finished, self.search)

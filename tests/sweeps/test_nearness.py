@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import io
 import math
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from cbs.choices import parse_choice
 from cbs.config import TrialConfig
+from cbs.errors import ConfigError
 from cbs.record import Measurement, TrialResult, TrialStatus
+from cbs.store import Store
 from cbs.target import Target
+from sweeps.launch import sweep
+from sweeps.manifest import merged_manifest
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.running.dispatch import Run
 from sweeps.search.search import Search
 from sweeps.spec import Sweep
 from tests.sweeps.simulation import small_sweep
@@ -131,3 +138,24 @@ def test_the_outcome_says_it_and_the_best_value_of_all(tmp_path) -> None:
     assert report["best_value"] == 0.7
     (line,) = [line for line in outcome_lines(report) if "meant" in line]
     assert line == f"{report['unreached']}; the best value of all is 0.7"
+
+
+def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_first_trial(tmp_path) -> None:
+    """An accuracy that is asked to be above what it starts with, or a loss with the wrong direction."""
+    search, store = Search(asked(Target(metric="accuracy", value=0.05, direction="above"))), Store(tmp_path)
+    store.prepare()
+    store.write_manifest(merged_manifest(store, search.sweep, ""))
+    run = Run(search, store, Progress.silent(), Mock(), 1.0, Mock())
+    for status, steps, over in ((TrialStatus.BUDGET_EXHAUSTED, None, False), (TrialStatus.REACHED, 0.0, True)):
+        started = run.next()
+        assert started is not None
+        found = end(started[0], (0.1, 0.2), status)
+        store.save(found.replace(steps_to_target=steps, steps={"step": np.arange(100)}))
+        run.take_in(started[0], {"status": str(status)})
+        assert run.over == over
+    assert run.fatal is not None
+    assert not run.again
+    assert "before the first step (trial adamw-b4" in run.fatal
+    assert "0.1): choose a harder target; or is below its target better?" in run.fatal
+    with pytest.raises(ConfigError, match="choose a harder target"):
+        sweep(search.sweep, tmp_path)
