@@ -17,6 +17,7 @@ import pandas as pd
 
 from analysis.read.alike import without_copies
 from analysis.read.cells import LARGEST
+from analysis.read.cut_short import cut_short
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
@@ -99,6 +100,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     trials["group"], groups = grouped(trials)
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
     kept = without_copies(without_duplicates(trials, notes), notes)
+    notes += cut_short(kept)
     metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
     notes += [f"sweep {sweep}: {told}" for sweep, metric in metrics if (told := of_training(metric))]
     steps, values = kept.pop("steps"), kept.pop("values")

@@ -1,0 +1,38 @@
+"""Trials of a program that ended by itself sooner than beside them: it stopped early, or failed with exit code 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from cbs.config import COMMAND
+from cbs.record import TrialStatus
+
+_SOONER = 0.9
+"""Of the steps of the longest trial of a batch size; evaluations may lie a little apart."""
+
+
+def cut_short(trials: pd.DataFrame) -> Iterator[str]:
+    """A line for every sweep and optimizer with such trials.
+
+    A program with an end of its own has the same one at every learning rate; one that another trial trained beyond is
+    no budget that was spent.
+
+    Args:
+        trials: columns ``sweep``, ``group``, ``choice``, ``config``, ``batch_size``, ``status``, ``final_step`` and
+            ``max_steps``.
+    """
+    longest = trials.groupby(["group", "batch_size"])["final_step"].transform("max")
+    own = trials["config"].map(lambda config: config["workload"]["name"] == COMMAND)
+    itself = (trials["status"] == TrialStatus.BUDGET_EXHAUSTED) & (trials["final_step"] < trials["max_steps"])
+    found = trials.assign(longest=longest, called=trials["choice"].map(str))
+    found = found[own & itself & (trials["final_step"] < _SOONER * longest)]
+    for (sweep, optimizer), part in found.groupby(["sweep", "called"], sort=False):
+        worst = part.loc[(part["final_step"] / part["longest"]).idxmin()]
+        yield (
+            f"sweep {sweep}, {optimizer}: in {len(part)} trials the program ended by itself sooner than in others of "
+            f"their batch size (at step {worst['final_step']} of {worst['longest']} at batch size {worst['batch_size']} and "
+            f"learning rate {worst['lr']:.3g}): if it stopped early, or failed with exit code 0, these learning "
+            "rates were not tried to their end"
+        )
