@@ -13,7 +13,7 @@ from cbs.store import Store
 from tests import factories
 
 SPENT, REACHED = TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED
-ODD = "in 1 trials the program ended by itself sooner than in others of their batch size (at step 20 of 100 at batch size 8"
+ODD = "in 1 trials the program ended by itself sooner than in others of their batch size (at step 20 of 100 at"
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,7 @@ def test_it_is_told_with_the_place(
         rows = [(0, 5.6), (10, 4.0 + count), (last, 2.3 if status is REACHED else 3.0 + count)]
         store.save(factories.trial(config, rows, status))
     notes = load(tmp_path).notes
-    assert any(note.startswith(f"sweep one, adamw: {ODD} and learning rate 0.01)") for note in notes) == told
+    assert (
+        any(note.startswith(f"sweep one, adamw: {ODD} batch size 8 and learning rate 0.01)") for note in notes) == told
+    )
     assert len(notes) == told
