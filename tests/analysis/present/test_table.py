@@ -75,7 +75,9 @@ def test_open_ends_are_shown() -> None:
     assert with_interval(42.0, (None, None)) == "42"
 
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters="…"), min_size=1, max_size=50)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters="…"), min_size=1, max_size=50
+)
 VALUES = st.none() | st.floats(1e-12, 1e15) | st.integers(0, 10**12)
 INTERVALS = st.tuples(st.none() | st.floats(1e-12, 1e15), st.none() | st.floats(1e-12, 1e15))
 

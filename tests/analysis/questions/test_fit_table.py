@@ -251,7 +251,7 @@ def test_groups_optimizers_seeds_learning_rates_and_targets() -> None:
         (name, target) for name in ("adamw", "muon") for target in (2.4, 2.8)
     ]
     for fit in fits:
-        assert fit["verdict"] in ("ok", "depends on the form")
+        assert fit["verdict"] in ("ok", "depends on the form", "one batch size decides")
         assert fit["interval"][0] < 7381 / 175 < fit["interval"][1]
         assert [point["best_lr"] for point in fit["points"]] == [2e-3] * len(SIZES)
         assert {point["seeds"] for point in fit["points"]} == {3}
