@@ -28,7 +28,8 @@ class TrialStatus(StrEnum):
     BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
     """``max_steps`` passed without reaching the target."""
     DIVERGED = "DIVERGED"
-    """A loss was not finite, or the metric moved away from the target by ``divergence_factor``."""
+    """A loss, or what a step failed on, was not finite, or the metric moved away from the target by
+    ``divergence_factor``."""
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     """The device ran out of memory; tried again when the sweep is run again."""
     FAILED = "FAILED"

@@ -29,7 +29,8 @@ from cbs.checks import check_losses, check_model, check_optimizer
 from cbs.config import TrialConfig
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
-from cbs.errors import ConfigError, out_of_memory, reason
+from cbs.errors import CbsError, ConfigError, out_of_memory, reason
+from cbs.finite import loss_not_finite, tensor_not_finite
 from cbs.micro_batches import PassTooLarge, split_batch
 from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
@@ -147,15 +148,27 @@ class TrainingLoop:
         step = before.step
         next_evaluation = config.evaluation.next_step(step, near=near)
         started = time.perf_counter()
-        while step < next_evaluation and self.room():
+        failure = None
+        while step < next_evaluation and self.room() and failure is None:
             step += 1
-            lr = self.train_step(step)
+            try:
+                lr = self.train_step(step)
+            except (CbsError, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below, unless it comes of what is not finite
+                failure = error
             self.alive(step)
         losses = self.columns.flush()[:, 0]
         self.training_seconds += time.perf_counter() - started
-        if not np.isfinite(losses).all():
-            first = step - len(losses) + 1 + int(np.argmin(np.isfinite(losses)))
-            return TrialStatus.DIVERGED, f"training loss is not finite at step {first}"
+        diverged = loss_not_finite(losses, before.step + 1)
+        if failure is not None:
+            # Sharded weights are not asked: ranks would have to do that together, and one of them may have failed.
+            diverged = diverged or (None if self.ranks.shard else tensor_not_finite(self.model, self.optimizer))
+            if diverged is None:
+                raise failure
+            diverged += f"; step {step} raised {type(failure).__name__}: {reason(failure)}"
+        if diverged is not None:
+            return TrialStatus.DIVERGED, diverged
         return ended(config, start, self.evaluate(step, lr, losses), monitor)
 
     def room(self) -> bool:
@@ -358,7 +371,13 @@ class TrainingLoop:
             torch.no_grad(),
             devices.autocast(self.device, self.config.precision),
         ):
-            return float(self.workload.validate(self.called))
+            try:
+                return float(self.workload.validate(self.called))
+            except Exception as error:
+                told = isinstance(error, CbsError) or out_of_memory(error) or not self.evaluations
+                if told or self.ranks.shard or tensor_not_finite(self.model) is None:
+                    raise
+                return math.nan  # a metric that refuses what such a model says
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch with every tensor on the trial's device."""

@@ -225,6 +225,71 @@ def test_a_training_loss_that_is_not_finite_is_divergence_at_its_step() -> None:
     assert all(map(math.isfinite, values(result)))
 
 
+class Failing(torch.optim.SGD):
+    """Fails in its tenth step, with a value put where ``kind`` says."""
+
+    kind, value = "", math.nan
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        (theta,) = self.param_groups[0]["params"]
+        self.state[theta]["step"] = self.state[theta].get("step", torch.zeros(())) + 1
+        if self.state[theta]["step"] == 10:
+            {"weight": theta, "gradient": theta.grad, "state": self.state[theta]["step"]}[self.kind].fill_(self.value)
+            raise ArithmeticError("did not converge")
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", ["weight", "gradient", "state"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_step_that_fails_on_what_is_not_finite_is_divergence(
+    kind: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failing, "kind", kind)
+    monkeypatch.setattr(Failing, "value", value)
+    config = config_with(optimizer=Choice(name=f"{__name__}:Failing"), lr=1e-3)
+    if math.isfinite(value):
+        with pytest.raises(ArithmeticError, match="did not converge"):
+            run_trial(config)
+        return
+    result = run_trial(config)
+    assert result.status is TrialStatus.DIVERGED
+    where = {"weight": "weight theta", "gradient": "gradient of theta", "state": "optimizer state of theta"}[kind]
+    assert result.message == f"{where} is not finite; step 10 raised ArithmeticError: did not converge"
+    assert result.steps["step"].tolist() == list(range(1, 11))
+    assert np.isfinite(result.steps["train_loss"]).all()
+    assert result.final_step < 10
+
+
+def test_a_step_that_fails_after_a_loss_that_is_not_finite_is_divergence() -> None:
+    workload = Exploding()
+    result = run_trial(config_with(optimizer=Choice(name="shampoo")), workload=workload)
+    assert result.status is TrialStatus.DIVERGED
+    assert result.message.startswith("training loss is not finite at step 30; step 30 raised _LinAlgError: ")
+    assert len(result.steps["step"]) == len(workload.batches) == 30
+
+
+class Refusing(Spy):
+    """Its metric cannot be measured from the tenth step on."""
+
+    value = math.nan
+
+    def validate(self, model: nn.Module) -> float:
+        if len(self.batches) < 10:
+            return self.inner.validate(model)
+        model.theta.data.fill_(self.value)
+        raise ValueError("Input contains NaN.")
+
+
+def test_a_metric_that_refuses_weights_that_are_not_finite_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_trial(config_with(lr=1e-3), workload=Refusing())
+    assert result.status is TrialStatus.DIVERGED
+    assert "validation_loss is nan at step" in result.message
+    monkeypatch.setattr(Refusing, "value", 1.0)
+    with pytest.raises(ValueError, match="Input contains NaN"):
+        run_trial(config_with(lr=1e-3), workload=Refusing())
+
+
 def test_pruned_by_the_monitor() -> None:
     seen: list[Measurement] = []
 

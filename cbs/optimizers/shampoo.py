@@ -24,13 +24,14 @@ def shampoo(
     lr: float,
     *,
     weight_decay: float = 0.0,
-    matrix_eps: float = 1e-6,
+    matrix_eps: float = 1e-4,
 ) -> torch.optim.Optimizer:
     """Gradients between inverse roots of summed second moments.
 
     Algorithm 1 for a matrix ``[m, n]``: ``L <- L + G G^T``, ``R <- R + G^T G`` and ``w <- w - lr L^(-1/4) G R^(-1/4)``,
     from ``L = R = matrix_eps I``; Algorithm 2 for other shapes. The sums only grow, so steps shrink as AdaGrad's do.
-    Weight decay is added to the gradient.
+    Sums of few gradients are singular but for ``matrix_eps``, which float32 loses where it is below a ten-millionth of
+    their entries. Weight decay is added to the gradient.
 
     Raises:
         ValueError: if an option is outside its domain.

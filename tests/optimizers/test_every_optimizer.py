@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 import cbs.optimizers
-from cbs.config import Choice
+from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, OrScale, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
+from cbs.target import Target
 from cbs.testing import conformance_test
+from cbs.training import run_trial
+from cbs.workloads.streams import RandomExamples
 from tests.optimizers.known_failures import OWN
 
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
@@ -169,6 +172,46 @@ def test_resumes_bitwise_without_matrices(name: str) -> None:
     train(resumed, other, 5)
     for param, again in zip(case.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(param, again)
+
+
+class Words:
+    """The words and classes of :func:`classification` as a workload."""
+
+    metric, metric_unit, direction, default_target = "validation_loss", "nats", "below", 0.5
+    example_unit, tokens_per_example, data_hash = "word", None, None
+
+    def __init__(self) -> None:
+        case = classification()
+        self.batch, self.outputs = case.batch, case.outputs
+        self.output_losses, self.curvature_sample = case.losses, case.curvature_sample
+
+    def build_model(self) -> nn.Module:
+        return TokenClassifier()
+
+    def training_stream(self, generator: torch.Generator) -> RandomExamples:
+        return RandomExamples(self.batch, generator)
+
+    def example_losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self.output_losses(self.outputs(model, batch), batch)
+
+    def validate(self, model: nn.Module) -> float:
+        return self.example_losses(model, self.batch).mean().item()
+
+
+@EVERY
+def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
+    config = TrialConfig(
+        workload=Choice(name="words"),
+        optimizer=Choice(name=name),
+        lr=100 * OPTIMIZERS[name].lr_grid[-1],
+        batch_size=8,
+        seed=1,
+        target=Target(metric="validation_loss", value=1e-9),
+        max_steps=30,
+        divergence_factor=1e300,
+        evaluation=EvaluationPlan(growth=10.0, far_growth=10.0),
+    )
+    assert run_trial(config, workload=Words()).status.final
 
 
 @EVERY

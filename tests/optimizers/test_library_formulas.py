@@ -62,7 +62,7 @@ def test_signs(shape: tuple[int, ...], decay: float) -> None:
 def test_shampoo(shape: tuple[int, ...]) -> None:
     grads, weight = gradients(shape), np.ones(shape)
     sides = [1e-6 * np.eye(side) for side in shape]
-    _, path = run("shampoo", weight, grads)
+    _, path = run("shampoo", weight, grads, matrix_eps=1e-6)
     for grad, found in zip(grads, path, strict=True):
         matrix = grad.reshape(shape[0], -1)
         sides[0] += matrix @ matrix.T
@@ -73,6 +73,17 @@ def test_shampoo(shape: tuple[int, ...]) -> None:
         weight = weight - LR * update.reshape(shape)
         # Where few gradients have been seen the preconditioner's condition number is 1e6 and costs as many digits.
         np.testing.assert_allclose(found, weight, rtol=0, atol=1e-6)
+
+
+def test_shampoo_keeps_moments_of_few_gradients_invertible() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    model.weight.grad = torch.full((2, 2), 4.0)
+    optimizer = build_optimizer(Choice(name="shampoo"), model, LR)
+    optimizer.step()
+    # 32 in every entry is singular; of a float32 diagonal of 32 + 1e-6 no more would be left.
+    moments = optimizer.state[model.weight]["pre_cond_0"]
+    assert moments[0, 1] == 32.0 < moments[0, 0]
+    assert model.weight.isfinite().all()
 
 
 def power(matrix: np.ndarray, exponent: float) -> np.ndarray:
