@@ -119,6 +119,7 @@ class TrialResult:
             ``None`` where it did.
         stated: what the program that trained said of its own settings, by the names of
             :func:`cbs.reporting.report_settings`; empty for trials of our own, whose configuration says it.
+        decided: options of the optimizer that leave a choice to it (``auto``), with what it took here.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
     """
 
@@ -132,6 +133,7 @@ class TrialResult:
     message: str = ""
     micro_batch_size: int | None = None
     stated: dict[str, Any] = field(default_factory=dict)
+    decided: dict[str, str] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -204,6 +204,7 @@ class Store:
                 message=summary["message"],
                 micro_batch_size=summary.get("micro_batch_size"),
                 stated=dict(summary.get("stated", {})),
+                decided=summary.get("decided", {}),
                 timing=timing,
             )
         except (ConfigError, KeyError, TypeError, ValueError) as error:
@@ -341,6 +342,8 @@ def _record_table(result: TrialResult) -> pa.Table:
         summary["micro_batch_size"] = result.micro_batch_size
     if result.stated:
         summary["stated"] = result.stated
+    if result.decided:
+        summary["decided"] = result.decided
     columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
     arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
     return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})

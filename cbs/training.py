@@ -14,6 +14,7 @@ from cbs.checkpoint import Checkpoint
 from cbs.config import TrialConfig
 from cbs.ending import Monitor
 from cbs.errors import ConfigError
+from cbs.optimizers.base import decided
 from cbs.ranks import ALONE, Ranks
 from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.training_loop import TrainingLoop, smaller
@@ -89,6 +90,7 @@ def run_trial(
         workload=_describe(workload, loop.model),
         message=message,
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
+        decided=decided(config.optimizer, loop.optimizer),
         timing={
             "seconds": loop.training_seconds + loop.evaluation_seconds,
             "training_seconds": loop.training_seconds,

@@ -57,6 +57,7 @@ def result_of(status: TrialStatus = TrialStatus.REACHED, **changes: object) -> T
             ),
         ),
         message='a "message" with é',
+        decided={"ns_dtype": "bfloat16"},
         timing={"seconds": 0.25, "host": "here"},
     )
     return result.replace(**changes)
@@ -87,7 +88,9 @@ def hidden(store: Store) -> list[Path]:
     "result",
     [
         result_of(),
-        result_of(TrialStatus.FAILED, steps_to_target=None, evaluations=[], steps={}, geometries=(), workload=None),
+        result_of(
+            TrialStatus.FAILED, steps_to_target=None, evaluations=[], steps={}, geometries=(), workload=None, decided={}
+        ),
         result_of(geometries=(), steps={"step": np.empty(0, dtype=np.int64), "train_loss": np.empty(0)}),
     ],
     ids=["full", "failed before the model was built", "no steps"],

@@ -29,6 +29,9 @@ NOT_OPTIONS = frozenset(
 """Arguments that are not hyperparameters of the method: what is trained and how fast, how torch computes it, and the
 sign of the objective."""
 
+AUTO = "auto"
+"""Value of an option that leaves the choice to the optimizer, which writes it into its groups."""
+
 Builder = Callable[..., torch.optim.Optimizer]
 Entry = TypeVar("Entry", bound=Callable[..., torch.optim.Optimizer])
 
@@ -223,6 +226,17 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
     scale_for_width(built, model, spec.width_rule)
     return built
+
+
+def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """The options of a choice that say ``auto``, with what the optimizer has put in its groups in their place."""
+    options = {**OPTIMIZERS[choice.name].defaults, **choice.options}
+    found = {
+        name: sorted({str(group[name]) for group in optimizer.param_groups if group.get(name, AUTO) != AUTO})
+        for name, value in options.items()
+        if value == AUTO
+    }
+    return {name: ", ".join(values) for name, values in found.items() if values}
 
 
 def _check_kind(option: str, value: Any, default: Any) -> None:

@@ -17,6 +17,8 @@ from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, OrScale, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
+from cbs.optimizers.spectral import orthogonalization
+from cbs.record import TrialResult
 from cbs.target import Target
 from cbs.testing import conformance_test
 from cbs.training import run_trial
@@ -198,20 +200,38 @@ class Words:
         return self.example_losses(model, self.batch).mean().item()
 
 
-@EVERY
-def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
+def trial(name: str, lr: float, steps: int, **options: Any) -> TrialResult:
     config = TrialConfig(
         workload=Choice(name="words"),
-        optimizer=Choice(name=name),
-        lr=100 * OPTIMIZERS[name].lr_grid[-1],
+        optimizer=Choice(name=name, options=options),
+        lr=lr,
         batch_size=8,
         seed=1,
         target=Target(metric="validation_loss", value=1e-9),
-        max_steps=30,
+        max_steps=steps,
         divergence_factor=1e300,
         evaluation=EvaluationPlan(growth=10.0, far_growth=10.0),
     )
-    assert run_trial(config, workload=Words()).status.final
+    return run_trial(config, workload=Words())
+
+
+@EVERY
+def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
+    assert trial(name, 100 * OPTIMIZERS[name].lr_grid[-1], 30).status.final
+
+
+@EVERY
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_record_says_what_was_taken_for_auto(name: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", fast)
+    monkeypatch.setattr(orthogonalization, "SMALL", 1)
+    found = trial(name, OPTIMIZERS[name].lr_grid[0], 2).decided
+    assert found.keys() == {option for option, value in OPTIMIZERS[name].defaults.items() if value == "auto"}
+    assert found.get("ns_dtype") in (None, "bfloat16" if fast else "float32")
+
+
+def test_what_was_asked_for_is_not_decided() -> None:
+    assert trial("muon", 1e-2, 2, ns_dtype="float32").decided == {}
 
 
 @EVERY
