@@ -91,7 +91,7 @@ def hidden(store: Store) -> list[Path]:
         result_of(
             TrialStatus.FAILED, steps_to_target=None, evaluations=[], steps={}, geometries=(), workload=None, decided={}
         ),
-        result_of(geometries=(), steps={"step": np.empty(0, dtype=np.int64), "train_loss": np.empty(0)}),
+        result_of(geometries=(), decided={}, steps={"step": np.empty(0, dtype=np.int64), "train_loss": np.empty(0)}),
     ],
     ids=["full", "failed before the model was built", "no steps"],
 )
