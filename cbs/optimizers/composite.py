@@ -27,9 +27,10 @@ def _shared(name: str) -> Any:
 class CompositeOptimizer(CheckedOptimizer):
     """Optimizers of different kinds over disjoint parameters, driven like a single one.
 
-    ``param_groups`` holds the very dictionaries of the parts, in order, so a learning rate set here reaches the part it
-    belongs to. ``state`` is one mapping that all parts share, and ``state_dict()`` has torch's usual flat format. From
-    then on the parts belong to the composite: step, save and load them only through it.
+    ``param_groups`` holds the very dictionaries of the parts, in order, then those that were added later, so a learning
+    rate set here reaches the part it belongs to. ``state`` is one mapping that all parts share, and ``state_dict()``
+    has torch's usual flat format. From then on the parts belong to the composite: step, save, load and extend them only
+    through it.
 
     Hooks for steps of any optimizer run once per step, for the composite. To schedulers that cycle momentum it has
     ``momentum`` if every part has it or ``betas``; the first of the ``betas`` of a group follows a ``momentum`` that is
@@ -49,6 +50,7 @@ class CompositeOptimizer(CheckedOptimizer):
         super().__init__([group for part in optimizers for group in part.param_groups], {})
         for part in optimizers:
             self.state.update(part.state)
+        self.owners = [number for number, part in enumerate(optimizers) for _ in part.param_groups]
         self.optimizers = list(optimizers)
         self.share()
         known = [part.defaults for part in optimizers]
@@ -64,7 +66,15 @@ class CompositeOptimizer(CheckedOptimizer):
         return loss
 
     def step_parts(self, **arguments: Any) -> None:
-        """Step every part with ``arguments``; its own hooks run, those for any optimizer do not."""
+        """Step every part with ``arguments``; its own hooks run, those for any optimizer do not.
+
+        Raises:
+            RuntimeError: if a part was given parameters of which the composite does not know.
+        """
+        if sum(len(part.param_groups) for part in self.optimizers) != len(self.param_groups):
+            raise RuntimeError(
+                f"a part of {type(self).__name__} was given parameters: add them to the whole, with part="
+            )
         for part in self.optimizers:
             for group in part.param_groups:
                 if "momentum" in group and "momentum" not in part.defaults:
@@ -90,14 +100,31 @@ class CompositeOptimizer(CheckedOptimizer):
         return None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused once the composite is built: it could not know which part is meant.
+        """Add parameters, as the last group, to the part whose class ``param_group["part"]`` names.
 
         Raises:
-            RuntimeError: always, after construction.
+            ValueError: if that names none of the parts or several, a parameter is in another group, or the part refuses
+                the group; all is as it was.
         """
-        if hasattr(self, "optimizers"):
-            raise RuntimeError("a composite optimizer takes no new parameters; add them to a part before composing")
-        super().add_param_group(param_group)
+        if not hasattr(self, "optimizers"):  # while it is built
+            super().add_param_group(param_group)
+            return
+        kinds = [type(part).__name__ for part in self.optimizers]
+        wanted = param_group.get("part")
+        if kinds.count(wanted) != 1:
+            raise ValueError(
+                f"{type(self).__name__} has several methods: say which is to train new parameters, with "
+                f"part={' or '.join(dict.fromkeys(kinds))} in their group, got {wanted}"
+            )
+        part = self.optimizers[kinds.index(wanted)]
+        part.add_param_group({key: value for key, value in param_group.items() if key != "part"})
+        added = part.param_groups.pop()
+        held = {id(param) for group in self.param_groups for param in group["params"]}
+        if not held.isdisjoint(map(id, added["params"])):
+            raise ValueError("some parameters appear in more than one parameter group")
+        self.owners.append(kinds.index(wanted))
+        self.param_groups.append(added)
+        self.share()
 
     def complete(self) -> None:
         """Have every part fill in what its groups lack."""
@@ -107,8 +134,6 @@ class CompositeOptimizer(CheckedOptimizer):
 
     def share(self) -> None:
         """Give the parts the state, and each its groups."""
-        start = 0
-        for part in vars(self).get("optimizers", ()):
-            end = start + len(part.param_groups)
-            part.state, part.param_groups = self.state, self.param_groups[start:end]
-            start = end
+        for number, part in enumerate(vars(self).get("optimizers", ())):
+            part.state = self.state
+            part.param_groups = [g for g, owner in zip(self.param_groups, self.owners, strict=True) if owner == number]

@@ -25,7 +25,7 @@ INNER = ("muon", "adamw")
 INNER_SCHEDULES = ("cosine", "constant")
 
 
-class GaussNewton(CompositeOptimizer, ProblemOptimizer):
+class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     r"""Each step minimises a Gauss-Newton model of the loss with an inner optimizer, then searches along the way there.
 
     With the model Q of :mod:`cbs.optimizers.second_order.linearization` around the parameters :math:`\theta_t`:

@@ -116,6 +116,19 @@ class ProblemOptimizer(CheckedOptimizer):
         """Say what is optimized; once, before the first step."""
         self._function = ModelFunction(problem)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, before :meth:`attach`.
+
+        Raises:
+            RuntimeError: afterwards.
+            ValueError: as :meth:`CheckedOptimizer.add_param_group`.
+        """
+        if self._function is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} takes no new parameters after it was attached: build and attach a new one"
+            )
+        super().add_param_group(param_group)
+
     def observe(self, batch: Batch) -> None:
         """The examples of the next step."""
         self._batch = batch

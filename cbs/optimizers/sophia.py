@@ -20,7 +20,7 @@ NEVER = 2**62
 """Steps between Hessian estimates of the library's own, which needs a graph of the gradient."""
 
 
-class SophiaG(CompositeOptimizer, ProblemOptimizer):
+class SophiaG(ProblemOptimizer, CompositeOptimizer):
     r"""Sophia with the Gauss-Newton-Bartlett estimator, arXiv 2305.14342, Algorithms 2 and 3.
 
     .. math::

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -78,14 +79,72 @@ def test_keeps_state_the_parts_already_have() -> None:
     assert composite.state[params[0]]["step"] == 2
 
 
-def test_refuses_new_groups_shared_parameters_and_nothing() -> None:
-    params, composite = pair()
-    with pytest.raises(RuntimeError, match="takes no new parameters"):
-        composite.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+def test_refuses_shared_parameters_and_nothing() -> None:
+    params, _ = pair()
     with pytest.raises(ValueError, match="more than one parameter group"):
         CompositeOptimizer([torch.optim.SGD(params, lr=0.1), torch.optim.AdamW(params[:1])])
     with pytest.raises(ValueError, match="empty parameter list"):
         CompositeOptimizer([])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_new_parameters_join_the_part_that_their_group_names(number: int) -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    scheduled = composite.param_groups
+    step(params, composite, 0)
+    late = nn.Parameter(torch.ones(3, 2))
+    alone = nn.Parameter(torch.ones(3, 2))
+    part = [Muon([alone], 0.1), torch.optim.AdamW([alone], lr=0.02)][number]
+    composite.add_param_group({"params": [late], "part": type(part).__name__, "lr": part.param_groups[0]["lr"]})
+    assert composite.param_groups is scheduled
+    assert composite.param_groups[-1]["params"] == [late]
+    assert composite.param_groups[-1].keys() == composite.param_groups[number].keys()
+    for seed in (1, 2):
+        step([*params, late], composite, seed)
+        alone.grad = late.grad.clone()
+        part.step()
+        composite.load_state_dict(copy.deepcopy(composite.state_dict()))
+    assert torch.equal(late, alone)
+    twin = copy.deepcopy(composite)
+    copies = [param for group in twin.param_groups for param in group["params"]]
+    for every, optimizer in ((copies, twin), ([*params, late], composite)):
+        step(every, optimizer, 3)
+    assert all(map(torch.equal, copies, [*params, late]))
+    assert not torch.equal(late, alone)
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({}, "with part=Muon or AdamW in their group, got None"),
+        ({"part": "SGD"}, "with part=Muon or AdamW in their group, got SGD"),
+        ({"part": "Muon", "params": nn.Parameter(torch.ones(3))}, "Muon takes matrices"),
+        ({"part": "Muon", "momentun": 0.5}, "did you mean 'momentum'"),
+        ({"part": "Muon", "lr": -1.0}, "lr must be finite and at least 0"),
+        ({"part": "AdamW", "params": 1}, "more than one parameter group"),
+        ({"part": "Muon", "params": 1}, "more than one parameter group"),
+    ],
+)
+def test_new_parameters_that_are_refused_leave_all_as_it_was(group: dict[str, Any], words: str) -> None:
+    params, composite = muon_beside(torch.optim.AdamW)
+    before = composite.state_dict()["param_groups"]
+    late = params[group["params"]] if isinstance(group.get("params"), int) else nn.Parameter(torch.ones(3, 2))
+    with pytest.raises(ValueError, match=words) as caught:
+        composite.add_param_group({"params": late, **{k: v for k, v in group.items() if not isinstance(v, int)}})
+    assert "\n" not in str(caught.value)
+    assert composite.state_dict()["param_groups"] == before
+    assert same_groups(composite)
+    step(params, composite, 0)
+
+
+def test_two_parts_of_a_kind_and_parameters_given_to_a_part_are_refused() -> None:
+    params, _ = pair()
+    composite = CompositeOptimizer([MERIT(params[:1]), MERIT(params[1:])])
+    with pytest.raises(ValueError, match="with part=MERIT in their group, got MERIT"):
+        composite.add_param_group({"params": [nn.Parameter(torch.ones(1))], "part": "MERIT"})
+    composite.optimizers[0].add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    with pytest.raises(RuntimeError, match="add them to the whole"):
+        step(params, composite, 0)
 
 
 def muon_beside(build: Callable[..., torch.optim.Optimizer]) -> tuple[list[nn.Parameter], CompositeOptimizer]:
