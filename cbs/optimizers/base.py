@@ -16,7 +16,7 @@ from torch import nn
 
 from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
-from cbs.optimizers.contract import check_size
+from cbs.optimizers.contract import check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
@@ -127,7 +127,9 @@ def optimizer(
         def complete(model: nn.Module, lr: float, **given: Any) -> torch.optim.Optimizer:
             for option in given.keys() - options.keys():
                 raise TypeError(f"{name} has no option {option!r}{_hint(option, options)}")
-            return build(model, lr, **(options | given))
+            built = build(model, lr, **(options | given))
+            built.register_step_pre_hook(lambda optimizer, args, kwargs: _refuse_sparse(name, optimizer))
+            return built
 
         OPTIMIZERS.register(name)(
             OptimizerSpec(
@@ -237,6 +239,15 @@ def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
         if value == AUTO
     }
     return {name: ", ".join(values) for name, values in found.items() if values}
+
+
+def _refuse_sparse(name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse sparse gradients before a step has moved anything: what some methods, or some of their parts, would take
+    and others not, none of an entry takes."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is not None and param.grad.is_sparse:
+                raise needs_dense_gradients(name)
 
 
 def _check_kind(option: str, value: Any, default: Any) -> None:

@@ -180,9 +180,9 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
-def needs_dense_gradients(optimizer: torch.optim.Optimizer) -> RuntimeError:
-    """The error of a sparse gradient."""
-    return RuntimeError(f"{type(optimizer).__name__} needs dense gradients; build the embedding with sparse=False")
+def needs_dense_gradients(name: str) -> RuntimeError:
+    """The error of a sparse gradient, for an optimizer of that name."""
+    return RuntimeError(f"{name} needs dense gradients; build the embedding with sparse=False")
 
 
 def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: Tensor) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -232,6 +233,30 @@ def test_a_record_says_what_was_taken_for_auto(name: str, fast: bool, monkeypatc
 
 def test_what_was_asked_for_is_not_decided() -> None:
     assert trial("muon", 1e-2, 2, ns_dtype="float32").decided == {}
+
+
+@EVERY
+@pytest.mark.parametrize("steps", [0, 2])
+def test_sparse_gradients_are_refused_before_anything_moves(name: str, steps: int) -> None:
+    case = classification()
+    optimizer = case.optimizer(Choice(name=name), OPTIMIZERS[name].lr_grid[0])
+    train(case, optimizer, steps)
+    table = case.model.tokens
+    table.sparse = True
+    optimizer.zero_grad()
+    case.loss().backward()
+    assert table.weight.grad is not None
+    assert table.weight.grad.is_sparse
+    if isinstance(optimizer, ProblemOptimizer):
+        optimizer.observe(case.batch)
+    before = copy.deepcopy(case.model.state_dict())
+    with pytest.raises(RuntimeError, match=f"^{name} needs dense gradients; build the embedding with sparse=False$"):
+        optimizer.step()
+    for key, value in case.model.state_dict().items():
+        assert torch.equal(value, before[key])
+    table.sparse = False
+    train(case, optimizer, 2)
+    assert not torch.equal(table.weight, before["tokens.weight"])
 
 
 @EVERY

@@ -83,7 +83,7 @@ class MomentumOptimizer(CheckedOptimizer):
         for param in params:
             assert param.grad is not None
             if param.grad.is_sparse:
-                raise needs_dense_gradients(self)
+                raise needs_dense_gradients(type(self).__name__)
             state = self.state[param]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(param, dtype=state_dtype(param))

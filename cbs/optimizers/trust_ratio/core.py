@@ -173,7 +173,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         check_layout(param)
         grad = param.grad
         if grad is not None and grad.layout is not torch.strided:
-            raise needs_dense_gradients(self)
+            raise needs_dense_gradients(type(self).__name__)
         for name, tensor in [("gradient", grad), *((name, state[name]) for name in self.state_names)]:
             if name == "step":
                 state[name] = torch.as_tensor(tensor, dtype=torch.float32, device=param.device)
