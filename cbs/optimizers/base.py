@@ -243,7 +243,9 @@ def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 def _refuse_sparse(name: str, optimizer: torch.optim.Optimizer) -> None:
     """Refuse sparse gradients before a step has moved anything: what some methods, or some of their parts, would take
-    and others not, none of an entry takes."""
+    and others not, no entry takes. Not looked for in compiled steps, whose tracing that would disturb."""
+    if torch.compiler.is_compiling():
+        return
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param.grad is not None and param.grad.is_sparse:

@@ -71,7 +71,7 @@ class CompositeOptimizer(CheckedOptimizer):
         Raises:
             RuntimeError: if a part was given parameters of which the composite does not know.
         """
-        if sum(len(part.param_groups) for part in self.optimizers) != len(self.param_groups):
+        if sum(len(part.param_groups) for part in self.optimizers) != len(self.owners):
             raise RuntimeError(
                 f"a part of {type(self).__name__} was given parameters: add them to the whole, with part="
             )
