@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Callable
+from typing import Any
 
-from cbs.optimizers.base import optimizer, trainable
-from cbs.optimizers.library import construct, from_pytorch_optimizer
+import torch
+from torch.optim.optimizer import ParamsT
+
+from cbs.optimizers.base import optimizer
+from cbs.optimizers.contract import CheckedOptimizer, evaluated, needs_dense_gradients
 
 
 @optimizer(
@@ -18,7 +21,43 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     width_rule="adam",
     paper="Bernstein et al. 2018, arXiv 1802.04434",
 )
-def signsgd(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """The sign of the gradient, without momentum; weight decay is decoupled."""
-    kind = from_pytorch_optimizer("SignSGD")
-    return construct(kind, trainable(model), lr, momentum=0.0, weight_decay=weight_decay)
+class SignSGD(CheckedOptimizer):
+    """The sign of the gradient, without momentum; weight decay is decoupled.
+
+    ``w <- (1 - lr * weight_decay) w - lr * sign(g)``. Its state is an empty tensor for each parameter, which
+    ``torch.distributed.checkpoint`` reads the device from.
+
+    Args:
+        params: parameters, or groups of them as torch.optim takes them.
+        lr: learning rate.
+        weight_decay: decoupled weight decay.
+
+    Raises:
+        ValueError: if an option is outside its domain.
+    """
+
+    def __init__(self, params: ParamsT, lr: float = 1e-3, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, locals())
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient once; returns what ``closure`` returns.
+
+        Raises:
+            RuntimeError: if a gradient is sparse.
+        """
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            gradients = [param.grad for param in params]
+            if any(gradient.is_sparse for gradient in gradients):
+                raise needs_dense_gradients(type(self).__name__)
+            if not params:
+                continue
+            for param in params:
+                if not self.state[param]:
+                    self.state[param]["empty"] = torch.empty(0, device=param.device)
+            lr = float(group["lr"])
+            torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
+            torch._foreach_add_(params, torch._foreach_sign(gradients), alpha=-lr)
+        return loss

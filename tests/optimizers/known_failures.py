@@ -12,7 +12,7 @@ _OWN = {
     },
     "check_leaves_gradients_alone": {"writes into the gradients": "schedule_free"},
     "check_loads_what_lacks_options": {
-        COMPLETE: "adafactor adam adamw lion schedule_free sgd shampoo signsgd signum soap sophia",
+        COMPLETE: "adafactor adam adamw lion schedule_free sgd shampoo signum soap sophia",
     },
     "check_memory_layouts": {
         "eigenvectors differ with the layout": "soap",
