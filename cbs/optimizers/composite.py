@@ -110,7 +110,7 @@ class CompositeOptimizer(CheckedOptimizer):
             super().add_param_group(param_group)
             return
         kinds = [type(part).__name__ for part in self.optimizers]
-        wanted = param_group.get("part")
+        wanted: Any = param_group.get("part")
         if kinds.count(wanted) != 1:
             raise ValueError(
                 f"{type(self).__name__} has several methods: say which is to train new parameters, with "
