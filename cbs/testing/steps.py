@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from cbs.testing.check import check
-from cbs.testing.construction import REFUSALS, takes
 from cbs.testing.subjects import Failure, Run, Shapes, Subject, ensure, moved, same
 
 ODD: Shapes = {
@@ -274,37 +273,6 @@ def check_changed_tensors(subject: Subject) -> None:
             ensure(bool(str(error)), f"{change.__name__}: raises {type(error).__name__} without a word")
             continue
         ensure(run.finite(), f"{change.__name__}: weights are not finite, in silence")
-
-
-@check()
-def check_weight_decay(subject: Subject) -> None:
-    """Weight decay, where it can be given, matters, and a step reads it from a group that shows it."""
-    try:
-        plain, given, late = subject.run(weight_decay=0.0), subject.run(weight_decay=0.5), subject.run(weight_decay=0.0)
-    except REFUSALS:
-        subject.run().needs_gradients()
-        return
-    for group in late.optimizer.param_groups:
-        group["weight_decay"] = 0.5
-    for run in (plain, given, late):
-        run.train(3)
-    ensure({"hidden.weight", "head.weight"} <= moved(plain.values(), given.values()), "weight decay changes nothing")
-    if takes(subject, "weight_decay"):
-        same(given.values(), late.values(), "weight decay set in the groups", tolerance=1e-5)
-
-
-@check()
-def check_decays_of_the_group(subject: Subject) -> None:
-    """Betas and momentum, where they can be given, are read from the groups, where loads and schedulers write them."""
-    options = subject.run().optimizer.param_groups[0]
-    for name in ("betas", "momentum"):
-        value = options.get(name)
-        if isinstance(value, float | tuple | list) and takes(subject, name):
-            half: Any = 0.5 * value if isinstance(value, float) else tuple(0.5 * decay for decay in value)
-            given, late = subject.run(**dict[str, Any]({name: half})), subject.run()
-            for group in late.optimizer.param_groups:
-                group.update({name: half} if name in group else {})
-            same(given.train(3).values(), late.train(3).values(), f"{name} set in the groups", tolerance=1e-5)
 
 
 @check()

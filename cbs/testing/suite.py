@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cbs.testing import construction, state, steps, surroundings
+from cbs.testing import adam_kind, construction, options, state, steps, surroundings
 from cbs.testing.check import CHECKS, Check
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine", "require"]
-_FILES = (construction, steps, state, surroundings)  # what fills CHECKS
+_FILES = (construction, steps, options, adam_kind, state, surroundings)  # what fills CHECKS
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,58 @@ class Good(CheckedOptimizer):
         param.mul_(1 - lr * group["weight_decay"]).add_(state["average"], alpha=-lr)
 
 
+class Adam(Good):
+    """Adam with decoupled weight decay; what others break is a method of its own."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.1,
+        *,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        CheckedOptimizer.__init__(self, params, locals())
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        CheckedOptimizer.check(self, group)
+        if len(group["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in group["betas"]):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {group['betas']}")
+
+    def update(self, param: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        if gradient.is_sparse:
+            raise RuntimeError("Adam takes dense gradients, got a sparse one")
+        state, dtype = self.state[param], self.state_dtype("", param)
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["first"], state["second"] = (torch.zeros_like(param, dtype=dtype) for _ in range(2))
+        state["step"] = state["step"] + 1
+        for average, value, beta in zip(
+            ("first", "second"), (gradient, gradient.to(dtype).square()), group["betas"], strict=True
+        ):
+            state[average].mul_(beta).add_(value, alpha=1 - beta)
+        first, second = self.corrected(state, group["betas"])
+        lr = float(group["lr"])
+        param.mul_(1 - lr * group["weight_decay"]).add_(first / self.root(second, group["eps"]), alpha=-lr)
+
+    def corrected(self, state: dict[str, Tensor], betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
+        first, second = (1 - beta ** float(state["step"]) for beta in betas)
+        return state["first"] / first, state["second"] / second
+
+    def root(self, second: Tensor, eps: float) -> Tensor:
+        return second.sqrt() + eps
+
+
+def adam(**methods: Any) -> type[Adam]:
+    """Adam with other methods."""
+    return type("Broken", (Adam,), methods)
+
+
+def grown(self: Adam, param: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    Adam.update(self, param, gradient, {**group, "weight_decay": -group["weight_decay"]})
+
+
 plain = Good.update
 
 
@@ -264,6 +316,10 @@ BROKEN: dict[str, type[Good] | Subject] = {
     "check_changed_tensors": poison_where(lambda self, param, g: self.state[param].get("average", g).shape != g.shape),
     "check_weight_decay": of_defaults("weight_decay"),
     "check_decays_of_the_group": of_defaults("momentum"),
+    "check_weight_decay_shrinks": adam(update=grown),
+    "check_decays_matter": like(lambda self, p, g, group: plain(self, p, g, {**group, "momentum": 0.9})),
+    "check_bias_correction": adam(corrected=lambda self, state, betas: (state["first"], state["second"])),
+    "check_eps_is_outside_the_root": adam(root=lambda self, second, eps: (second + eps).sqrt()),
     "check_gradient_scaler": like(_step_supports_amp_scaling=True, step=torch.no_grad()(ignores_the_scale)),
     "check_state_dict_has_torchs_format": like(state_dict=lambda self: {**Good.state_dict(self), "more": 1}),
     "check_resumes_bitwise": before(

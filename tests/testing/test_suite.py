@@ -14,12 +14,12 @@ from torch.optim.swa_utils import SWALR
 from cbs.testing import Check, Failure, Subject, checks, conformance_test, examine, require, subject
 from cbs.testing.subjects import same
 from cbs.testing.surroundings import SCHEDULERS
-from tests.testing.broken import BROKEN, Good, broken
+from tests.testing.broken import BROKEN, Adam, Good, adam, broken, like, plain
 
 UNTESTED = {"check_capturable"}
 """Needs a CUDA device."""
 
-test_a_correct_optimizer_passes = conformance_test(Good)
+test_a_correct_optimizer_passes = conformance_test(Good, Adam)
 
 
 def marked(one: Check) -> object:
@@ -75,6 +75,71 @@ class Ignored(Good):
 
     def update(self, param: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         super().update(param, gradient, group | {"weight_decay": 0.0})
+
+
+def with_(group: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**group, **options}
+
+
+OF_OPTIONS = {
+    "decay against the gradient": (
+        "check_weight_decay_shrinks",
+        like(lambda self, p, g, group: plain(self, p, g - group["weight_decay"] * p, with_(group, weight_decay=0.0))),
+        "lets hidden.weight grow",
+    ),
+    "first of betas": (
+        "check_decays_matter",
+        adam(update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=(0.9, group["betas"][1])))),
+        r"another betas\[0\] in a group",
+    ),
+    "second of betas": (
+        "check_decays_matter",
+        adam(update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=(group["betas"][0], 0.99)))),
+        r"another betas\[1\] in a group",
+    ),
+    "betas of the first group for all": (
+        "check_decays_matter",
+        adam(
+            update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=self.param_groups[0]["betas"]))
+        ),
+        r"another betas\[0\] in a group",
+    ),
+    "first average": (
+        "check_bias_correction",
+        adam(corrected=lambda self, state, betas: (state["first"], Adam.corrected(self, state, betas)[1])),
+        "the first average is not corrected",
+    ),
+    "second average": (
+        "check_bias_correction",
+        adam(corrected=lambda self, state, betas: (Adam.corrected(self, state, betas)[0], state["second"])),
+        "the second average is not corrected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_OPTIONS)
+def test_other_ways_to_break_an_option_are_found(name: str) -> None:
+    check, kind, words = OF_OPTIONS[name]
+    with pytest.raises(Failure, match=words):
+        require(subject(kind, lr=0.1), only=[one for one in checks() if one.name == check])
+
+
+def test_an_optimizer_that_says_that_it_corrects_no_bias_is_believed() -> None:
+    def uncorrected(self: Adam, *args: Any, **options: Any) -> None:
+        Adam.__init__(self, *args, **options)
+        self.param_groups[0]["bias_correction"] = False
+
+    kind = type("Plain", (BROKEN["check_bias_correction"],), {"__init__": uncorrected})
+    report = examine(kind, lr=0.1, only=[one for one in checks() if one.name == "check_bias_correction"])
+    assert report.left_out == {"check_bias_correction": "its groups say that it corrects no bias"}
+
+
+def test_adams_kind_is_told_by_its_steps() -> None:
+    only = [one for one in checks() if one.name in ("check_bias_correction", "check_eps_is_outside_the_root")]
+    for name in ("adam", "adamw"):
+        assert not examine(name, only=only).left_out
+    for name in ("lamb", "merit", "soap", "sgd", "muon", "kfac", "adafactor"):
+        assert len(examine(name, only=only).left_out) == 2
 
 
 class Wary(Good):
