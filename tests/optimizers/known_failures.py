@@ -22,6 +22,15 @@ _OWN = {
 }
 
 _LIBRARY = {
+    "check_bias_correction": {
+        "leaves an average uncorrected by design": "emonavi fadam",
+    },
+    "check_decays_matter": {
+        "moves nothing in its first steps": "sara",
+        "the sign that it takes does not depend on its second average": "emofact",
+        "its average is scaled by a learning rate that starts at 1e-6": "dadaptlion",
+        "its momentum is what it leaves in the gradients, which these steps set anew": "scionlight",
+    },
     "check_deepcopy": {
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
@@ -39,6 +48,9 @@ _LIBRARY = {
             "adamod dadaptadagrad dadaptadam dadaptlion dadaptsgd dualadam grokfastadamw lars pnm prodigy sgdw "
             "simplifiedademamix"
         ),
+    },
+    "check_eps_is_outside_the_root": {
+        "its eps is inside of the root by design": "adasmooth",
     },
     "check_late_group": {
         "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
@@ -144,6 +156,9 @@ _LIBRARY = {
             "adago adamuon muon muonclip normuon"
         ),
         "moves nothing in its first steps": "radam sara schedulefreeradam",
+    },
+    "check_weight_decay_shrinks": {
+        "divides its decay by the mean of its averages, which is 0 without gradients": "adams",
     },
 }
 
