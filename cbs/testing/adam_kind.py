@@ -86,4 +86,6 @@ def sizes(subject: Subject, gradient: float, steps: int, **options: Any) -> list
 
 def undecayed(subject: Subject, **options: Any) -> Run:
     """The optimizer without weight decay."""
-    return subject.run(lr=LR, **options, **({"weight_decay": 0.0} if takes(subject, "weight_decay") else {}))
+    if takes(subject, "weight_decay"):
+        options["weight_decay"] = 0.0
+    return subject.run(lr=LR, **options)

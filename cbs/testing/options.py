@@ -74,9 +74,9 @@ def check_decays_matter(subject: Subject) -> None:
             continue
         if not takes(subject, name):
             continue
-        plain = ends(subject, name, lambda value: value)
+        plain = ends(subject, name)
         for number in range(len(decays(last_with(parted(subject), name)[name]))):
-            changed = ends(subject, name, lambda value, number=number: halved(value, number))
+            changed = ends(subject, name, number)
             which = f"{name}[{number}]" if name == "betas" else name
             ensure(bool(moved(plain, changed)), f"another {which} in a group changes nothing in eight steps")
 
@@ -130,11 +130,13 @@ def last_with(run: Run, name: str) -> dict[str, Any]:
     return [group for group in run.optimizer.param_groups if name in group][-1]
 
 
-def ends(subject: Subject, name: str, change: Callable[[Any], Any]) -> dict[str, Tensor]:
-    """The parameters of the last group that has an option after eight steps, the option changed in it."""
+def ends(subject: Subject, name: str, number: int | None = None) -> dict[str, Tensor]:
+    """The parameters of the last group that has an option after eight steps, one of its decays halved in it if asked
+    for."""
     run = parted(subject)
     group = last_with(run, name)
-    group[name] = change(group[name])
+    if number is not None:
+        group[name] = halved(group[name], number)
     if reads_gradients(run):
         for _ in feed(run, draws(), 8):
             pass
