@@ -25,8 +25,8 @@ from analysis.questions.bounds.settings import Setting
 from analysis.questions.comparison.ratios import narrowing, shuffled
 from cbs.store import finite_or_none
 
-SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.TOO_WIDE)
-"""Verdicts with which an interval holds."""
+SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
+"""Verdicts with which an interval holds; forms of the curve are in it in so far as they are believed."""
 
 BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""
