@@ -143,7 +143,7 @@ def meaning(answer: Answer) -> str:
     sizes = np.array([fit.batch_sizes[0], size])
     first, here = fit.estimate.log_steps(sizes)
     times = math.exp(here) / answer.min_steps.value
-    steps = "twice" if math.isclose(times, 2.0, rel_tol=1e-3) else f"{times:.2g} times"
+    steps = "twice" if answer.critical.definition == "pareto" else f"{times:.2g} times"
     examples = f"{size * math.exp(here - first) / sizes[0]:.2g} times the {answer.group.example_unit}s"
     return (
         f"at B = {number(size)} a run takes {steps} the fewest steps and {examples} of the smallest batch, {sizes[0]:g}"
