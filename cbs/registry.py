@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import re
 import shlex
@@ -119,10 +120,25 @@ class Imported:
         return "your own package.module:name"
 
 
-def lacking(entry: object, protocol: type) -> list[str]:
-    """Attributes and methods of a protocol that an object does not have, sorted."""
-    methods = [name for name in vars(protocol) if not name.startswith("_") and callable(getattr(protocol, name))]
-    return sorted(name for name in {*protocol.__annotations__, *methods} if not hasattr(entry, name))
+class _Anything(Protocol):
+    """What every protocol has."""
+
+
+def lacking(entry: object, base: type) -> list[str]:
+    """Attributes and methods of a protocol or a base class that an object does not have, or has left abstract."""
+    methods = [
+        name
+        for name, value in vars(base).items()
+        if callable(value) and name not in vars(_Anything) and (name.endswith("__") or not name.startswith("_"))
+    ]
+    absent = {name for name in {*inspect.get_annotations(base), *methods} if not hasattr(entry, name)}
+    return sorted(absent | set(getattr(entry, "__abstractmethods__", ())))
+
+
+def _called(wanted: Any) -> str:
+    """A class, or a union of classes, as a person finds it."""
+    kinds = getattr(wanted, "__args__", (wanted,))
+    return " or ".join("a function" if kind is Callable else f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
 
 
 class Registry(Generic[T]):
@@ -131,28 +147,85 @@ class Registry(Generic[T]):
     Args:
         kind: what an entry is called in an error message, for example ``"optimizer"``.
         package: the package whose modules hold the entries; imported at the first lookup.
+        derived_from: the class that every entry derives from, where entries are classes.
+        instance_of: the class of every entry, where they are objects.
+        makes: what every entry returns, where they are called: a class, a union of classes, or a protocol, which the
+            result need not inherit.
 
     Attributes:
         fallback: asked for a name that no module has registered; a module of the package may set it.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        *,
+        derived_from: type | None = None,
+        instance_of: type | None = None,
+        makes: Any = None,
+    ) -> None:
         self.kind = kind
         self.package = package
+        self._derived_from = derived_from
+        self._instance_of = instance_of
+        self._makes = makes
         self._entries: dict[str, T] = {}
         self._discovered = False
         self.fallback: Fallback[T] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that files its argument under ``name``; a name can be taken once."""
+        """Decorator that files its argument under ``name``.
+
+        It raises a ``ConfigError`` if the name is taken, or the argument is not what the registry holds.
+        """
 
         def decorate(entry: T) -> T:
+            where = f"{self.kind} {name!r}, registered in {getattr(entry, '__module__', type(entry).__module__)},"
             if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
+                raise ConfigError(f"{where} has the name of another one")
+            if problem := self._unfit(entry):
+                raise ConfigError(f"{where} {problem}")
             self._entries[name] = entry
             return entry
 
         return decorate
+
+    def _unfit(self, entry: Any) -> str:
+        """Why an entry cannot be of this registry; empty if it can."""
+        base = self._derived_from
+        if base is not None and (not isinstance(entry, type) or base not in entry.__mro__):
+            return f"must be a class derived from {_called(base)}"
+        if isinstance(entry, type) and (missing := lacking(entry, base or object)):
+            return f"is a class without {', '.join(missing)}"
+        if self._instance_of is not None and not isinstance(entry, self._instance_of):
+            return f"must be a {_called(self._instance_of)}, not a {type(entry).__name__}"
+        if self._makes is not None and not callable(entry):
+            return f"must be a function that returns {_called(self._makes)}"
+        return ""
+
+    def make(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call the entry called ``name``, whose parameters beyond ``args`` are its options.
+
+        Raises:
+            ConfigError: if the name or an option is unknown, one is missing, or what it returns is of another kind.
+        """
+        entry: Any = self[name]
+        try:
+            parameters = inspect.signature(entry).parameters
+            inspect.signature(entry).bind(*args, **options)
+        except TypeError as error:
+            known = ", ".join(sorted([*parameters][len(args) :])) or "none"
+            raise ConfigError(f"{self.kind} {name!r}: {error}; its options are: {known}") from None
+        made, wanted = entry(*args, **options), self._makes
+        if getattr(wanted, "_is_protocol", False):
+            missing = lacking(made, wanted)
+            problem = f"without {', '.join(missing)}" if missing else ""
+        else:
+            problem = "" if wanted is None or isinstance(made, wanted) else f"and not {_called(wanted)}"
+        if problem:
+            raise ConfigError(f"{self.kind} {name!r} makes a {type(made).__name__} {problem}")
+        return made
 
     def names(self) -> list[str]:
         """The registered names, sorted; those of the fallback are :meth:`more_names`."""

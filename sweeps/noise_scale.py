@@ -111,7 +111,7 @@ def _trial(
     settings: Sequence[str],
 ) -> TrialConfig:
     """One trial of the default recipe."""
-    asked = RECIPES["default"]().replace(
+    asked = RECIPES.make("default").replace(
         optimizers=(parse_choice(optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
     )
     asked = resolve(override(asked.on(workload), settings))

@@ -118,7 +118,7 @@ def test_a_run_that_is_measured_phase_by_phase_has_its_symbols(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (f"{__name__}:Nameless", "is a Nameless without bind, covers, name, norms_suffice, read, statistic, symbol"),
+        (f"{__name__}:Nameless", "makes a Nameless without bind, covers, name, norms_suffice, read, statistic, symbol"),
         (f"{__name__}:Cubic", "exponent must be 1 or 2, got 3"),
         (f"{__name__}:Absent", "has no function 'Absent'"),
         ("no_such_module:Mine", "cannot import geometry module 'no_such_module'"),

@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.estimate.definitions import DEFINITIONS
-from analysis.present.figures import FIGURES
-from analysis.read.importers import IMPORTERS
-from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import CbsError, ConfigError, UnknownNameError
-from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.layers import LAYERS
-from cbs.noise_scale.sources import SOURCES
-from cbs.optimizers import OPTIMIZERS
 from cbs.registry import Imported, Registry, listed
-from cbs.workloads import WORKLOADS
-from sweeps.recipes import RECIPES
+from tests.test_own_entries import REGISTRIES
 
 
 @pytest.fixture
@@ -69,7 +60,7 @@ def test_unknown_names_get_the_nearest_known(shapes: Registry[type], name: str, 
 
 def test_a_name_is_taken_once(shapes: Registry[type]) -> None:
     assert shapes["circle"]
-    with pytest.raises(ValueError, match="'circle' is registered twice"):
+    with pytest.raises(ConfigError, match="shape 'circle', registered in builtins, has the name of another one"):
         shapes.register("circle")(int)
     assert shapes["circle"] is not int
 
@@ -152,12 +143,7 @@ def test_an_unknown_package_has_no_names() -> None:
         listed("cbs.no_such")
 
 
-REGISTRIES = (
-    OPTIMIZERS, WORKLOADS, DIAGNOSTICS, SOURCES, GEOMETRIES, LAYERS, RECIPES, DEFINITIONS, FIGURES, IMPORTERS,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.package)
+@pytest.mark.parametrize("registry", REGISTRIES.values(), ids=lambda registry: registry.package)
 def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[object]) -> None:
     assert listed(registry.package) == ", ".join(registry)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
 import torch
@@ -14,7 +13,7 @@ from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
-AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.averaging")
+AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.averaging", makes=WeightAverage)
 """``entry(model, *, option=default, ...)`` starts an average at the model's weights."""
 
 __all__ = ["AVERAGES", "WeightAverage", "build_averaging"]
@@ -26,15 +25,10 @@ def build_averaging(choice: Choice, model: nn.Module, optimizer: torch.optim.Opt
     Raises:
         ConfigError: if the name or an option is unknown, a value is refused, or the optimizer averages by itself.
     """
-    entry = AVERAGES[choice.name]
-    try:
-        inspect.signature(entry).bind(model, **choice.options)
-    except TypeError as error:
-        known = ", ".join([*inspect.signature(entry).parameters][1:])
-        raise ConfigError(f"averaging {choice.name!r}: {error}; its options are: {known}") from None
+    average: WeightAverage = AVERAGES.make(choice.name, model, **choice.options)
     if answers_for_another_point(optimizer):
         raise ConfigError(
             f"{type(optimizer).__name__} hands over an average of its own, so averaging {choice.name!r} would validate "
             "neither; use --set averaging=none"
         )
-    return entry(model, **choice.options)
+    return average

@@ -15,7 +15,9 @@ from cbs.choices import Choice
 from cbs.errors import ConfigError
 from cbs.registry import Imported, Registry
 
-BATCH_SCHEDULES: Registry[Callable[..., BatchSchedule]] = Registry("batch schedule", "cbs.batch_schedules")
+BATCH_SCHEDULES: Registry[Callable[..., BatchSchedule]] = Registry(
+    "batch schedule", "cbs.batch_schedules", makes=BatchSchedule
+)
 """``entry(run, *, option=default, ...)`` returns the schedule of a run."""
 
 BATCH_SCHEDULES.fallback = Imported("batch schedule")
@@ -39,13 +41,7 @@ def build_batch_schedule(choice: Choice | None, run: Run) -> BatchSchedule:
     """
     if choice is None:
         choice = Choice(name="constant")
-    entry = BATCH_SCHEDULES[choice.name]
-    try:
-        inspect.signature(entry).bind(run, **choice.options)
-    except TypeError as error:
-        known = ", ".join(batch_schedule_options(choice.name)) or "none"
-        raise ConfigError(f"batch schedule {choice.name!r}: {error}; its options are: {known}") from None
-    schedule = entry(run, **choice.options)
+    schedule: BatchSchedule = BATCH_SCHEDULES.make(choice.name, run, **choice.options)
     if isinstance(schedule, ClosedLoop) and run.batch_size < FEWEST:
         raise ConfigError(
             f"batch schedule {choice.name!r} looks at how the examples of a batch differ, and a batch of "

@@ -8,7 +8,7 @@ from cbs.diagnostics.base import Diagnostic
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
-DIAGNOSTICS: Registry[Callable[[], Diagnostic]] = Registry("diagnostic", "cbs.diagnostics")
+DIAGNOSTICS: Registry[Callable[[], Diagnostic]] = Registry("diagnostic", "cbs.diagnostics", makes=Diagnostic)
 
 __all__ = ["DIAGNOSTICS", "Diagnostic", "build_diagnostics"]
 
@@ -23,7 +23,7 @@ def build_diagnostics(names: Sequence[str], *, compiled: bool = False) -> list[D
     Raises:
         ConfigError: if a name is unknown, or a diagnostic cannot see into a compiled model.
     """
-    built = [DIAGNOSTICS[name]() for name in names]
+    built: list[Diagnostic] = [DIAGNOSTICS.make(name) for name in names]
     for name, diagnostic in zip(names, built, strict=True):
         if compiled and not diagnostic.compiled:
             raise ConfigError(f"diagnostic {name!r} cannot see into a compiled model; use --set compile=false")

@@ -102,8 +102,8 @@ class Probe(AbstractContextManager["Probe"]):
     def _watch(self, source: str, why: str = "") -> None:
         self.why = why
         self._may_fall_back = self._may_fall_back and not why
-        built: Source = SOURCES[source](
-            self._model, self.parameters, self.geometries, groups=self._groups, count=self._count
+        built: Source = SOURCES.make(
+            source, self._model, self.parameters, self.geometries, groups=self._groups, count=self._count
         )
         built.attach()
         self._source, self.source = built, source

@@ -21,8 +21,6 @@ from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
 
-OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers")
-
 NOT_OPTIONS = frozenset(
     {"self", "model", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize"}
 )
@@ -79,6 +77,9 @@ class OptimizerSpec:
         return scaled_options(self.defaults, self.second_moment, self.decoupled_decay)
 
 
+OPTIMIZERS: Registry[OptimizerSpec] = Registry("optimizer", "cbs.optimizers", instance_of=OptimizerSpec)
+
+
 def optimizer(
     name: str,
     *,
@@ -113,6 +114,7 @@ def optimizer(
     """
 
     def decorate(entry: Entry) -> Entry:
+        check_torch(name, entry)
         own = signature_options(entry)
         options = {**(signature_options(options_of) if options_of else {}), **own, **(defaults or {})}
         if isinstance(entry, type):
@@ -127,7 +129,7 @@ def optimizer(
         def complete(model: nn.Module, lr: float, **given: Any) -> torch.optim.Optimizer:
             for option in given.keys() - options.keys():
                 raise TypeError(f"{name} has no option {option!r}{_hint(option, options)}")
-            built = build(model, lr, **(options | given))
+            built = of_torch(name, build(model, lr, **(options | given)))
             built.register_step_pre_hook(lambda optimizer, args, kwargs: _refuse_sparse(name, optimizer))
             return built
 
@@ -141,7 +143,7 @@ def optimizer(
                 geometry=geometry if isinstance(geometry, str) else next(iter(geometry.values())),
                 width_rule=width_rule,
                 paper=paper,
-                summary=(inspect.getdoc(entry) or "").splitlines()[0],
+                summary=summary(entry),
                 second_moment=second_moment,
                 decoupled_decay=decoupled_decay,
                 classes=classes,
@@ -151,6 +153,26 @@ def optimizer(
         return entry if isinstance(entry, type) else complete  # type: ignore[return-value]
 
     return decorate
+
+
+def check_torch(name: str, entry: object) -> None:
+    """Refuse a class that is no optimizer of torch, and what cannot be called, with a ``ConfigError``."""
+    if isinstance(entry, type) and not issubclass(entry, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer {name!r} is no optimizer of torch: derive it from torch.optim.Optimizer")
+    if not callable(entry):
+        raise ConfigError(f"optimizer {name!r} must be a class or a function, not a {type(entry).__name__}")
+
+
+def of_torch(name: str, built: Any) -> torch.optim.Optimizer:
+    """What an entry of this name has built, if it is an optimizer of torch; else a ``ConfigError``."""
+    if not isinstance(built, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer {name!r} returns {type(built).__name__}, not an optimizer of torch")
+    return built
+
+
+def summary(entry: Callable[..., Any]) -> str:
+    """The first line of its docstring; its name without one."""
+    return (inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0]
 
 
 def signature_options(entry: Callable[..., Any]) -> dict[str, Any]:

@@ -17,7 +17,16 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, plain_options, signature_options, trainable
+from cbs.optimizers.base import (
+    OPTIMIZERS,
+    OptimizerSpec,
+    check_torch,
+    of_torch,
+    plain_options,
+    signature_options,
+    summary,
+    trainable,
+)
 from cbs.optimizers.geometry import declare, geometry_of
 from cbs.registry import Imported
 
@@ -41,9 +50,8 @@ def own_optimizer(name: str) -> OptimizerSpec:
     registered = next((spec for spec in specs if entry is spec.build or spec.classes.get(entry)), None)
     if registered is not None:
         return replace(registered, name=name)
+    check_torch(name, entry)
     is_class = isinstance(entry, type)
-    if is_class and not issubclass(entry, torch.optim.Optimizer):
-        raise ConfigError(f"optimizer {name!r} is no optimizer of torch: derive it from torch.optim.Optimizer")
     parameters = inspect.signature(entry).parameters
     if "lr" not in parameters:
         takes = "(params, lr, ...)" if is_class else "(model, lr, ...)"
@@ -55,10 +63,7 @@ def own_optimizer(name: str) -> OptimizerSpec:
     geometry = said("geometry", None) or (geometry_of(entry) if is_class else None) or EUCLIDEAN
 
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
-        built = entry(trainable(model) if is_class else model, lr=lr, **options)
-        if not isinstance(built, torch.optim.Optimizer):
-            raise ConfigError(f"optimizer {name!r} returns {type(built).__name__}, not an optimizer of torch")
-        return declare(built, geometry)
+        return declare(of_torch(name, entry(trainable(model) if is_class else model, lr=lr, **options)), geometry)
 
     return OptimizerSpec(
         name=name,
@@ -71,7 +76,7 @@ def own_optimizer(name: str) -> OptimizerSpec:
         second_moment=said("second_moment", said("family", "own") != "sign"),
         decoupled_decay=said("decoupled_decay", False),
         paper=said("paper", name),
-        summary=(inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0],
+        summary=summary(entry),
     )
 
 

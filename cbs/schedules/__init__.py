@@ -10,11 +10,10 @@ import inspect
 from collections.abc import Callable
 
 from cbs.config import Schedule
-from cbs.errors import ConfigError
 from cbs.registry import Registry
 from cbs.schedules.base import Multiplier
 
-SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules")
+SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules", makes=Callable)
 """``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
 
 __all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
@@ -27,13 +26,8 @@ def build_schedule(schedule: Schedule) -> Multiplier:
         ConfigError: if the name or an option is unknown, an option or ``decay_examples`` is missing, or a value is
             refused.
     """
-    entry = SCHEDULES[schedule.name]
-    try:
-        inspect.signature(entry).bind(schedule, **schedule.options)
-    except TypeError as error:
-        known = ", ".join(schedule_options(schedule.name)) or "none"
-        raise ConfigError(f"schedule {schedule.name!r}: {error}; its options are: {known}") from None
-    after, warmup = entry(schedule, **schedule.options), schedule.warmup_examples
+    after: Multiplier = SCHEDULES.make(schedule.name, schedule, **schedule.options)
+    warmup = schedule.warmup_examples
     return lambda examples: examples / warmup if examples < warmup else after(examples)
 
 

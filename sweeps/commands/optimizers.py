@@ -57,7 +57,7 @@ def command(
             entries += catalogue.catalogue(further, measured=False)
         routings = {}
         if names and workload:
-            asked = RECIPES["default"]().replace(
+            asked = RECIPES.make("default").replace(
                 optimizers=tuple(Choice(name=name) for name in names), workload=Choice(name=workload)
             )
             routings = listing.routed(override(asked, settings or ()))

@@ -271,7 +271,7 @@ def command(
             adding=adding or max_time is not None or max_examples is not None,
             axes=bool(axis or axis_outer or from_ or search == "random"),
         )
-    base = RECIPES[recipe]()
+    base = RECIPES.make(recipe)
     asked = with_flags(
         base,
         optim=optim,

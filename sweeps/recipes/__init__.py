@@ -7,6 +7,6 @@ from collections.abc import Callable
 from cbs.registry import Registry
 from sweeps.spec import Sweep
 
-RECIPES: Registry[Callable[[], Sweep]] = Registry("recipe", "sweeps.recipes")
+RECIPES: Registry[Callable[[], Sweep]] = Registry("recipe", "sweeps.recipes", makes=Sweep)
 
 __all__ = ["RECIPES"]

@@ -5,6 +5,6 @@ from __future__ import annotations
 from cbs.registry import Registry
 from sweeps.trackers.base import Tracker
 
-TRACKERS: Registry[type[Tracker]] = Registry("tracker", "sweeps.trackers")
+TRACKERS: Registry[type[Tracker]] = Registry("tracker", "sweeps.trackers", derived_from=Tracker)
 
 __all__ = ["TRACKERS", "Tracker"]

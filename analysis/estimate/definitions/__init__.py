@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -60,6 +61,9 @@ class Definition(Protocol):
     A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @abstractmethod
     def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
         """Critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN where it
         is not defined."""
@@ -72,7 +76,9 @@ class Definition(Protocol):
 
 TOLERANCE = "tolerance"
 
-DEFINITIONS: Registry[type[Definition]] = Registry("critical batch size definition", "analysis.estimate.definitions")
+DEFINITIONS: Registry[type[Definition]] = Registry(
+    "critical batch size definition", "analysis.estimate.definitions", derived_from=Definition
+)
 
 
 def build(name: str, **options: Any) -> Definition:

@@ -126,4 +126,4 @@ class Form:
         return loss, whole
 
 
-FORMS: Registry[Form] = Registry("form of the loss", "analysis.estimate.forms")
+FORMS: Registry[Form] = Registry("form of the loss", "analysis.estimate.forms", instance_of=Form)

@@ -91,7 +91,7 @@ class FigureKind:
         return self.caption.format(**row | {"target": row.get("target", "").replace("_", " "), "percent": percent})
 
 
-FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures")
+FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures", instance_of=FigureKind)
 
 
 def figure(name: str, /, **about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:

@@ -62,7 +62,7 @@ def _seesaw(batch_size: int, examples: int, cap: int) -> OpenLoop | None:
     if 2 * batch_size > cap or examples < 4 * batch_size:
         return None
     falling = Schedule(name="cosine", decay_examples=examples)
-    made = BATCH_SCHEDULES["seesaw"](Run(batch_size=batch_size, examples=examples, lr_schedule=falling), cap=cap)
+    made = BATCH_SCHEDULES.make("seesaw", Run(batch_size=batch_size, examples=examples, lr_schedule=falling), cap=cap)
     assert isinstance(made, OpenLoop)
     sizes = [stage.batch_size for stage in made.stages]
     kept = [place for place, size in enumerate(sizes) if not place or size != sizes[place - 1]]

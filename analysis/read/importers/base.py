@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,12 +105,13 @@ class Importer(Protocol):
         """The file that was named, or those of the format below a folder."""
         return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
 
+    @abstractmethod
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
         """All runs of a source, and what was left out, one line each, in ``notes``. What is missing, damaged or not of
         the format is a ``DataError``: the file, the run, the remedy."""
 
 
-IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers")
+IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers", derived_from=Importer)
 
 
 def run_of(

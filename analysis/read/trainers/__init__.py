@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ class Read:
     end: int | None = None
 
 
-class Trainer:
+class Trainer(ABC):
     """One trainer's way to write a schedule. What it cannot write or read it refuses with a ``ConfigError``.
 
     Attributes:
@@ -55,16 +56,16 @@ class Trainer:
 
     carries_lr: bool = False
 
+    @abstractmethod
     def write(self, told: Told) -> str:
         """The text that the trainer takes."""
-        raise NotImplementedError
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:
         """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
         return None
 
 
-TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers")
+TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers", derived_from=Trainer)
 
 
 def write_schedule(trainer: str, told: Told) -> str:

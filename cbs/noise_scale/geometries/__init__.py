@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
-from cbs.registry import Imported, Registry, lacking
+from cbs.registry import Imported, Registry
 
-GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_scale.geometries")
+GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_scale.geometries", makes=Geometry)
 
 GEOMETRIES.fallback = Imported("geometry")
 
@@ -21,9 +21,7 @@ def build_geometry(name: str) -> Geometry:
     Raises:
         ConfigError: if the name is unknown, or what it stands for is not a geometry.
     """
-    geometry = GEOMETRIES[name]()
-    if missing := lacking(geometry, Geometry):
-        raise ConfigError(f"geometry {name!r} is a {type(geometry).__name__} without {', '.join(missing)}")
+    geometry: Geometry = GEOMETRIES.make(name)
     if geometry.exponent not in (1, 2):
         raise ConfigError(f"geometry {name!r}: exponent must be 1 or 2, got {geometry.exponent!r}")
     return geometry

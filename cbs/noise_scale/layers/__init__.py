@@ -5,6 +5,6 @@ from __future__ import annotations
 from cbs.noise_scale.layers.layer import Layer
 from cbs.registry import Registry
 
-LAYERS: Registry[type[Layer]] = Registry("layer kind", "cbs.noise_scale.layers")
+LAYERS: Registry[type[Layer]] = Registry("layer kind", "cbs.noise_scale.layers", derived_from=Layer)
 
 __all__ = ["LAYERS", "Layer"]

@@ -3,6 +3,7 @@ passes, without keeping it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 
-class Source:
+class Source(ABC):
     """Watches the backward passes of a model, from :meth:`attach` on. It never changes a gradient.
 
     Args:
@@ -86,18 +87,18 @@ class Source:
             handle.remove()
         self._handles = []
 
+    @abstractmethod
     def collect(self) -> Small | None:
         """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass.
 
         Raises:
             ConfigError: if the passes of the step cannot be measured. Their gradients are those of the unwatched model.
         """
-        raise NotImplementedError
 
     def _watch(self) -> list[RemovableHandle]:
         """Hooks on the parameter tensors."""
         return [tensor.register_hook(self._hook(index)) for index, tensor in enumerate(self._parameters)]
 
+    @abstractmethod
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         """What is called with the gradient that a backward pass found for a parameter tensor."""
-        raise NotImplementedError
