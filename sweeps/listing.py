@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cbs.device import FAST_BFLOAT16
 from cbs.errors import ConfigError
-from cbs.optimizers import OPTIMIZERS
+from cbs.optimizers import OPTIMIZERS, OptimizerSpec
 from cbs.optimizers.catalogue import Entry
 from cbs.optimizers.routing import Routing, route
 from cbs.optimizers.spectral.orthogonalization import SMALL
@@ -57,7 +57,8 @@ def details(entry: Entry) -> RenderableType:
         "noise scale": f"geometry {spec.geometry}",
         "muP width rule": spec.width_rule,
         "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
-        "options": "\n".join(f"{key} = {_shown(value)}" for key, value in spec.defaults.items()) or "none",
+        "options": "\n".join(f"{key} = {_shown(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
+        or "none",
         "in examples": "\n".join(spec.options_in_examples) or "none",
     }
     if entry.bfloat16_time is not None:
@@ -70,9 +71,15 @@ def details(entry: Entry) -> RenderableType:
         table.add_row(name, Text(value))
     use = f"cbs sweep --optim {spec.name}"
     if spec.defaults:
-        key, value = next(iter(spec.defaults.items()))
+        key, value = next(iter((spec.published or spec.defaults).items()))
         use += f" --set '{spec.name}.{key}={_shown(value)}'"
     return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
+
+
+def _published(spec: OptimizerSpec, option: str) -> str:
+    if option not in spec.published:
+        return ""
+    return f" in a sweep, published with {_shown(spec.published[option])}"
 
 
 def routed(sweep: Sweep) -> dict[str, Routing]:

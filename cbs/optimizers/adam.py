@@ -17,6 +17,7 @@ from cbs.optimizers.fused_adam import Adam, has_fused_kernel
     width_rule="adam",
     paper="Kingma & Ba 2015, arXiv 1412.6980",
     decoupled_decay=False,
+    published={"betas": (0.9, 0.999)},
 )
 def adam(
     model: nn.Module,

@@ -14,6 +14,7 @@ from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
     family="adam",
     geometry="l1",
     paper="Loshchilov & Hutter 2019, arXiv 1711.05101",
+    published={"betas": (0.9, 0.999)},
 )
 def adamw(
     model: nn.Module,

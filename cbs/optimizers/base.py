@@ -55,6 +55,7 @@ class OptimizerSpec:
             that says so.
         paper: author, year and arXiv number or venue.
         summary: one line.
+        published: options that have another default value here than in the paper or its authors' code, and that value.
     """
 
     name: str
@@ -70,6 +71,7 @@ class OptimizerSpec:
     decoupled_decay: bool | str = True
     classes: Mapping[type, str] = field(default_factory=dict)
     known_as: tuple[str, ...] = ()
+    published: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options_in_examples(self) -> tuple[str, ...]:
@@ -93,6 +95,7 @@ def optimizer(
     known_as: tuple[str, ...] | None = None,
     options_of: type | None = None,
     defaults: Mapping[str, Any] | None = None,
+    published: Mapping[str, Any] | None = None,
 ) -> Callable[[Entry], Entry]:
     """Register a class of optimizers, or a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer``.
 
@@ -111,6 +114,7 @@ def optimizer(
         known_as: the name without underscores when absent.
         options_of: the class whose options a function passes on.
         defaults: what a sweep uses in place of a signature's own defaults.
+        published: see :class:`OptimizerSpec`.
     """
 
     def decorate(entry: Entry) -> Entry:
@@ -148,6 +152,7 @@ def optimizer(
                 decoupled_decay=decoupled_decay,
                 classes=classes,
                 known_as=(name.replace("_", ""),) if known_as is None else known_as,
+                published=published or {},
             )
         )
         return entry if isinstance(entry, type) else complete  # type: ignore[return-value]

@@ -46,6 +46,7 @@ class Entry:
         return {
             **{name: getattr(self.spec, name) for name in shown},
             "options": self.spec.defaults,
+            "published": dict(self.spec.published),
             "state_bytes_per_parameter": self.state_bytes_per_parameter,
             "bfloat16_time": self.bfloat16_time,
         }

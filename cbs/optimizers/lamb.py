@@ -26,6 +26,7 @@ _LOOK_AHEADS = ("none", "first", "both")
     width_rule="spectral",
     defaults={"betas": (0.9, 0.99)},
     decoupled_decay=False,
+    published={"betas": (0.9, 0.999)},
 )
 class LAMB(AdamTrustRatio):
     """Adam's direction scaled to each tensor's Euclidean norm.
@@ -43,7 +44,8 @@ class LAMB(AdamTrustRatio):
     The defaults are those of the algorithm as printed: phi the identity, and no tensor exempt, so biases and
     normalisation weights are scaled and decayed like the rest (optax too). The authors' BERT code is said to exempt
     both from weight decay, and some ports of it from the ratio as well: ``decay_from_ndim=2``, ``ratio_from_ndim=2``.
-    Versions of the paper differ in bias correction; the default has it.
+    Versions of the paper differ in bias correction; the default has it. The class has the paper's ``betas``; in a sweep
+    they are (0.9, 0.99), as of all of Adam's kin.
 
     ``nesterov="first"`` is meant to be the paper's N-LAMB and ``"both"`` its NN-LAMB. Its appendix, which defines them,
     could not be compared: here they are derived from Dozat's Nadam (cs229.stanford.edu/proj2015/054_report.pdf) with a

@@ -30,6 +30,7 @@ _SHY = 0.999
     width_rule="spectral",
     defaults={"betas": (0.9, 0.99)},
     decoupled_decay=False,
+    published={"betas": (0.9, 0.999)},
 )
 class MERIT(AdamTrustRatio):
     """Adam's direction scaled entry by entry to the largest weights of its row, column and tensor, then clipped.
@@ -44,6 +45,9 @@ class MERIT(AdamTrustRatio):
 
     so no entry moves by more than ``lr``. As ``|s * d| <= max w`` wherever all three ratios are in force, the clip acts
     only on tensors with an entry above 1, and on rows and columns that are all 0.
+
+    The class has the released code's ``betas``, of which the paper says nothing; in a sweep they are (0.9, 0.99), as of
+    all of Adam's kin.
 
     What the paper leaves open follows the released code with ``variant="code"``:
 

@@ -17,6 +17,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
     known_as=(),
     width_rule="adam",
     paper="Defazio et al. 2024, arXiv 2405.15682",
+    published={"betas": (0.9, 0.999)},
 )
 def schedule_free(
     model: nn.Module,

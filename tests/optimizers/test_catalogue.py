@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+from collections.abc import Callable
 
 import pytest
+import pytorch_optimizer
+import torch
 from rich.console import Console
 
 from cbs.config import Choice
 from cbs.errors import UnknownNameError
-from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, build_optimizer
 from cbs.optimizers.catalogue import Entry, catalogue, state_bytes_per_parameter
 from cbs.text import GPT, SIZES
 from sweeps.listing import details, overview
@@ -101,3 +105,32 @@ def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) ->
 def test_an_unknown_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean"):
         catalogue(["meritt"])
+
+
+def betas_of(build: Callable[..., object]) -> tuple[float, ...]:
+    return inspect.signature(build).parameters["betas"].default
+
+
+PUBLISHED = {
+    "adam": betas_of(torch.optim.Adam),
+    "adamw": betas_of(torch.optim.AdamW),
+    "schedule_free": betas_of(pytorch_optimizer.ScheduleFreeAdamW),
+    "lamb": betas_of(LAMB),
+    "merit": betas_of(MERIT),
+}
+
+
+def test_betas_that_are_not_the_published_ones_are_said_to_be(
+    entries: list[Entry], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    unlike = {entry.spec.name: dict(entry.spec.published) for entry in entries if entry.spec.published}
+    assert unlike == {name: {"betas": betas} for name, betas in PUBLISHED.items()}
+    for entry in entries:
+        published = entry.spec.published.get("betas")
+        assert published is None or published != entry.spec.defaults["betas"]
+        assert ("published with [0.9, 0.999]" in printed(details(entry))) == (published is not None)
+    _, out, _ = run("optimizers", "merit")
+    assert "betas = [0.9, 0.99] in a sweep, published with [0.9, 0.999]" in out
+    assert "use: cbs sweep --optim merit --set 'merit.betas=[0.9, 0.999]'" in out
+    _, out, _ = run("optimizers", "merit", "--json")
+    assert json.loads(out)[0]["published"] == {"betas": [0.9, 0.999]}
