@@ -8,6 +8,9 @@ One row per measurement, as CSV or Parquet:
 ``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
 ``optimizer``               optional; empty where the row holds for every optimizer
 ``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
+``seconds_low``             optional, with the next two: 95 % interval of the seconds, as Student's t has it for the
+``seconds_high``            mean of the logarithms of so many repetitions
+``repetitions``             whole, 2 or more
 ==========================  ================================================================================
 """
 
@@ -21,6 +24,12 @@ from pathlib import Path
 
 from cbs.files import whole_file
 
+SPREAD = ("seconds_low", "seconds_high", "repetitions")
+"""Columns that say how far measurements lie apart."""
+
+LEVEL = 0.95
+"""Of the interval of the seconds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
@@ -32,6 +41,9 @@ class StepTime:
         seconds: of one step.
         optimizer: empty for any.
         price: of a device for an hour; ``None`` where it is not known.
+        interval: at 95 %, of the seconds, around their geometric mean over the repetitions; ``None`` where their spread
+            is not known.
+        repetitions: of the measurement.
     """
 
     batch_size: int
@@ -39,6 +51,8 @@ class StepTime:
     seconds: float
     optimizer: str = ""
     price: float | None = None
+    interval: tuple[float, float] | None = None
+    repetitions: int = 1
 
 
 def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
@@ -52,5 +66,7 @@ def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> 
         open(draft, "w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step"])
-        writer.writerows([row.optimizer, row.batch_size, row.devices, repr(row.seconds)] for row in rows)
+        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step", *SPREAD])
+        for row in rows:
+            spread = ("", "", "") if row.interval is None else (*map(repr, row.interval), row.repetitions)
+            writer.writerow([row.optimizer, row.batch_size, row.devices, repr(row.seconds), *spread])

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cbs.batch_schedules import batch_schedule_options
-from cbs.choices import Choice, parse_value
+from cbs.choices import Choice, parse_choice, parse_value
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.schedules import schedule_options
@@ -56,7 +56,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     if head in _OPTIONAL and option in ("", "name"):
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"--set {key}: expected a name or none, got {value!r}")
-        return sweep.replace(**{head: None if value is None else Choice(name=value)})
+        return sweep.replace(**{head: None if value is None else parse_choice(value)})
     if not option:
         if head == "diagnostics":
             return sweep.replace(diagnostics=() if value is None else [value] if isinstance(value, str) else value)

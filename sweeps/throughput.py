@@ -6,13 +6,15 @@ What is timed is the training step alone: no validation, no probe of the noise s
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from analysis.read.throughput import of_logs
 from cbs import seeding
 from cbs.choices import labels
 from cbs.config import TrialConfig
@@ -31,8 +33,11 @@ from sweeps.running.patience import LEAST_SECONDS, MARGIN
 from sweeps.search.lattice import middle
 from sweeps.workload import built
 
-BLOCKS = 5
-"""Steps are timed in so many blocks; the median block counts."""
+ROUNDS = 5
+"""So many times everything is timed in turn, a block of steps each: what else the machine does comes and goes, and is
+not to fall on one optimizer or batch size alone."""
+SLOW_ROUNDS = 3
+"""Likewise where a step takes longer than a block should."""
 _MOST_STEPS = 1000
 
 
@@ -43,16 +48,20 @@ class Timing:
     Attributes:
         optimizer: its name, with what tells it from other variants among those that are timed.
         batch_size: examples per step.
-        seconds: of a step; ``None`` where the batch does not fit in memory.
+        seconds: of a step, the geometric mean of the repetitions; ``None`` where the batch does not fit in memory.
+        interval: of it at :data:`~cbs.step_times.LEVEL`; ``None`` without a second repetition.
+        repetitions: rounds in which it was timed.
     """
 
     optimizer: str
     batch_size: int
     seconds: float | None
+    interval: tuple[float, float] | None = None
+    repetitions: int = 1
 
 
 Report = Callable[[Timing], None]
-"""Called once per optimizer and batch size."""
+"""Called after every measurement, with all that is known then of its optimizer and batch size."""
 
 
 def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
@@ -138,8 +147,8 @@ def measure_throughput(
 ) -> list[Timing]:
     """Seconds per step of every trial configuration at every batch size, in this process and on its device.
 
-    After two steps to warm up, the steps of about ``seconds`` are timed in :data:`BLOCKS` blocks, each until the device
-    is done. Once a batch does not fit in memory, larger ones are not tried.
+    In each of :data:`ROUNDS` rounds every one is built, takes two steps to warm up, and steps of about ``seconds`` over
+    the rounds are timed until the device is done. Once a batch does not fit in memory, larger ones are not tried.
 
     Args:
         configs: as of :func:`examples_of`; their batch size and budget do not matter.
@@ -154,16 +163,30 @@ def measure_throughput(
         raise ConfigError(f"the seconds per batch size must be above 0, got {seconds:g}")
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError("batch sizes must be whole numbers of at least 1")
-    found = []
-    for config, label in zip(configs, labels([config.optimizer for config in configs]), strict=True):
-        full = False
-        for batch_size in sorted(set(batch_sizes)):
-            took = None if full else _seconds_per_step(config, batch_size, seconds)
-            full = took is None
-            found.append(Timing(optimizer=label, batch_size=batch_size, seconds=took))
+    took: dict[tuple[int, int], list[float] | None] = {
+        (place, size): [] for place in range(len(configs)) for size in sorted(set(batch_sizes))
+    }
+    names = labels([config.optimizer for config in configs])
+
+    def timing(place: int, size: int) -> Timing:
+        times = took[place, size]
+        if times is None:
+            return Timing(optimizer=names[place], batch_size=size, seconds=None)
+        middle, interval = of_logs(np.log(times))
+        return Timing(
+            optimizer=names[place], batch_size=size, seconds=middle, interval=interval, repetitions=len(times)
+        )
+
+    for done in range(ROUNDS):
+        for (place, size), times in took.items():
+            if times is None or (done >= SLOW_ROUNDS and times[0] > seconds / ROUNDS):
+                continue
+            full = any(place == other and smaller < size and took[other, smaller] is None for other, smaller in took)
+            once = None if full else _seconds_per_step(configs[place], size, seconds / ROUNDS)
+            took[place, size] = None if once is None else [*times, once]
             if report is not None:
-                report(found[-1])
-    return found
+                report(timing(place, size))
+    return [timing(place, size) for place, size in took]
 
 
 def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> float | None:
@@ -184,10 +207,8 @@ def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
         config = dataclasses.replace(config, batch_schedule=None)
         loop = TrainingLoop(config, workload, pick(config.device, config.precision))
         _block(loop, 0, 1)
-        once = _block(loop, 1, 1)
-        steps = min(_MOST_STEPS, max(1, round(seconds / BLOCKS / once)))
-        blocks = BLOCKS if once < seconds else 1
-        return statistics.median(_block(loop, 2 + index * steps, steps) / steps for index in range(blocks))
+        steps = min(_MOST_STEPS, max(1, round(seconds / _block(loop, 1, 1))))
+        return _block(loop, 2, steps) / steps
 
 
 def _block(loop: TrainingLoop, done: int, steps: int) -> float:

@@ -82,6 +82,7 @@ def compare(
     *,
     hyperbola: bool,
     step_times: Callable[[Array], Array] | None = None,
+    step_factors: Callable[[Array, int], Array] | None = None,
     seed: int = 0,
 ) -> Comparison:
     """A schedule's runs, one per seed, against the curve of constant batch sizes.
@@ -96,6 +97,7 @@ def compare(
         confidence: of the intervals.
         hyperbola: whether the curve is one, so that gamma means something.
         step_times: seconds of a step over batch sizes, NaN where they are not known.
+        step_factors: batch sizes ``[K]``, count -> factors on them that their measurement leaves open, ``[count, K]``.
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
     slope = float(np.mean([run.batch_size * run.steps / run.examples for run in runs]))
@@ -125,7 +127,13 @@ def compare(
         rate = float(np.mean([own * run.steps / run.seconds for own, run in zip(last, runs, strict=True)]))
         seconds = np.append(took, took * np.exp(rate * drawn))
         # where no constant batch size takes so few examples, it never gets there
-        sooner = np.where(np.isnan(at_examples), np.inf, fewest * step_times(at_examples)) - seconds
+        constant = fewest * step_times(at_examples)
+        if step_factors is not None and count:
+            sizes = np.array([at_examples[0], *(run.batch_size for run in runs)])
+            factors = step_factors(np.where(np.isfinite(sizes), sizes, sizes[-1]), count)
+            constant[1:] *= factors[:, 0]
+            seconds[1:] *= np.exp(np.log(factors[:, 1:]).mean(axis=1))
+        sooner = np.where(np.isnan(at_examples), np.inf, constant) - seconds
     gamma = product(fit.hyperbola.then(fit.resampled_hyperbola), steps, examples)
     return Comparison(
         steps=_quantity(steps, confidence),

@@ -29,6 +29,7 @@ class Course:
         seconds: of a step, shape ``[K]``.
         steps: to target by the fit, shape ``[K]``.
         resampled: likewise, shape ``[R, K]``.
+        drawn: factors on the seconds that their measurement leaves open, shape ``[R, K]``.
     """
 
     devices: int
@@ -36,6 +37,7 @@ class Course:
     seconds: Array
     steps: Array
     resampled: Array
+    drawn: Array
 
     @property
     def time(self) -> Array:
@@ -45,7 +47,7 @@ class Course:
     @property
     def resampled_time(self) -> Array:
         """Likewise, shape ``[R, K]``."""
-        return self.resampled * self.seconds
+        return self.resampled * self.seconds * self.drawn
 
 
 def candidates(low: float, high: float) -> Array:
@@ -84,12 +86,14 @@ def course(
         sizes = np.unique([size for size in looked_at if low <= size <= high])
     if not len(sizes):
         return None
+    resampled = np.exp(fit.resampled.log_steps(sizes))
     return Course(
         devices,
         sizes,
         throughput.seconds_per_step(optimizer, sizes, devices),
         np.exp(fit.estimate.log_steps(sizes)),
-        np.exp(fit.resampled.log_steps(sizes)),
+        resampled,
+        throughput.drawn(optimizer, sizes, devices, len(resampled), answer.config.seed),
     )
 
 
@@ -116,9 +120,9 @@ def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
 
     Returns:
         Rows of the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the ``steps`` to
-        target by the fit, the wall time in ``seconds``, validation not included, its interval from that of the steps
-        (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the step time (empty
-        where it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
+        target by the fit, the wall time in ``seconds``, validation not included, its interval from those of the steps
+        and of the step time (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the
+        step time (empty where it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
     """
     if answer.fit is None:
         return []

@@ -136,12 +136,13 @@ def schedules(
         group = results.groups[scheduled.reference]
         for answer in (each for each in found if each.group is group):
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
-                times = None
+                times, factors, name = None, None, answer.group.optimizer
                 if throughput is not None:
-                    times = partial(throughput.seconds_per_step, answer.group.optimizer, devices=devices)
-                entries.append(_judged(answer, scheduled, int(size), part, told[id(scheduled)], times))
+                    times = partial(throughput.seconds_per_step, name, devices=devices)
+                    factors = partial(throughput.drawn, name, devices=devices, seed=config.seed)
+                entries.append(_judged(answer, scheduled, int(size), part, told[id(scheduled)], times, factors))
     if throughput is not None:
-        notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}")
+        notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
         notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
     else:
@@ -154,7 +155,8 @@ StepTimes = Callable[[Array], Array]
 
 
 def _judged(
-    answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str, times: StepTimes | None
+    answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str, times: StepTimes | None,
+    factors: Callable[..., Array] | None,
 ) -> Judged:  # fmt: skip
     curves = part[["steps", "values"]].itertuples(index=False)
     crossed = [answer.target.crossing(list(steps), list(values)) for steps, values in curves]
@@ -183,7 +185,13 @@ def _judged(
     low, high = answer.exponent.interval
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
     comparison = compare(
-        answer.fit, runs, answer.confidence, hyperbola=hyperbola, step_times=times, seed=answer.config.seed
+        answer.fit,
+        runs,
+        answer.confidence,
+        hyperbola=hyperbola,
+        step_times=times,
+        step_factors=None if factors is None else lambda sizes, count: factors(sizes, count=count),
+        seed=answer.config.seed,
     )
     against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
     unchanged = sum(not run.changed for run in runs)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.phrases import plural
 from analysis.read.results import Results
-from analysis.read.throughput import Measured
+from analysis.read.throughput import Measured, of_logs
 from cbs.step_times import StepTime
 
 _MACHINE = ("device", "host", "threads")
@@ -36,6 +36,8 @@ def trial_times(results: Results) -> tuple[Measured | None, str]:
             devices=int(workers),
             seconds=float(np.median(part["seconds"])),
             optimizer=results.groups[int(group)].optimizer,
+            interval=of_logs(np.log(part["seconds"].to_numpy()))[1],
+            repetitions=len(part),
         )
         for (group, workers, size), part in known.groupby(["group", "workers", "batch_size"])
     ]

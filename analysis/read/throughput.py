@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import stdtrit
 
 from analysis.arrays import Array
 from analysis.phrases import plural
@@ -19,10 +21,13 @@ from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.choices import read_choice
 from cbs.errors import ConfigError, DataError
-from cbs.step_times import StepTime
+from cbs.step_times import LEVEL, SPREAD, StepTime
 
 SHRINKING = 0.5
 """Seconds of a step over those of one with fewer examples, below which one is a slip, or a warming machine."""
+
+_FAR = 20.0
+"""Draws of a log of seconds end here, so that two repetitions, of which Student's t has no bounds, stay numbers."""
 
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,
@@ -31,6 +36,9 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "examples_per_second": positive,
     "optimizer": lambda cell: "" if empty(cell) else str(cell).strip(),
     "price_per_device_hour": positive,
+    "seconds_low": lambda cell: None if empty(cell) else positive(cell),
+    "seconds_high": lambda cell: None if empty(cell) else positive(cell),
+    "repetitions": lambda cell: None if empty(cell) else whole(cell, 2),
 }
 """What a cell of each column of :mod:`cbs.step_times` may be."""
 
@@ -44,6 +52,21 @@ class Throughput(Protocol):
 
     def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
         """Shape of ``batch_sizes``; NaN outside :meth:`span`."""
+
+    def drawn(self, optimizer: str, batch_sizes: Array, devices: int, count: int, seed: int) -> Array:
+        """Factors on :meth:`seconds_per_step` that its measurement leaves open, shape ``[count, *batch_sizes.shape]``,
+        one draw of all batch sizes a row; all 1 where nothing is known of it."""
+        return np.ones((count, *np.shape(batch_sizes)))
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is known of how far step times lie apart, so that intervals and probabilities lack it."""
+        return True
+
+    @property
+    def spread(self) -> str:
+        """What intervals and probabilities have of the step times."""
+        return "the intervals hold the uncertainty of the steps alone, as if the step times were exact"
 
     def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
         """Smallest and largest batch size whose step time is known; ``None`` where there is none."""
@@ -94,6 +117,35 @@ class Measured:
         # rounding in the logs must not lose the measured ends
         inside = (at >= x[0] - 1e-9) & (at <= x[-1] + 1e-9)
         return np.where(inside, np.exp(np.interp(at, x, y)), np.nan)
+
+    def drawn(self, optimizer: str, batch_sizes: Array, devices: int, count: int, seed: int) -> Array:
+        nearest, rows = self._nearest(optimizer, devices)
+        sizes = np.asarray(batch_sizes, dtype=float)
+        logs = np.zeros((count, *sizes.shape))
+        x = np.log([row.batch_size * (devices / nearest) for row in rows])
+        for place, row in enumerate(rows):
+            if row.interval is None or row.repetitions < 2:
+                continue
+            share = np.interp(np.log(sizes), x, np.eye(len(rows))[place])
+            # the same row has the same draws whatever it is asked for
+            about = zlib.crc32(f"{row.optimizer} {row.devices} {row.batch_size}".encode())
+            draws = np.random.default_rng((seed, about)).standard_t(row.repetitions - 1, count)
+            logs += np.multiply.outer(np.clip(draws * _error(row), -_FAR, _FAR), share)
+        return np.exp(logs)
+
+    @property
+    def exact(self) -> bool:
+        return all(row.interval is None for row in self.rows)
+
+    @property
+    def spread(self) -> str:
+        known = [row.repetitions for row in self.rows if row.interval is not None]
+        if not known:
+            return "the intervals hold the uncertainty of the steps alone: how far step times lie apart is not known"
+        few, most = min(known), max(known)
+        times = f"{few} repetitions" if few == most else f"{few} to {most} repetitions"
+        some = "" if len(known) == len(self.rows) else f", known of {len(known)} of {len(self.rows)}"
+        return f"the intervals hold the uncertainty of the steps and of the step times ({times}{some})"
 
     def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
         count, rows = self._nearest(optimizer, devices)
@@ -240,10 +292,40 @@ def powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
+def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
+    """Geometric mean of repeated measurements, given as natural logs of shape ``[n]``, and its interval at
+    :data:`~cbs.step_times.LEVEL` by Student's t; ``None`` where there is one alone."""
+    middle, count = float(np.mean(logs)), len(logs)
+    if count < 2:
+        return math.exp(middle), None
+    half = _quantile(count) * float(np.std(logs, ddof=1)) / math.sqrt(count)
+    return math.exp(middle), (math.exp(middle - half), math.exp(min(middle + half, _FAR)))
+
+
+def _error(row: StepTime) -> float:
+    """Standard error of the log of the seconds."""
+    assert row.interval is not None
+    return math.log(row.interval[1] / row.interval[0]) / (2 * _quantile(row.repetitions))
+
+
+def _quantile(count: int) -> float:
+    """Of Student's t for the mean of so many."""
+    return float(stdtrit(count - 1, 0.5 + LEVEL / 2))
+
+
 def _step_time(table: Sheet, row: int) -> StepTime:
     cells = {name: table.cell(row, name, _COLUMNS[name]) for name in table.columns}
+    low, high, repetitions = (cells.pop(name, None) for name in SPREAD)
+    given = [each is not None for each in (low, high, repetitions)]
     rate = cells.pop("examples_per_second", None)
     seconds = cells.pop("seconds_per_step", None) or cells["batch_size"] / rate
     if not (math.isfinite(seconds) and seconds > 0):
         raise table.error(row, "examples_per_second", "it is out of range; give examples per second of all devices")
-    return StepTime(seconds=seconds, price=cells.pop("price_per_device_hour", None), **cells)
+    if any(given) and not (all(given) and low <= seconds <= high):
+        raise table.error(
+            row,
+            SPREAD[0],
+            f"{', '.join(SPREAD)} go together, and the interval holds the seconds; correct or remove them",
+        )
+    spread = {"interval": (low, high), "repetitions": repetitions} if all(given) else {}
+    return StepTime(seconds=seconds, price=cells.pop("price_per_device_hour", None), **cells, **spread)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analysis.consoles import errors
+from analysis.phrases import plural, with_interval
 from cbs.registry import listed
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def command(
 ) -> None:
     """Time the training steps of a sweep on this machine.
 
-    One row per optimizer and batch size.
+    One row per optimizer and batch size, with the interval of its seconds. All are timed in turn, five times.
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """
@@ -71,12 +72,25 @@ def measured(
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 
-    def report(timing: Timing) -> None:
-        took = "does not fit in memory" if timing.seconds is None else f"{timing.seconds:.3g} s per step"
-        errors.print(f"{timing.optimizer}, batch size {timing.batch_size}: {took}", markup=False)
+    def told(timing: Timing) -> str:
+        about, took = f"{timing.optimizer}, batch size {timing.batch_size}", "does not fit in memory"
+        if timing.seconds is not None:
+            took = f"{with_interval(timing.seconds, timing.interval or (None, None))} s per step"
+            took += f", {plural(timing.repetitions, 'repetition')}"
+        return f"{about}: {took}"
 
-    timings = measured_apart(source, sizes, seconds=seconds, code=code, report=report)
-    rows = [StepTime(optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds) for t in timings if t.seconds]
+    with errors.status("timing steps") as shown:
+        timings = measured_apart(source, sizes, seconds=seconds, code=code, report=lambda t: shown.update(told(t)))
+    for timing in timings:
+        errors.print(told(timing), markup=False)
+    rows = [
+        StepTime(
+            optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds, interval=t.interval,
+            repetitions=t.repetitions,
+        )
+        for t in timings
+        if t.seconds
+    ]  # fmt: skip
     if not rows:
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
     return rows

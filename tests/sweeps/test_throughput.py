@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from analysis.read import throughput
 from analysis.read.throughput import read_throughput
@@ -16,7 +19,7 @@ from cbs.record import TrialStatus
 from cbs.store import Store
 from cbs.target import Target
 from cbs.training_loop import TrainingLoop
-from sweeps.throughput import Report, Timing, examples_of, measure_throughput
+from sweeps.throughput import ROUNDS, SLOW_ROUNDS, Report, Timing, examples_of, measure_throughput
 from tests.factories import trial
 
 QUADRATIC = TrialConfig(
@@ -50,7 +53,8 @@ def test_every_optimizer_and_batch_size_is_timed() -> None:
     seen: list[Timing] = []
     configs = [QUADRATIC, dataclasses.replace(QUADRATIC, optimizer=Choice(name="muon"))]
     found = measure_throughput(configs, [16, 4, 4], seconds=0.02, report=seen.append)
-    assert seen == found
+    assert set(found) <= set(seen)
+    assert all(timing.interval[0] <= timing.seconds <= timing.interval[1] for timing in found)
     assert [(timing.optimizer, timing.batch_size) for timing in found] == [
         ("adamw", 4), ("adamw", 16), ("muon", 4), ("muon", 16)
     ]  # fmt: skip
@@ -73,8 +77,35 @@ def test_seconds_are_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TrainingLoop, "train_step", step)
     monkeypatch.setattr("sweeps.throughput.time.perf_counter", lambda: clock[0])
-    found = measure_throughput([QUADRATIC], [8, 16], seconds=3.0)
+    seen: list[Timing] = []
+    found = measure_throughput([QUADRATIC], [8, 16], seconds=3.0, report=seen.append)
     assert [timing.seconds for timing in found] == [pytest.approx(0.1), pytest.approx(0.2)]
+    assert {timing.repetitions for timing in found} == {ROUNDS}
+    # in turn, so that a busy minute falls on all of them
+    assert [timing.repetitions for timing in seen] == [done for done in range(1, ROUNDS + 1) for _ in found]
+    assert {timing.repetitions for timing in measure_throughput([QUADRATIC], [8], seconds=0.2)} == {SLOW_ROUNDS}
+
+
+def test_the_spread_of_the_repetitions_is_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which the rounds take 1, 2, 4, 2 and 1 times as long; Student's t by scipy."""
+    clock, built = [0.0], []
+    start = TrainingLoop.__init__
+
+    def counted(loop: TrainingLoop, *arguments: Any) -> None:
+        built.append(loop)
+        start(loop, *arguments)
+
+    def step(loop: TrainingLoop, number: int) -> float:
+        clock[0] += 0.01 * (1, 2, 4, 2, 1)[len(built) - 1]
+        return 0.0
+
+    monkeypatch.setattr(TrainingLoop, "__init__", counted)
+    monkeypatch.setattr(TrainingLoop, "train_step", step)
+    monkeypatch.setattr("sweeps.throughput.time.perf_counter", lambda: clock[0])
+    (found,) = measure_throughput([QUADRATIC], [8], seconds=3.0)
+    logs = np.log([0.01, 0.02, 0.04, 0.02, 0.01])
+    assert found.seconds == pytest.approx(np.exp(logs.mean()))
+    assert found.interval == pytest.approx(np.exp(stats.t.interval(0.95, 4, logs.mean(), stats.sem(logs))))
 
 
 @pytest.mark.parametrize(

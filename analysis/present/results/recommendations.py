@@ -17,8 +17,8 @@ def _(found: Recommendations) -> Presentation:
     shown: list[Table | str] = []
     for entry in found.recommendations:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
-        shown.append(plans([entry], title, list(sentences(entry))))
-    shown += [f"{found.throughput.statement}; the intervals hold the uncertainty of the steps alone", *found.notes]
+        shown.append(plans([entry], title, list(sentences(entry, exact=found.throughput.exact))))
+    shown += [f"{found.throughput.statement}; {found.throughput.spread}", *found.notes]
     tables = {"recommendations": plans(found.recommendations)}
     return Presentation(shown=shown, tables=tables, json="recommendation.json")
 
@@ -62,11 +62,13 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
-def sentences(recommendation: Recommendation) -> Iterator[str]:
-    """Everything that stands below the table, one line each."""
+def sentences(recommendation: Recommendation, *, exact: bool) -> Iterator[str]:
+    """Everything that stands below the table, one line each; ``exact`` is whether step times are taken to be so."""
+    condition = " if the step times are exact" if exact else ""
     for best in recommendation.winners:
         if best.probability is not None:
-            yield f"least {best.objective}: {best.optimizer}, with probability {share(best.probability)}"
+            likely = f"with probability {share(best.probability)}{'' if best.objective == 'examples' else condition}"
+            yield f"least {best.objective}: {best.optimizer}, {likely}"
     remarks: dict[str, list[Plan]] = {}
     for plan in (plan for advice in recommendation.advice for plan in advice.plans.values()):
         for remark in plan.remarks:
@@ -83,7 +85,8 @@ def sentences(recommendation: Recommendation) -> Iterator[str]:
             low, high = map(number, time.best_batch_size_interval)
             yield (
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
-                f"{share(time.probability_within_5_percent)}; the best batch size itself lies within [{low}, {high}]"
+                f"{share(time.probability_within_5_percent)}{condition}; the best batch size itself lies within "
+                f"[{low}, {high}]"
             )
         if (twice := advice.doubling_devices) is not None:
             time_factor, cost_factor = (

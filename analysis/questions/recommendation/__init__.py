@@ -14,8 +14,8 @@ number of devices up to the given one:
 The last is the exchange of McCandlish et al. (2018), appendix D, who make examples plus r times steps as small as can
 be, at :math:`B = \sqrt{r B_{crit}}`.
 
-The steps are uncertain, the seconds are taken as they are given. For given devices the first two and the last choose
-the same batch size; they differ in the devices.
+The steps are uncertain, and so are the seconds where their table says by how much. For given devices the first two and
+the last choose the same batch size; they differ in the devices.
 """
 
 from __future__ import annotations
@@ -120,13 +120,14 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
     # of equals the one on more devices, which is the sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
     entry, weight, price = courses[chosen], weights[chosen], prices[chosen]
-    value, resampled = entry.steps * weight, entry.resampled * weight
+    drawn = 1.0 if objective == "examples" else entry.drawn
+    value, resampled = entry.steps * weight, entry.resampled * weight * drawn
     at = int(np.flatnonzero(value <= value.min() * (1 + (_FLAT if objective == "examples" else _ROUNDING)))[0])
     best = resampled.argmin(axis=1)
     shares = resampled[:, at] <= NEAR * resampled[np.arange(len(best)), best]
     batch_size = int(entry.batch_sizes[at])
     steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.resampled[:, at], confidence))
-    seconds = steps.times(float(entry.seconds[at]))
+    seconds = Quantity(value=float(entry.time[at]), interval=interval(entry.resampled_time[:, at], confidence))
     hours = seconds.times(entry.devices / 3600)
     remarks = throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
     return Plan(

@@ -41,7 +41,7 @@ FURTHEST = 4.0
 def plan_schedule(sources: Sequence[Source], ask: Ask, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
     """A plan for every source; a ``ConfigError`` if no batch size is allowed, a price is missing, or the budget is far
     beyond what was measured."""
-    timing = "" if ask.throughput is None else ask.throughput.statement
+    timing = "" if ask.throughput is None else f"{ask.throughput.statement}; {ask.throughput.spread}"
     return SchedulePlans(config=config, plans=tuple(_plan(source, ask, config) for source in sources), timing=timing)
 
 

@@ -41,7 +41,10 @@ def _outcome(name: str, table: OpenLoop, source: Source, ask: Ask, sizes: Array,
     course = along(source.phases, table.starts, batch_sizes)
     hours = UNKNOWN
     if ask.throughput is not None:
-        hours = Quantity.drawn(course.total(seconds(source, ask, course.sizes)) / 3600, config.confidence)
+        took, count = seconds(source, ask, course.sizes), len(course.stages) - 1
+        drawn = ask.throughput.drawn(source.optimizer, course.sizes, ask.devices, count, config.seed)
+        factors = np.vstack([np.ones_like(took), drawn])
+        hours = Quantity.drawn((course.stages * took * factors).sum(axis=1) / 3600, config.confidence)
     unlike = jointly(source.phases, source.correlation, config.seed)
     other = along(unlike, table.starts, batch_sizes)
     saved = 1.0 - other.steps / equal_examples(steps_of(unlike, sizes), sizes, other.examples)

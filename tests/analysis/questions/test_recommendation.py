@@ -290,3 +290,47 @@ def test_a_table_of_several_numbers_of_devices_gives_its_own_points(exact: Answe
     assert [(point["batch_size"], point["devices"]) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
     assert [point["on_frontier"] for point in points] == [False, True, True, False]
     assert {point["assumption"] for point in points} == {""}
+
+
+def halves(spread: float | None) -> Measured:
+    """Step times of two optimizers, muon's a fifth less, each known to a factor at 95 % from five repetitions."""
+    rows = []
+    for name, factor in (("adamw", 1.0), ("muon", 0.8)):
+        for size in SIZES:
+            time = factor * (0.01 + size / 1e4)
+            interval = None if spread is None else (time / spread, time * spread)
+            rows.append(
+                StepTime(
+                    batch_size=size, seconds=time, optimizer=name, interval=interval, repetitions=5 if spread else 1
+                )
+            )
+    return Measured(tuple(rows))
+
+
+def test_step_times_that_are_hardly_known_make_no_winner_certain(noisy: list[Answer]) -> None:
+    plans, shares = {}, {}
+    for spread in (None, 1.0001, 2.0):
+        plans[spread] = [advise(answer, halves(spread), Wish(devices=1)).plans for answer in noisy]
+        for objective in ("time", "cost", "examples"):
+            each = [entry[objective] for entry in plans[spread]]
+            shares[spread, objective] = probabilities_of_best(each, seed=0)[1]
+    assert shares[None, "time"] > 0.99
+    assert shares[1.0001, "time"] == pytest.approx(shares[None, "time"], abs=0.01)
+    for objective in ("time", "cost"):
+        assert 0.6 < shares[2.0, objective] < 0.95
+    assert shares[2.0, "examples"] == shares[None, "examples"]
+    (exact, _, wide) = (plans[spread][0]["time"] for spread in (None, 1.0001, 2.0))
+    assert wide.steps == exact.steps
+    assert wide.seconds.value == pytest.approx(exact.seconds.value)
+    assert math.log(wide.seconds.interval[1] / wide.seconds.interval[0]) > 4 * math.log(
+        exact.seconds.interval[1] / exact.seconds.interval[0]
+    )
+    assert wide.device_hours.interval[1] == pytest.approx(wide.seconds.interval[1] / 3600)
+    assert wide.probability_within_5_percent < 0.9 < exact.probability_within_5_percent
+
+
+def test_the_plane_holds_what_step_times_leave_open(noisy: list[Answer]) -> None:
+    exact, wide = (plane(noisy[0], halves(spread)) for spread in (None, 2.0))
+    for sure, open_ in zip(exact, wide, strict=True):
+        assert open_["seconds"] == sure["seconds"]
+        assert open_["seconds_low"] < sure["seconds_low"] < sure["seconds_high"] < open_["seconds_high"]

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from analysis.commands import times_of
-from analysis.read.throughput import Assumed, Measured, read_throughput
+from analysis.read.throughput import Assumed, Measured, of_logs, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.step_times import StepTime, write_step_times
 
@@ -248,3 +249,67 @@ def test_flags_ask_for_an_assumption_or_none() -> None:
     for half in ({"max_batch_per_device": 3}, {"step_latency": 0.1}):
         with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
             times_of(**half)
+
+
+def timed(
+    rng: np.random.Generator, optimizer: str, *, noise: float, seconds: float = 0.1, busy: bool = False
+) -> StepTime:
+    """Five rounds at batch size 8 on a machine with lognormal noise, or one that is a third of the time half as fast."""
+    factors = noise * rng.standard_normal(5) + (np.log(2.0) * (rng.random(5) < 1 / 3) if busy else 0.0)
+    middle, interval = of_logs(np.log(seconds) + factors)
+    return StepTime(optimizer=optimizer, batch_size=8, seconds=middle, interval=interval, repetitions=5)
+
+
+def test_intervals_of_step_times_hold_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    rows = [timed(rng, "a", noise=0.2) for _ in range(4000)]
+    inside = np.mean([row.interval[0] <= 0.1 <= row.interval[1] for row in rows])
+    assert inside == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_which_of_two_is_faster_is_as_probable_as_it_says(busy: bool) -> None:
+    """Two optimizers whose steps take equally long: one is surely the faster in few of the simulated measurements."""
+    rng = np.random.default_rng(1)
+    faster = []
+    for seed in range(400):
+        table = Measured((timed(rng, "a", noise=0.1, busy=busy), timed(rng, "b", noise=0.1, busy=busy)))
+        a, b = (table.seconds_per_step(name, [8.0], 1) * table.drawn(name, [8.0], 1, 2000, seed) for name in "ab")
+        faster.append((a < b).mean())
+    faster = np.array(faster)
+    assert np.mean((faster < 0.025) | (faster > 0.975)) < 0.05
+    assert np.mean((faster < 0.0005) | (faster > 0.9995)) < 0.005
+    assert 0.15 < np.mean((faster > 0.25) & (faster < 0.75)) < 0.75  # and says something
+
+
+def test_draws_are_those_of_the_rows_around_a_batch_size_and_the_same_whatever_is_asked() -> None:
+    rows = [
+        StepTime(batch_size=size, seconds=0.1, interval=(0.05, 0.2), repetitions=5) for size in (8, 32)
+    ] + [StepTime(batch_size=128, seconds=0.1)]  # fmt: skip
+    table = Measured(tuple(rows))
+    factors = table.drawn("adamw", np.array([8.0, 16.0, 32.0, 128.0]), 1, 500, 0)
+    assert np.log(factors[:, 1]) == pytest.approx(np.log(factors[:, [0, 2]]).mean(axis=1))
+    assert (factors[:, 3] == 1).all()
+    assert abs(np.corrcoef(np.log(factors[:, [0, 2]]).T)[0, 1]) < 0.2
+    assert (table.drawn("adamw", np.array([32.0]), 1, 500, 0)[:, 0] == factors[:, 2]).all()
+    error = np.log(4.0) / (2 * stats.t.ppf(0.975, 4))
+    assert np.quantile(np.log(factors[:, 0]), [0.25, 0.75]) == pytest.approx(
+        error * stats.t.ppf([0.25, 0.75], 4), rel=0.25
+    )
+    assert "5 repetitions, known of 2 of 3" in table.spread
+    assert (Measured((StepTime(batch_size=8, seconds=1.0),)).drawn("a", np.array([8.0]), 1, 3, 0) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ("8,0.1,0.05,,5", "between the two lie the seconds"),
+        ("8,0.1,0.2,0.3,5", "between the two lie the seconds"),
+        ("8,0.1,0.05,0.2,1", "not a whole number of at least 2"),
+    ],
+)
+def test_a_spread_that_cannot_be_is_refused(cells: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"batch_size,seconds_per_step,seconds_low,seconds_high,repetitions\n{cells}\n")
+    with pytest.raises(DataError, match=words):
+        read_throughput(path)

@@ -1,0 +1,206 @@
+"""Every command line of the guides and the README is understood, and those that train nothing run.
+
+A sweep runs as ``--dry-run`` without its timing; what reads results reads a small written sweep under the name that the
+page has; what reads somebody's files gets as far as looking for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from cbs.optimizers import OPTIMIZERS
+from tests.factories import Truth, sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z,_]*\b|\.\.\.|\{|\\\|")
+OTHERS = {
+    *("--training.num_tokens_per_train_step", "--training.global_batch_size", "--step-batch-size-schedule"),
+    *("--seq-length", "--master-port", "--main_process_port", "--lr_scheduler.total_steps", "--dump_folder", "--nodes"),
+}
+"""Flags of other programs that the pages speak of."""
+
+
+STANDS_FOR = {
+    "RESULTS": "results",
+    "FOLDER": "results",
+    "NAME": "adamw",
+    "FILE": "throughput.csv",
+    "RESULTS_OR_RECIPE": "quick",
+}
+
+
+def command_lines() -> dict[str, set[str]]:
+    """The command lines, and the flags that stand alone, each with the pages that have it."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        lines = [line.strip() for block in FENCE.findall(text) for line in block.splitlines()]
+        lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
+        for line in lines:
+            for part in line.split(" && "):
+                if re.match(r"cbs [a-z]|--[a-z]", part):
+                    found.setdefault(part, set()).add(page.name)
+    return found
+
+
+LINES = command_lines()
+COMMANDS = {line: shlex.split(line, comments=True)[1:] for line in LINES if line.startswith("cbs ")}
+FLAGS = {line: shlex.split(line) for line in LINES if line.startswith("--")}
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@functools.cache
+def known() -> dict[str, Any]:
+    return cli.commands()
+
+
+def split(words: list[str]) -> tuple[str, list[str]]:
+    """The name of a command and what follows it."""
+    name = " ".join(words[:2]) if " ".join(words[:2]) in known() else words[0]
+    return name, words[len(name.split()) :]
+
+
+def flags_of(name: str) -> set[str]:
+    return {flag for param in known()[name].params for flag in (*param.opts, *param.secondary_opts)}
+
+
+def understood(name: str, words: list[str]) -> None:
+    """Raises what the parser raises."""
+    known()[name].make_context(name, list(words), resilient_parsing=False)
+
+
+def test_there_are_command_lines_and_flags() -> None:
+    assert len(COMMANDS) > 120
+    assert len(FLAGS) > 120
+    assert {page for pages in LINES.values() for page in pages} > {"README.md", "schedules.md", "clusters.md"}
+
+
+def complete(line: str) -> tuple[str, list[str]] | None:
+    """The command and its words, placeholders filled in; ``None`` where a page only speaks of it or of a flag."""
+    name, words = split(COMMANDS[line])
+    if not words or "..." in words or "--help" in words:
+        return None
+    words = [STANDS_FOR.get(word, word) for word in words]
+    with contextlib.suppress(cli.UsageError):
+        understood(name, words)
+        return name, words
+    with contextlib.suppress(cli.UsageError):  # the page speaks of a flag alone, and not of what is read
+        understood(name, ["results", *words])
+        return name, ["results", *words]
+    return None if len(words) == 1 and words[0] in flags_of(name) else (name, words)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_line_is_parsed(line: str) -> None:
+    name, words = split(COMMANDS[line])
+    assert name in known()
+    assert {word for word in words if re.match("--[a-z]", word)} <= flags_of(name) | {"--help"}
+    if (found := complete(line)) is not None:
+        understood(*found)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the models, tables and texts that the pages name; nothing is timed or started ahead."""
+    monkeypatch.chdir(tmp_path)
+    (source,) = [block for block in FENCE.findall((ROOT / "README.md").read_text()) if "my_model.py" in block]
+    (tmp_path / "my_model.py").write_text(source)
+    own = "import torch\nclass Heavy(torch.optim.SGD): ...\nclass MyOptimizer(Heavy):\n    lr_grid = (1e-3, 2e-3)\n"
+    (tmp_path / "my_module.py").write_text(own)
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {n} of a text, {n * n}." for n in range(20_000)))
+    sizes = [2**power for power in range(3, 11)]
+    rows = [f"{size},{100 * (1 + 64 / size):.1f}" for size in sizes]
+    (tmp_path / "steps.csv").write_text("\n".join(["batch_size,steps", *rows]))
+    monkeypatch.setattr("sweeps.running.patience.timed_apart", lambda *arguments: None)
+    monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())
+    for name in ("my_model", "my_module"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
+STOPS = {
+    "--from results/narrow": "no results at results/narrow",
+    "--gpus-per-trial 8": "a trial of 8 GPUs does not fit on this machine",
+}
+"""Why sweeps that are understood end where their files or devices are missing."""
+
+
+@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "sweep"])
+def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
+    words = COMPLETE[line][1]
+    if "--mirror" in words:  # asks a server
+        return
+    code, out, err = run("sweep", *words, "--dry-run")
+    stops = [why for part, why in STOPS.items() if part in line]
+    assert code == (2 if stops else 0), err
+    assert re.search(*stops, err) if stops else "trials" in out
+
+
+@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "import"])
+def test_an_import_asks_for_no_more_than_its_source(line: str, run: Run, place: Path) -> None:
+    _, words = COMPLETE[line]
+    code, _, err = run("import", *words)
+    assert code == 2
+    missing = ("missing: SOURCE",) if words == ["--add"] else (words[0].split("/")[0], "wandb", "package")
+    assert any(word in err for word in missing), err
+
+
+RUN = ("fit", "compare", "lr", "status", "optimizers", "schedule show")
+"""Those that take a second or two on a small sweep."""
+
+
+@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name in RUN])
+def test_a_command_runs(line: str, run: Run, place: Path) -> None:
+    name, words = COMPLETE[line]
+    words = [word for word in words if word not in ("--throughput", "throughput.csv")]
+    for word in words:
+        if word.startswith("results"):
+            sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, seeds=2)
+    code, out, err = run(*name.split(), *words, *(["--resamples", "100"] if "--resamples" in flags_of(name) else []))
+    assert code == 0, err
+    assert out
+
+
+@pytest.mark.parametrize("line", FLAGS)
+def test_flags_that_stand_alone_are_understood_by_a_command(line: str, run: Run, place: Path) -> None:
+    words = FLAGS[line]
+    flags = {word for word in words if word.startswith("--")} - OTHERS
+    having = [name for name in known() if flags <= flags_of(name)]
+    assert having or not flags
+    if flags and len(words) > len(flags) and not PLACEHOLDER.search(line):
+        assert any(accepted(name, words, run) for name in having)
+
+
+def accepted(name: str, words: list[str], run: Run) -> bool:
+    """Whether a command takes the flags; a sweep, and its checks, with the optimizers that are named in them."""
+    try:
+        understood(name, [*filled(name), *words])
+    except cli.UsageError:
+        return False
+    if name != "sweep" or {"--precision", "--log", "--gpus-per-trial", "--workers-per-trial"} & set(words):
+        return True
+    optimizers = [word.split(".")[0] for word in words if word.split(".")[0] in OPTIMIZERS.names()]
+    sgd = ["sgd"] if "--axis" in words else []
+    for optimizer in optimizers or sgd or ([] if "--optim" in words else ["adamw"]):
+        words = ["--optim", optimizer, *words]
+    return run("sweep", *words, "--dry-run")[0] == 0
+
+
+def filled(name: str) -> list[str]:
+    """Something for everything that a command needs besides flags."""
+    return ["8" for param in known()[name].params if param.param_type_name == "argument" and param.required]
