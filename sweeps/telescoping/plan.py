@@ -88,16 +88,6 @@ class Telescoped:
         mesh = min(math.log(stage.lrs[1] / stage.lrs[0]) for stage in self.stages if stage.tuned)
         return self.seeds * len(self.stages) * (math.ceil(math.log(first[-1] / first[0]) / mesh - 0.01) + 1)
 
-    def drift(self) -> tuple[float, float] | None:
-        r"""``(limit, alpha)`` of :math:`x^*(n) = limit \cdot e^{-\alpha/n}`, least squares over the widths whose
-        optimum is inside the grid; ``None`` where there are fewer than two."""
-        inside = [stage for stage in self.stages if stage.tuned and not stage.at_grid_edge]
-        if len(inside) < 2:
-            return None
-        inverse = [1.0 / stage.width for stage in inside]
-        slope, intercept = np.polyfit(inverse, np.log([stage.optimum for stage in inside]), 1)
-        return math.exp(intercept), -float(slope)
-
 
 def telescope(widths: Sequence[int], first: Sequence[float], seeds: int, solve: Solve) -> Telescoped:
     """Find the best learning rate at every width.

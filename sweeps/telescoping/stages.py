@@ -26,6 +26,11 @@ from sweeps.workload import built
 
 TABLE = "telescope.json"
 
+NO_LAW = (
+    "drift: no law across widths is fitted; at most three have a grid, and two parameters through three optima say "
+    "nothing of their error"
+)
+
 
 def check_alone(*, adding: bool, axes: bool) -> None:
     """Refuse flags that do not go with widths.
@@ -151,16 +156,10 @@ def planned_lines(told: dict[str, Any]) -> list[str]:
 
 
 def report(found: dict[Study, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
-    """Stages, drift and cost of every optimizer and batch size, as plain JSON values.
-
-    ``drift`` holds ``limit`` and ``alpha`` of ``optimum = limit exp(-alpha / width)`` and, by them, the factor
-    ``last_move`` of the optimum between the last two widths; null where fewer than two widths have an optimum inside
-    their grid. ``steps`` is null where a seed missed the target.
-    """
+    """Stages and cost of every optimizer and batch size, as plain JSON values; ``steps`` is null where a seed missed the
+    target."""
     studies = []
     for study, telescoped in found.items():
-        drift = telescoped.drift()
-        before, last = (stage.width for stage in telescoped.stages[-2:])
         studies.append(
             {
                 "optimizer": study.optimizer,
@@ -177,12 +176,6 @@ def report(found: dict[Study, Telescoped], sweep: Sweep, output: Path) -> dict[s
                     }
                     for stage in telescoped.stages
                 ],
-                "drift": drift
-                and {
-                    "limit": drift[0],
-                    "alpha": drift[1],
-                    "last_move": math.exp(drift[1] * (1 / before - 1 / last)),
-                },
                 "trials": telescoped.trials,
                 "full_grid_trials": telescoped.full_grid_trials,
             }
@@ -204,11 +197,7 @@ def report_lines(told: dict[str, Any]) -> list[str]:
                 + ("" if stage["tuned"] else "  carried over")
                 + ("  LR at the edge of the grid" if stage["at_grid_edge"] else "")
             )
-        if study["drift"] is None:
-            lines.append("drift: unknown, fewer than two widths have an optimum inside their grid")
-        else:
-            limit, alpha, move = (study["drift"][key] for key in ("limit", "alpha", "last_move"))
-            lines.append(f"drift: optimum = {limit:.3g} exp({-alpha:+.3g} / width); times {move:.3g} at the last width")
+        lines.append(NO_LAW)
         lines.append(
             f"trials: {study['trials']}; grids as wide and as fine at every width: {study['full_grid_trials']}"
         )

@@ -256,7 +256,7 @@ def timed(
 ) -> StepTime:
     """Five rounds at batch size 8 on a machine with lognormal noise, or one that is a third of the time half as fast."""
     factors = noise * rng.standard_normal(5) + (np.log(2.0) * (rng.random(5) < 1 / 3) if busy else 0.0)
-    middle, interval = of_logs(np.log(seconds) + factors)
+    middle, interval = of_logs(np.log(0.1) + factors)
     return StepTime(optimizer=optimizer, batch_size=8, seconds=middle, interval=interval, repetitions=5)
 
 
@@ -303,8 +303,8 @@ def test_draws_are_those_of_the_rows_around_a_batch_size_and_the_same_whatever_i
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ("8,0.1,0.05,,5", "between the two lie the seconds"),
-        ("8,0.1,0.2,0.3,5", "between the two lie the seconds"),
+        ("8,0.1,0.05,,5", "the interval holds the seconds"),
+        ("8,0.1,0.2,0.3,5", "the interval holds the seconds"),
         ("8,0.1,0.05,0.2,1", "not a whole number of at least 2"),
     ],
 )
