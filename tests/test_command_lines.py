@@ -60,6 +60,9 @@ COMMANDS = {line: shlex.split(line, comments=True)[1:] for line in LINES if line
 FLAGS = {line: shlex.split(line) for line in LINES if line.startswith("--")}
 
 
+FAR = {"--mirror", "--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision"}
+"""Flags of a sweep that ask a server, a cluster, a device or a package, or for another flag: parsed alone."""
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -133,17 +136,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
-STOPS = {
-    "--from results/narrow": "no results at results/narrow",
-    "--gpus-per-trial 8": "a trial of 8 GPUs does not fit on this machine",
-}
-"""Why sweeps that are understood end where their files or devices are missing."""
+STOPS = {"--from results/narrow": "no results at results/narrow"}
+"""Why sweeps that are understood end where their files are missing."""
 
 
 @pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "sweep"])
 def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
     words = COMPLETE[line][1]
-    if "--mirror" in words:  # asks a server
+    if not FAR.isdisjoint(words):
         return
     code, out, err = run("sweep", *words, "--dry-run")
     stops = [why for part, why in STOPS.items() if part in line]
@@ -164,7 +164,9 @@ RUN = ("fit", "compare", "lr", "status", "optimizers", "schedule show")
 """Those that take a second or two on a small sweep."""
 
 
-@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name in RUN])
+@pytest.mark.parametrize(
+    "line", [line for line, (name, words) in COMPLETE.items() if name in RUN and "plan.json" not in words]
+)
 def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     name, words = COMPLETE[line]
     words = [word for word in words if word not in ("--throughput", "throughput.csv")]
@@ -192,7 +194,7 @@ def accepted(name: str, words: list[str], run: Run) -> bool:
         understood(name, [*filled(name), *words])
     except cli.UsageError:
         return False
-    if name != "sweep" or {"--precision", "--log", "--gpus-per-trial", "--workers-per-trial"} & set(words):
+    if name != "sweep" or not FAR.isdisjoint(words):
         return True
     optimizers = [word.split(".")[0] for word in words if word.split(".")[0] in OPTIMIZERS.names()]
     sgd = ["sgd"] if "--axis" in words else []

@@ -156,8 +156,10 @@ def planned_lines(told: dict[str, Any]) -> list[str]:
 
 
 def report(found: dict[Study, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
-    """Stages and cost of every optimizer and batch size, as plain JSON values; ``steps`` is null where a seed missed the
-    target."""
+    """Stages and cost of every optimizer and batch size, as plain JSON values.
+
+    ``steps`` is null where a seed missed the target.
+    """
     studies = []
     for study, telescoped in found.items():
         studies.append(

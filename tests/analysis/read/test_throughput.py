@@ -251,10 +251,8 @@ def test_flags_ask_for_an_assumption_or_none() -> None:
             times_of(**half)
 
 
-def timed(
-    rng: np.random.Generator, optimizer: str, *, noise: float, seconds: float = 0.1, busy: bool = False
-) -> StepTime:
-    """Five rounds at batch size 8 on a machine with lognormal noise, or one that is a third of the time half as fast."""
+def timed(rng: np.random.Generator, optimizer: str, *, noise: float, busy: bool = False) -> StepTime:
+    """Five rounds at batch size 8 with lognormal noise; a busy machine is a third of the time half as fast."""
     factors = noise * rng.standard_normal(5) + (np.log(2.0) * (rng.random(5) < 1 / 3) if busy else 0.0)
     middle, interval = of_logs(np.log(0.1) + factors)
     return StepTime(optimizer=optimizer, batch_size=8, seconds=middle, interval=interval, repetitions=5)
