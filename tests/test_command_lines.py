@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import shlex
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 import cli
+from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
 from tests.factories import Truth, sweep
 
@@ -27,7 +29,15 @@ FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z,_]*\b|\.\.\.|\{|\\\|")
 OTHERS = {
     *("--training.num_tokens_per_train_step", "--training.global_batch_size", "--step-batch-size-schedule"),
-    *("--seq-length", "--master-port", "--main_process_port", "--lr_scheduler.total_steps", "--dump_folder", "--nodes"),
+    *(
+        "--seq-length",
+        "--master-port",
+        "--main_process_port",
+        "--lr_scheduler.total_steps",
+        "--dump_folder",
+        "--nodes",
+        "--anywhere",
+    ),
 }
 """Flags of other programs that the pages speak of."""
 
@@ -60,7 +70,7 @@ COMMANDS = {line: shlex.split(line, comments=True)[1:] for line in LINES if line
 FLAGS = {line: shlex.split(line) for line in LINES if line.startswith("--")}
 
 
-FAR = {"--mirror", "--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision"}
+FAR = {"--mirror", "--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision", "--lr-box"}
 """Flags of a sweep that ask a server, a cluster, a device or a package, or for another flag: parsed alone."""
 
 Run = Callable[..., tuple[int, str, str]]
@@ -181,9 +191,10 @@ def test_a_command_runs(line: str, run: Run, place: Path) -> None:
 @pytest.mark.parametrize("line", FLAGS)
 def test_flags_that_stand_alone_are_understood_by_a_command(line: str, run: Run, place: Path) -> None:
     words = FLAGS[line]
-    flags = {word for word in words if word.startswith("--")} - OTHERS
+    flags = {word for word in words if re.fullmatch(r"--[a-z][\w.-]*", word)} - OTHERS
     having = [name for name in known() if flags <= flags_of(name)]
     assert having or not flags
+    having = ["sweep"] if {"sweep"} <= {*having} <= {"sweep", "noise-scale", "recommend"} else having
     if flags and len(words) > len(flags) and not PLACEHOLDER.search(line):
         assert any(accepted(name, words, run) for name in having)
 
@@ -194,6 +205,9 @@ def accepted(name: str, words: list[str], run: Run) -> bool:
         understood(name, [*filled(name), *words])
     except cli.UsageError:
         return False
+    if "--set" in words and name != "sweep":
+        keys = {word.partition("=")[0] for before, word in itertools.pairwise(words) if before == "--set"}
+        return name == "import" and keys <= {"run", *FACTS}
     if name != "sweep" or not FAR.isdisjoint(words):
         return True
     optimizers = [word.split(".")[0] for word in words if word.split(".")[0] in OPTIMIZERS.names()]

@@ -151,6 +151,31 @@ def test_time_saved_is_that_of_the_steps_at_a_latency_and_none_where_examples_al
         assert found.seconds_saved.value == pytest.approx(saved, rel=0.35)
 
 
+def test_what_step_times_leave_open_is_in_the_hours_that_are_saved() -> None:
+    """A step takes half a second; the run's own times are known to 30 %, those of the constant batch size exactly."""
+    one = run(0.5, 300.0)
+    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=0.5 * one.steps)
+    rng = np.random.default_rng(2)
+
+    def factors(sizes: np.ndarray, count: int) -> np.ndarray:
+        draws = np.exp(0.3 * rng.standard_normal((count, 1)))
+        return np.where(np.asarray(sizes) == one.batch_size, draws, 1.0)
+
+    exact, noisy = (
+        compare(
+            fitted(), [timed] * 3, 0.95, hyperbola=True, step_times=lambda sizes: 0.0 * sizes + 0.5, step_factors=each
+        )
+        for each in (None, factors)
+    )
+    assert noisy.seconds.value == exact.seconds.value
+    assert noisy.seconds_saved.value == exact.seconds_saved.value
+    (low, high), (surely_low, surely_high) = noisy.seconds.interval, exact.seconds.interval
+    assert low < 0.7 * surely_low
+    assert high > 1.3 * surely_high
+    assert noisy.seconds_saved.interval[0] < exact.seconds_saved.interval[0] - 30.0
+    assert noisy.steps_saved == exact.steps_saved
+
+
 def test_without_step_times_and_beyond_them_no_time_is_saved() -> None:
     one = run(0.5, 300.0)
     assert compare(fitted(), [one] * 3, 0.95, hyperbola=True).seconds.value is None

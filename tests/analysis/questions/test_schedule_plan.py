@@ -37,8 +37,9 @@ from analysis.questions.schedule_plan.of_trace import of_trace
 from analysis.questions.schedule_plan.plans import Ask, SchedulePlan
 from analysis.questions.schedule_plan.source import Source
 from analysis.questions.schedule_stages import stages
-from analysis.read.throughput import Assumed
+from analysis.read.throughput import Assumed, Measured
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
+from cbs.step_times import StepTime
 from tests.analysis.questions.growing import TARGET, Growing, growing_sweep
 from tests.factories import Truth, sweep
 
@@ -236,6 +237,17 @@ def test_hours_are_those_of_the_steps_and_decide_where_they_are_known(folder: Pa
     assert timed.outcomes[0].hours.value == pytest.approx(hours, rel=0.01)
     assert inside(timed.outcomes[0].hours, hours)
     assert priced.outcomes[0].hours == UNKNOWN
+    sizes = (4, 32, 256)
+    rows = [
+        StepTime(batch_size=size, seconds=0.25 + size / 100, interval=(size / 100, 0.5 + size / 50), repetitions=5)
+        for size in sizes
+    ]
+    sure, noisy = (
+        planned(folder, throughput=Measured(tuple(each))).outcomes[0].hours
+        for each in ([dataclasses.replace(row, interval=None) for row in rows], rows)
+    )
+    assert noisy.value == sure.value
+    assert noisy.interval[0] < 0.9 * sure.interval[0] < 1.1 * sure.interval[1] < noisy.interval[1]
 
 
 def test_a_critical_batch_size_that_does_not_grow_needs_no_schedule(tmp_path: Path) -> None:
