@@ -215,7 +215,7 @@ def accepted(name: str, words: list[str], run: Run) -> bool:
     for optimizer in optimizers or sgd or ([] if "--optim" in words else ["adamw"]):
         words = ["--optim", optimizer, *words]
     code, _, err = run("sweep", *words, "--dry-run")
-    return code == 0 or bool(re.search(r"needs decay_examples|tokenizer\.json", err))
+    return code == 0 or bool(re.search(r"needs (decay_examples|data=PATH)", err))
 
 
 def filled(name: str) -> list[str]:
