@@ -13,7 +13,8 @@ Layout of one sweep folder::
 
 A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
 sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
-hold nothing that depends on the clock or the machine's name: the same trial gives the same bytes.
+hold nothing that depends on the clock or the machine's name: the same trial gives the same bytes. Both, ``timing.json``
+and ``sweep.json`` hold a checksum of themselves, which is looked at whenever they are read (:mod:`cbs.checksum`).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.config import TrialConfig
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import DAMAGED, ended, refuse_links, set_aside, whole_file, whole_folder
+from cbs.files import DAMAGED, refuse_links, set_aside, whole_file, whole_folder
 from cbs.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -112,8 +113,7 @@ class Store:
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write ``sweep.json`` in one piece; the schema version is added."""
-        text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2) + "\n"
-        _write_atomically(self.root / MANIFEST, text.encode())
+        _write_atomically(self.root / MANIFEST, json_bytes({"schema_version": SCHEMA_VERSION, **manifest}))
 
     def manifest(self) -> dict[str, Any]:
         """The content of ``sweep.json``.
@@ -123,13 +123,12 @@ class Store:
         """
         path = self.root / MANIFEST
         try:
-            manifest = json.loads(ended(path).read_text())
+            manifest = read_json(path)
         except FileNotFoundError:
             raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise ResultsError(f"cannot read {path}: {reason(error)}") from None
-        if not isinstance(manifest, dict):
-            raise ResultsError(f"cannot read {path}: not a JSON object")
+            remedy = f"restore it from a copy, or mend it and delete its entry {KEY}"
+            raise ResultsError(f"cannot read {path}: {reason(error)}; {remedy}") from None
         _check_version(manifest.get("schema_version"), path)
         return manifest
 
@@ -162,9 +161,8 @@ class Store:
         what = f"trial {result.trial_id} to {self.trials}"
         with whole_folder(self.trials / result.trial_id, what) as draft:
             for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
-                with pa.OSFile(os.fsencode(draft / f"{name}.parquet"), "wb") as file:
-                    pq.write_table(table, file)
-            (draft / "timing.json").write_text(json.dumps(result.timing, indent=2) + "\n")
+                (draft / f"{name}.parquet").write_bytes(parquet_bytes(table))
+            (draft / "timing.json").write_bytes(json_bytes(result.timing))
             _sync(draft)
 
     def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
@@ -173,10 +171,8 @@ class Store:
 
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
-        sink = pa.BufferOutputStream()
-        pq.write_table(_record_table(result), sink)
         refuse_links(self.root, self.trials / result.trial_id)
-        _write_atomically(self.trials / result.trial_id / "record.parquet", sink.getvalue().to_pybytes())
+        _write_atomically(self.trials / result.trial_id / "record.parquet", parquet_bytes(_record_table(result)))
 
     def load(self, trial_id: str, *, with_steps: bool = True) -> TrialResult:
         """Read one trial.
@@ -191,7 +187,7 @@ class Store:
         folder = self.trials / trial_id
         table, summary = read_record(folder / "record.parquet")
         steps, geometries = read_steps(folder / "steps.parquet") if with_steps else ({}, ())
-        timing = _read_timing(folder / "timing.json")
+        timing = read_timing(folder / "timing.json")
         try:
             return TrialResult(
                 config=TrialConfig.from_dict(summary["config"]),
@@ -250,9 +246,8 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         ResultsError: naming the file and the remedy.
     """
     try:
-        with _opened(path) as file:
-            table = pq.ParquetFile(file).read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
+        table = read_parquet(path).read(use_threads=False)
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
     summary = _parse_summary(table.schema.metadata, path)
     if set(table.column_names) != set(_RECORD_COLUMNS):
@@ -269,8 +264,7 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
         ResultsError: naming the file and the remedy.
     """
     try:
-        with _opened(path) as file:
-            table = pq.ParquetFile(file).read()
+        table = read_parquet(path).read()
         said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
         geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
         for geometry in geometries:
@@ -300,9 +294,16 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
     return stores
 
 
-def _opened(path: Path) -> pa.OSFile:
-    """A file to read; its name may be no text, which pyarrow would want to encode."""
-    return pa.OSFile(os.fsencode(ended(path)), "rb")
+def read_timing(path: Path) -> dict[str, Any]:
+    """The wall-clock facts of one ``timing.json``.
+
+    Raises:
+        DamagedError: if it cannot be read.
+    """
+    try:
+        return read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(path, error) from None
 
 
 def remove(path: Path) -> None:
@@ -318,11 +319,10 @@ def remove(path: Path) -> None:
 
 
 def _check_steps(path: Path, result: TrialResult) -> None:
-    """Check that the per-step columns of a trial are whole, by the footer of their file."""
+    """Check that the per-step columns of a trial are whole, by the checksum and the footer of their file."""
     try:
-        with _opened(path) as file:
-            rows = pq.read_metadata(file).num_rows
-    except (OSError, pa.ArrowException) as error:
+        rows = read_parquet(path).metadata.num_rows
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
     if rows < result.final_step:
         raise DamagedError(path, ValueError(f"it has {rows} rows, the trial {result.final_step} steps"))
@@ -379,16 +379,6 @@ def _check_version(version: Any, path: Path) -> None:
             f"{path} has schema version {version}, this cbs reads version {SCHEMA_VERSION}; "
             "analyze it with the cbs that wrote it, or run the sweep again"
         )
-
-
-def _read_timing(path: Path) -> dict[str, Any]:
-    try:
-        timing = json.loads(ended(path).read_text())
-        if not isinstance(timing, dict):
-            raise ValueError("not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(path, error) from None
-    return timing
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

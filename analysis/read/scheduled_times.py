@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ import pandas as pd
 from analysis.phrases import plural
 from analysis.read.results import Results
 from analysis.read.throughput import Measured, of_logs
+from cbs.errors import ResultsError
 from cbs.step_times import StepTime
+from cbs.store import read_timing
 
 _MACHINE = ("device", "host", "threads")
 
@@ -49,9 +50,9 @@ def trial_times(results: Results) -> tuple[Measured | None, str]:
 def _row(folder: Path, group: int, batch_size: int, steps: int) -> dict[str, Any] | None:
     """What a trial says; ``None`` where it says nothing that can be used."""
     try:
-        timing = json.loads((folder / "timing.json").read_text())
+        timing = read_timing(folder / "timing.json")
         seconds, workers = float(timing["training_seconds"]), int(timing.get("workers", 1))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (ResultsError, ValueError, TypeError, KeyError):
         return None  # imported trials have none, and a time is not worth refusing the sweep
     if not (steps and 0 < seconds < np.inf and workers > 0):
         return None

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cbs.checksum import parquet_bytes, read_parquet
 from cbs.errors import ResultsError, reason
 from cbs.files import whole_file
 
@@ -135,7 +135,8 @@ def write(spectrum: Spectrum, folder: Path) -> Path:
     about = {"schema_version": SCHEMA_VERSION, **_without(spectrum, "samples")}
     about["samples"] = [_without(sample, "measures") for sample in spectrum.samples]
     with whole_file(folder / FILE, "the spectrum ") as draft:
-        pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(about, allow_nan=False)}), draft)
+        said = {METADATA_KEY: json.dumps(about, allow_nan=False)}
+        draft.write_bytes(parquet_bytes(table.replace_schema_metadata(said)))
     return folder / FILE
 
 
@@ -149,7 +150,7 @@ def read(folder: Path) -> Spectrum:
     if not path.exists():
         raise ResultsError(f"no spectrum in {folder}: measure one with 'cbs spectrum {folder}'")
     try:
-        table = pq.ParquetFile(path).read(use_threads=False)
+        table = read_parquet(path).read(use_threads=False)
         about = json.loads((table.schema.metadata or {})[METADATA_KEY])
         if about.pop("schema_version") != SCHEMA_VERSION:
             raise ValueError("it is of another version")

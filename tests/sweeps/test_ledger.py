@@ -28,8 +28,7 @@ def store(tmp_path: Path) -> Store:
     (found.root / "checkpoints").mkdir()
     for name in (ids[0], ids[1], ids[2], "never-ended"):
         (found.root / "checkpoints" / f"{name}.pt").touch()
-    content = json.loads((found.root / "sweep.json").read_text())
-    (found.root / "sweep.json").write_text(json.dumps(content | {"runs": [{"command": "cbs sweep --optim x"}]}))
+    found.write_manifest(found.manifest() | {"runs": [{"command": "cbs sweep --optim x"}]})
     return found
 
 

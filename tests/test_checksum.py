@@ -1,0 +1,197 @@
+"""Of bits that flip in stored files, one by one, every one is found on reading or changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cbs.checkpoint import Checkpoint
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
+from cbs.errors import DamagedError, ResultsError
+from cbs.spectrum import record
+from cbs.spectrum.record import Measure, Sample, Spectrum
+from cbs.store import Store
+from tests.test_store import CONFIG, result_of
+
+FLIPS = 300
+STORED = ("record.parquet", "steps.parquet", "timing.json")
+_NAME = f'"{KEY}": "'.encode()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "sweep")
+    store.prepare()
+    store.save(result_of())
+    store.write_manifest({"protocol": {"target": 0.25, "prune_factor": 2.0}, "runs": [{"command": "cbs sweep"}]})
+    return store
+
+
+def outcomes(path: Path, content: bytes, read: Callable[[], Any], chance: random.Random, flips: int) -> Counter[str]:
+    """What comes of single bits that flip in a file: ``found``, ``harmless`` or ``silent``."""
+    path.write_bytes(content)
+    expected, counted = read(), Counter()
+    for bit in chance.sample(range(8 * len(content)), flips):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            found = read()
+        except ResultsError:
+            counted["found"] += 1
+        else:
+            counted["harmless" if found == expected else "silent"] += 1
+    path.write_bytes(content)
+    return counted
+
+
+def without_checksum(content: bytes) -> bytes:
+    """The same table as other software writes it."""
+    head, _, rest = content.partition(_NAME)
+    return head + rest[len("01234567") + 1 :]
+
+
+def whole(store: Store) -> str:
+    """All that is read of a trial, but the name of an entry that nobody asks for."""
+    found = store.load(CONFIG.trial_id)
+    steps = {name: (column.dtype.str, column.tobytes()) for name, column in found.steps.items()}
+    timing = {name: value for name, value in found.timing.items() if name in ("seconds", "host")}
+    return repr((found.replace(steps={}, timing=timing), steps))
+
+
+def test_of_bits_that_flip_in_a_record_none_is_read_as_another_number(store: Store) -> None:
+    chance, folder, counted = random.Random(0), store.trials / CONFIG.trial_id, Counter()
+    sizes = [(folder / name).stat().st_size for name in STORED]
+    for name, count in Counter(chance.choices(STORED, sizes, k=FLIPS)).items():
+        content = (folder / name).read_bytes()
+        counted += outcomes(folder / name, content, lambda: whole(store), chance, count)
+    assert counted["silent"] == 0
+    assert counted.total() == FLIPS
+    assert counted["found"] > 0.97 * FLIPS  # the others hit the name of the checksum
+
+
+@pytest.mark.parametrize("name", STORED[:2])
+def test_without_the_checksum_such_bits_are_numbers(store: Store, name: str) -> None:
+    path = store.trials / CONFIG.trial_id / name
+    content = without_checksum(path.read_bytes())
+    assert outcomes(path, content, lambda: whole(store), random.Random(0), FLIPS)["silent"] > 0
+
+
+def test_every_bit_of_a_checksum_and_of_what_stands_around_it_is_found_or_harmless(store: Store) -> None:
+    path = store.trials / CONFIG.trial_id / "record.parquet"
+    content, expected = path.read_bytes(), whole(store)
+    start = content.index(_NAME)
+    places = [*range(8), *range(start - 8, start + len(_NAME) + 17), *range(len(content) - 8, len(content))]
+    for bit in (8 * place + bit for place in places for bit in range(8)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        if start <= bit // 8 < start + len(_NAME):
+            assert whole(store) == expected
+        else:
+            with pytest.raises(DamagedError, match="checksum"):
+                store.load(CONFIG.trial_id)
+
+
+def test_the_description_of_a_sweep_is_found_damaged_and_says_how_it_is_edited(store: Store) -> None:
+    path = store.root / "sweep.json"
+    content, keys = path.read_bytes(), store.manifest().keys()
+    counted = outcomes(path, content, lambda: {key: store.manifest()[key] for key in keys}, random.Random(0), FLIPS)
+    assert counted["silent"] == 0
+    path.write_bytes(content.replace(b"0.25", b"0.26"))
+    with pytest.raises(ResultsError, match=r"checksum is not that of its content; .* delete its entry crc32"):
+        store.manifest()
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != KEY}))
+    assert store.manifest()["protocol"]["target"] == 0.26
+
+
+def test_a_sweep_sets_a_trial_aside_whose_steps_have_a_flipped_bit(store: Store) -> None:
+    path, told = store.trials / CONFIG.trial_id / "steps.parquet", []
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(np.float64(-1e-300).tobytes())] ^= 1
+    path.write_bytes(damaged)
+    assert list(store.sound_results(told.append)) == []
+    assert "checksum" in told[0]
+    assert store.damaged()
+
+
+def test_a_spectrum_is_found_damaged(tmp_path: Path) -> None:
+    values = {"seed": 0, "step": 0, "value": 1.5, "start_value": 1.5, "train_loss": 1.25}
+    examples = {"gradient_examples": 8, "curvature_examples": 16}
+    measure = Measure("density", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
+    sample = Sample(point="start", replicate=0, measures=(measure,), **values, **examples)
+    about = {"curvature": "hessian", "nodes": 2, "parameters": 7, "trial": "", "metric": "m", "direction": "below"}
+    path = record.write(Spectrum(workload={}, samples=(sample,), **about), tmp_path)
+
+    def read() -> str:
+        found = record.read(tmp_path)
+        numbers = [each.curvature.tolist() + each.weight.tolist() for each in found.samples[0].measures]
+        return repr((found, found.samples, numbers))
+
+    assert outcomes(path, path.read_bytes(), read, random.Random(0), FLIPS)["silent"] == 0
+
+
+def test_a_checkpoint_is_found_damaged(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "trial.pt")
+    checkpoint.save({"weights": torch.arange(2000.0), "step": 7})
+
+    def read() -> tuple[list[float], int]:
+        found = Checkpoint(checkpoint.path).load()
+        if found is None:
+            raise ResultsError("set aside")
+        return found["weights"].tolist(), found["step"]
+
+    content = checkpoint.path.read_bytes()
+    counted = outcomes(checkpoint.path, content, read, random.Random(0), FLIPS)
+    assert counted["silent"] == 0
+    assert counted["found"] > FLIPS / 2
+
+
+@pytest.mark.parametrize("apart", [8, 8 * 256, 8 * 257], ids=["in a row", "in a column", "in neither"])
+def test_words_that_changed_places_are_found(tmp_path: Path, apart: int) -> None:
+    """Of the sums over rows and over columns that stand for long pages, each alone would miss one of these."""
+    path = tmp_path / "table"
+    path.write_bytes(parquet_bytes(pa.table({"x": np.random.default_rng(0).random(2000)})))
+    content, place = path.read_bytes(), 8 * 300
+    one, other = (slice(start, start + 8) for start in (place, place + apart))
+    damaged = bytearray(content)
+    damaged[one], damaged[other] = content[other], content[one]
+    assert damaged != content
+    read_parquet(path)
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match="checksum"):
+        read_parquet(path)
+
+
+def test_any_reader_of_parquet_and_json_reads_the_files(store: Store) -> None:
+    folder = store.trials / CONFIG.trial_id
+    table = pq.read_table(folder / "steps.parquet")
+    assert table["step"].to_pylist() == [1, 2, 3]
+    assert pq.read_table(folder / "steps.parquet", memory_map=True)["examples"].to_pylist() == [4, 8, 12]
+    assert json.loads((folder / "timing.json").read_text())["seconds"] == 0.25
+
+
+@pytest.mark.parametrize("name", STORED[:2])
+def test_a_file_without_a_checksum_is_read(store: Store, name: str) -> None:
+    path, expected = store.trials / CONFIG.trial_id / name, whole(store)
+    path.write_bytes(without_checksum(path.read_bytes()))
+    assert whole(store) == expected
+
+
+def test_what_looks_like_a_checksum_is_content(tmp_path: Path) -> None:
+    text = f'"{KEY}": "00000000"'
+    path = tmp_path / "file"
+    path.write_bytes(json_bytes({"a": text, "b": {KEY: "00000000"}}))
+    assert read_json(path) == {"a": text, "b": {KEY: "00000000"}}
+    path.write_bytes(parquet_bytes(pa.table({"x": [1.0]}, metadata={"said": text})))
+    read_parquet(path)
