@@ -162,7 +162,8 @@ def sweep(
             if not search.done and limits.reached is None:
                 from sweeps.running.dispatch import Run, run_search
 
-                run = Run(search, store, progress, lock, resources.trial_timeout or patience, tracking, limits)
+                silence, again = resources.trial_timeout or patience, _again(output, command)
+                run = Run(search, store, progress, lock, silence, tracking, limits, again=again)
                 try:
                     with progress.showing(search):
                         run_search(run, resources, ahead)

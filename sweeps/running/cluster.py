@@ -55,8 +55,8 @@ _LEAST = {
 """Limits of the system below which a private Ray ends this process, or never has a worker."""
 
 
-class EngineLost(Exception):
-    """Ray itself is gone."""
+class EngineLost(BaseException):
+    """Ray itself is gone. No ``Exception``: after one Tune would call Ray to clean up, and never come back."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from sweeps.outlook.progress import Progress
 from sweeps.running.ahead import Ahead
 from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import EngineLost, Resources, connected
+from sweeps.running.control import address, refused
 from sweeps.running.lock import Lock
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -46,6 +48,7 @@ class Run:
         losses: how often its worker was lost with its node.
         where: the last signs of life of the running trials, by trial id.
         told: notes of trials, each of which is told once.
+        again: how to go on, for the last words.
     """
 
     search: Search
@@ -62,6 +65,7 @@ class Run:
     losses: Counter[str] = field(default_factory=Counter)
     where: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
+    again: str = ""
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.store)
@@ -147,6 +151,11 @@ class Run:
         self.out.clear()
         self.where.clear()
 
+    def last_words(self) -> None:
+        """Say that Ray is gone and this process with it, and let go of the folder."""
+        print(f"cbs: Ray has died (its control service is gone); {self.again}", file=sys.stderr, flush=True)
+        self.lock.release()
+
     def _back(self, config: TrialConfig) -> None:
         del self.out[config.trial_id]
         self.where.pop(config.trial_id, None)
@@ -203,6 +212,8 @@ def check_home(error: Exception | None = None) -> None:
         EngineLost: if it is not.
     """
     try:
+        if refused(address()):
+            raise EngineLost("its control service is gone") from error
         home = ray.get_runtime_context().get_node_id()
         alive = any(node["Alive"] for node in ray.nodes() if node["NodeID"] == home)
     except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone

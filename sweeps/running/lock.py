@@ -106,6 +106,10 @@ class Lock:
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Remove the file, unless another sweep has taken the folder."""
         there = owner(self._path.parent)
         if there is not None and there.content.get("token") == self._mine["token"]:
             remove(self._path)

@@ -54,12 +54,21 @@ def check_room(error: Exception) -> None:
         raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None
 
 
+def own_folders() -> list[Path]:
+    """The temporary folders of this process."""
+    return _folders(str(os.getpid()))
+
+
+def _folders(pid: str) -> list[Path]:
+    parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
+    return [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}{pid}-*")]
+
+
 def remove_stale_folders() -> None:
     """Remove the temporary folders of sweeps whose process was killed."""
     if sys.platform != "linux":
         return
-    parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
-    for folder in [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}*-*")]:
+    for folder in _folders("*"):
         pid = folder.name.removeprefix(_FOLDER).split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.config import COMMAND, TrialConfig
-from sweeps.running.cluster import EngineLost, Resources, check_placement
+from sweeps.running.cluster import Resources, check_placement
+from sweeps.running.control import watched
 from sweeps.running.dispatch import Run, check_home
 from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
@@ -38,7 +39,6 @@ class Tuning:
 
     Attributes:
         trials: handed to Tune and not yet back, by Tune's own id.
-        lost: why Ray is taken to be gone, if it is.
         silent: seconds since a worker was heard, in turns, since a clock goes on while this process is stopped.
     """
 
@@ -46,11 +46,14 @@ class Tuning:
         self.run, self.workers = run, resources.workers
         self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
         self.trials: dict[str, TrialConfig] = {}
-        self.lost: EngineLost | None = None
         self._looked = time.monotonic()
 
     def check_home(self) -> None:
-        """Every now and then, see whether Ray is alive."""
+        """Every now and then, see whether Ray is alive.
+
+        Raises:
+            EngineLost: if it is not.
+        """
         if time.monotonic() - self._looked >= HOME_SECONDS:
             self._looked = time.monotonic()
             self.silent += HOME_SECONDS
@@ -59,10 +62,7 @@ class Tuning:
                     f"no worker of Ray was heard for {self.silent:g} s; see whether this user may have more processes "
                     "and threads (ulimit -u) and memory (ulimit -v)"
                 )
-            try:
-                check_home()
-            except EngineLost as error:
-                self.lost = error
+            check_home()
 
 
 def tune_search(run: Run, resources: Resources) -> None:
@@ -86,7 +86,7 @@ def tune_search(run: Run, resources: Resources) -> None:
         silence=run.silence,
     )
     scratch, number = temporary_folder(), next(_numbers)
-    tuning = _runs[number] = Tuning(run, resources)
+    _runs[number] = Tuning(run, resources)
     try:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": resources.cpus, "gpu": gpus}),
@@ -100,7 +100,8 @@ def tune_search(run: Run, resources: Resources) -> None:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        tuner.fit()
+        with watched(run.last_words):
+            tuner.fit()
     except Exception as error:
         # Tune raises half a dozen kinds when Ray is gone; any other is ours.
         check_room(error)
@@ -109,8 +110,6 @@ def tune_search(run: Run, resources: Resources) -> None:
     finally:
         del _runs[number]
         shutil.rmtree(scratch, ignore_errors=True)
-    if tuning.lost is not None:
-        raise tuning.lost
 
 
 class Queue(Searcher):  # type: ignore[misc]
@@ -123,7 +122,7 @@ class Queue(Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> Any:
         """The next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
         tuning = _runs[self._number]
-        if tuning.run.over or tuning.lost is not None:
+        if tuning.run.over:
             return Searcher.FINISHED
         if tuning.workers is not None and len(tuning.trials) >= tuning.workers:
             return None
@@ -172,4 +171,4 @@ class Enough(tune.Stopper):  # type: ignore[misc]
         tuning = _runs[self._number]
         tuning.run.look_around()
         tuning.check_home()
-        return tuning.run.fatal is not None or tuning.lost is not None
+        return tuning.run.fatal is not None

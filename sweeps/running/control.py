@@ -1,0 +1,85 @@
+"""Ray's control service (its GCS): without it calls of Ray do not return, until Ray ends the process that made them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import ray
+
+from sweeps.running.scratch import own_folders
+
+CONNECT_SECONDS = 5.0
+"""How long a port may take to answer."""
+STUCK_SECONDS = 30.0
+"""How long nobody may listen while a search waits for Ray: it has noticed long since, unless it is in a call that does
+not return. Ray ends the process after 60 s."""
+LOOK_SECONDS = 1.0
+
+
+def address() -> tuple[str, int] | None:
+    """Where the control service of the Ray that is connected listens; ``None`` where this process does not ask it
+    itself, as under Ray Client."""
+    from ray.util.client import ray as client
+
+    if client.is_connected():
+        return None
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def refused(place: tuple[str, int] | None) -> bool:
+    """Whether nobody listens there; one that is slow, or behind a network that fails, may yet answer."""
+    if place is None:
+        return False
+    try:
+        socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def watched(last_words: Callable[[], None]) -> Iterator[None]:
+    """While the block waits for Ray, end this process with exit code 1 once it cannot go on any more: its main thread
+    is in a call of Ray that will not return, and no signal or exception reaches it there.
+
+    Args:
+        last_words: says so and lets go of what others wait for.
+    """
+    place, over = address(), threading.Event()
+
+    def watch() -> None:
+        since = 0.0
+        while not over.wait(LOOK_SECONDS):
+            since = since + LOOK_SECONDS if refused(place) else 0.0
+            if since >= STUCK_SECONDS:
+                try:
+                    last_words()
+                finally:
+                    leave()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def leave() -> None:
+    """End this process at once, with all that it started and without its temporary files."""
+    import psutil  # Ray brings it
+
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    for folder in own_folders():
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
