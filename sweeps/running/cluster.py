@@ -31,6 +31,8 @@ _QUIET = {
     # The results folder is the state of a sweep; Tune's own snapshots would only cost time.
     "TUNE_GLOBAL_CHECKPOINT_S": "86400",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Nobody reads Ray's log, which goes with its folder; where that is full, a line of it is an error on the terminal.
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
     # Ray would run workers at low priority; a sweep is what the person is waiting for.
     "RAY_worker_niceness": "0",
     # Processes that Ray starts unasked are of no use to Tune, which wants an environment of its own around its actors.
@@ -267,8 +269,16 @@ def check_limits() -> None:
 def _start(options: dict[str, Any]) -> None:
     import ray
 
+    from sweeps.running.control import died, watched
+
+    private = options["address"] == _PRIVATE
+    words = "cbs: Ray has died while it started; nothing is lost: give the same command again"
     try:
-        ray.init(**options)
+        with (
+            watched(died(), lambda: print(words, file=sys.stderr, flush=True)) if private else contextlib.nullcontext(),
+            c_without_errors(),
+        ):
+            ray.init(**options)
     except Exception as error:  # Ray raises half a dozen kinds when it cannot start
         check_room(error)
         where = options["address"]
@@ -289,6 +299,25 @@ def output_to_error() -> Iterator[None]:
             yield
     finally:
         os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def c_without_errors() -> Iterator[None]:
+    """What C code in this process writes to standard error goes nowhere, such as Ray's word that it found the level of
+    its log; what Python prints there is seen."""
+    kept = os.dup(2)
+    try:
+        with contextlib.ExitStack() as stack:
+            if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+                sys.stderr.flush()
+                ours = stack.enter_context(open(kept, "w", buffering=1, closefd=False, errors=sys.stderr.errors))
+                stack.enter_context(contextlib.redirect_stderr(ours))
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
         os.close(kept)
 
 

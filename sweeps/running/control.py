@@ -45,20 +45,37 @@ def refused(place: tuple[str, int] | None) -> bool:
     return False
 
 
+def died() -> Callable[[], bool]:
+    """Says whether a control service that this process starts from now on has died; its port is not known yet."""
+    import psutil  # Ray brings it
+
+    me, seen = psutil.Process(), {child.pid for child in psutil.Process().children()}
+
+    def dead() -> bool:
+        for child in me.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.pid not in seen and child.name().startswith("gcs_server"):
+                    return child.status() == psutil.STATUS_ZOMBIE
+        return False
+
+    return dead
+
+
 @contextlib.contextmanager
-def watched(last_words: Callable[[], None]) -> Iterator[None]:
+def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterator[None]:
     """While the block waits for Ray, end this process with exit code 1 once it cannot go on any more: its main thread
     is in a call of Ray that will not return, and no signal or exception reaches it there.
 
     Args:
+        gone: whether the control service is.
         last_words: says so and lets go of what others wait for.
     """
-    place, over = address(), threading.Event()
+    over = threading.Event()
 
     def watch() -> None:
         since = 0.0
         while not over.wait(LOOK_SECONDS):
-            since = since + LOOK_SECONDS if refused(place) else 0.0
+            since = since + LOOK_SECONDS if gone() else 0.0
             if since >= STUCK_SECONDS:
                 try:
                     last_words()
@@ -75,7 +92,7 @@ def watched(last_words: Callable[[], None]) -> Iterator[None]:
 
 def leave() -> None:
     """End this process at once, with all that it started and without its temporary files."""
-    import psutil  # Ray brings it
+    import psutil
 
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

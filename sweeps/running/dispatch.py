@@ -19,7 +19,7 @@ from sweeps.outlook.progress import Progress
 from sweeps.running.ahead import Ahead
 from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import EngineLost, Resources, connected
-from sweeps.running.control import address, refused
+from sweeps.running.control import address, refused, watched
 from sweeps.running.lock import Lock
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -188,7 +188,9 @@ def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> No
         while not run.over:
             try:
                 with connected(resources, ahead) as ours:
-                    tune_search(run, resources)
+                    place = address()
+                    with watched(lambda place=place: refused(place), run.last_words):
+                        tune_search(run, resources)
             except EngineLost as error:
                 done = sum(len(found) for found in run.search.results.values())
                 lost, finished = (lost + 1 if done == finished else 1), done

@@ -18,7 +18,6 @@ from ray.tune.search import Searcher
 
 from cbs.config import COMMAND, TrialConfig
 from sweeps.running.cluster import Resources, check_placement
-from sweeps.running.control import watched
 from sweeps.running.dispatch import Run, check_home
 from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
@@ -100,8 +99,7 @@ def tune_search(run: Run, resources: Resources) -> None:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        with watched(run.last_words):
-            tuner.fit()
+        tuner.fit()
     except Exception as error:
         # Tune raises half a dozen kinds when Ray is gone; any other is ours.
         check_room(error)
