@@ -33,6 +33,7 @@ AXES = ["--optim", "sgd", "--batch-sizes", "4..32", "--seeds", "2", "--target", 
 COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
 DEADLINE = 600.0
 # A raylet that is gone refuses the connection at once; one that is slow, on a busy machine, has its ten seconds.
+WORKER, TRIAL, RAYLET = "Trainable", "from sweeps.running.child import main", "raylet/raylet "
 QUICK = {"period_ms": "1000", "timeout_ms": "10000", "initial_delay_ms": "0", "failure_threshold": "3"}
 
 
@@ -144,7 +145,8 @@ def test_a_killed_worker_costs_its_trial_one_more_start_and_no_more(undisturbed,
 
 
 @pytest.mark.slow
-def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
+@pytest.mark.parametrize("killed", [RAYLET, "gcs_server"])
+def test_a_killed_part_of_ray_is_replaced_and_nobody_else_notices(tmp_path, killed):
     acts = "workload.acts=" + json.dumps({"8": "slow", "16": "slow"})
     trials = ["--batch-sizes", "8,16", "--lrs", "0.1", "--seeds", "1", "--target", "0.4", "--set", "max_steps=300"]
     what = ["sweep", "--workload", "tests.sweeps.faulty:workload", "--optim", "sgd", *trials, "--set", acts]
@@ -152,7 +154,7 @@ def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
     process = start(folder, more=["--json"], what=what)
     lock = folder / "sweep.lock"
     wait_while_running(process, lambda: lock.exists() and '"step"' in lock.read_text())
-    (mine,) = descendants(process.pid, RAYLET)
+    (mine,) = descendants(process.pid, killed)
     os.kill(mine, signal.SIGKILL)
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, out + err
@@ -162,6 +164,7 @@ def test_a_killed_raylet_is_replaced_and_nobody_else_notices(tmp_path):
     for result in Store(folder).results():
         assert str(result.evaluations) == str(run_trial(result.config).evaluations)
     wait_for(lambda: not processes_of(process.pid), "processes stay behind")
+    assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{process.pid}-*"))
 
 
 @pytest.mark.slow
@@ -185,6 +188,7 @@ def test_temporary_files_that_fill_their_disk_end_the_sweep_in_one_line_and_cost
     assert f"cbs: no room for temporary files in {small}; make room" in err
     assert "to go on: cbs sweep" in err
     assert "Traceback" not in err
+    assert "LOG ERROR" not in err
     in_this_process(tmp_path / "full")
     assert reached(tmp_path / "full") == reached(undisturbed)
 
@@ -231,7 +235,6 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
 
 
-WORKER, TRIAL, RAYLET = "Trainable", "from sweeps.running.child import main", "raylet/raylet "
 KILLS = {"driver": 4, "worker": 4, "trial": 4, "raylet": 3, "bounds": 5}
 SIZES = (8, 16, 32, 64)
 LONG = [
