@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -187,10 +188,11 @@ def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> No
     try:
         while not run.over:
             try:
-                with connected(resources, ahead) as ours:
-                    place = address()
-                    with watched(lambda place=place: refused(place), run.last_words):
-                        tune_search(run, resources)
+                with (
+                    connected(resources, ahead) as ours,
+                    watched(functools.partial(refused, address()), run.last_words),
+                ):
+                    tune_search(run, resources)
             except EngineLost as error:
                 done = sum(len(found) for found in run.search.results.values())
                 lost, finished = (lost + 1 if done == finished else 1), done
