@@ -163,7 +163,7 @@ def sweep(
                 from sweeps.running.dispatch import Run, run_search
 
                 silence, again = resources.trial_timeout or patience, _again(output, command)
-                run = Run(search, store, progress, lock, silence, tracking, limits, again=again)
+                run = Run(search, store, progress, lock, silence, tracking, limits, how_on=again)
                 try:
                     with progress.showing(search):
                         run_search(run, resources, ahead)

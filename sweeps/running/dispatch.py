@@ -49,7 +49,7 @@ class Run:
         losses: how often its worker was lost with its node.
         where: the last signs of life of the running trials, by trial id.
         told: notes of trials, each of which is told once.
-        again: how to go on, for the last words.
+        how_on: how to go on, for the last words.
     """
 
     search: Search
@@ -66,7 +66,7 @@ class Run:
     losses: Counter[str] = field(default_factory=Counter)
     where: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
-    again: str = ""
+    how_on: str = ""
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.store)
@@ -154,7 +154,7 @@ class Run:
 
     def last_words(self) -> None:
         """Say that Ray is gone and this process with it, and let go of the folder."""
-        print(f"cbs: Ray has died (its control service is gone); {self.again}", file=sys.stderr, flush=True)
+        print(f"cbs: Ray has died (its control service is gone); {self.how_on}", file=sys.stderr, flush=True)
         self.lock.release()
 
     def _back(self, config: TrialConfig) -> None:
