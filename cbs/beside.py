@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+
+from torch import nn
 
 BESIDE: ContextVar[bool] = ContextVar("BESIDE", default=False)
 """Whether the pass under way is such a one."""
+
+
+@contextmanager
+def beside() -> Iterator[None]:
+    """Run a block whose passes are such ones."""
+    token = BESIDE.set(True)
+    try:
+        yield
+    finally:
+        BESIDE.reset(token)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with a model in evaluation mode, which trains afterwards but for the parts that did not before."""
+    frozen = [module for module in model.modules() if not module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module in frozen:
+            module.training = False

@@ -145,7 +145,7 @@ def measure_run(
         every=options.every or 1,
         count=lambda args, kwargs: loop.in_pass,
     )
-    loop.micro_batches = noise_scale.probe.micro_batches
+    loop.passes.probe = noise_scale.probe
     loop.before_clipping = noise_scale.step
     fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
     step = 0

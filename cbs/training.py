@@ -88,7 +88,7 @@ def run_trial(
         steps=loop.columns.arrays(),
         geometries=loop.probe.geometries if loop.probe else (),
         workload=_describe(workload, loop.model),
-        message=message,
+        message="; ".join(filter(None, (message, loop.note))),
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
         decided=decided(config.optimizer, loop.optimizer),
         timing={

@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from cbs.averaging import build_averaging
 from cbs.averaging.weights import averaged_weights, trained_weights
 from cbs.batch_schedules import Run, build_batch_schedule
 from cbs.batch_sizes import LR_FACTOR, SEEN, BatchSizes
+from cbs.beside import evaluating
 from cbs.checkpoint import Checkpoint
 from cbs.checks import check_losses, check_model, check_optimizer
 from cbs.config import TrialConfig
@@ -43,10 +43,13 @@ from cbs.record import CLIPPED, Measurement, TrialStatus
 from cbs.schedules import build_schedule
 from cbs.sharding import parted, parted_state, whole
 from cbs.step_columns import StepColumns
+from cbs.step_passes import StepPasses
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 from cbs.workloads.problem import problem_of
 from cbs.workloads.streams import skip
+
+UNMEASURED = "the noise scale is not measured: "
 
 
 @dataclass
@@ -102,6 +105,12 @@ class TrainingLoop:
         self.trained = self.ranks.wrapped(self.called)
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.probe = self.build_probe() if config.probe is not None else None
+        self.passes = StepPasses(
+            self.model,
+            self.workload.example_losses,
+            self.micro_batch_size,
+            self.probe.probe if self.probe and self.ranks.world == 1 else None,
+        )
         schedule = build_batch_schedule(config.batch_schedule, run_of(config, self.workload.tokens_per_example))
         self.multiplier = schedule.multiplier or build_schedule(config.schedule)
         measured = self.probe.names if self.probe else ()
@@ -115,7 +124,6 @@ class TrainingLoop:
         self.alive: Callable[[int], object] = lambda step: None
         self.seen = 0
         self.batch_size = self.in_pass = self.largest_pass = config.batch_size
-        self.micro_batches = 1
         self.evaluations: list[Measurement] = []
         self.training_seconds = self.evaluation_seconds = 0.0
 
@@ -198,6 +206,8 @@ class TrainingLoop:
             "batch_sizes": self.sizes.state_dict(),
             "column_names": list(self.columns.names),
             "probe_source": self.probe.source if self.probe else "",
+            "probe_stopped": self.probe.probe.stopped if self.probe else "",
+            "probe_passes": self.passes.state,
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
             "seconds": (self.training_seconds, self.evaluation_seconds),
             "random": seeding.states(),
@@ -236,7 +246,8 @@ class TrainingLoop:
             )
         if self.probe is not None:
             self.probe.plan(sizes[-1] if sizes else self.config.batch_size)
-            self.probe.start_at(done, state["probe_source"])
+            self.probe.start_at(done, state["probe_source"], state["probe_stopped"])
+            self.passes.state = tuple(state["probe_passes"])
         if sizes:
             self.batch_size = sizes[-1]
         skip(self.stream, sizes)
@@ -315,8 +326,7 @@ class TrainingLoop:
         """
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        wanted = self.probe.micro_batches if self.probe else self.micro_batches
-        sizes = micro_sizes(examples, self.micro_batch_size, wanted)
+        sizes = self.passes.sizes(batch, examples)
         self.largest_pass = sizes[0]
         for index, (size, part) in enumerate(split_batch(batch, sizes)):
             self.in_pass = size
@@ -331,6 +341,12 @@ class TrainingLoop:
                 loss.backward()
             losses.append(loss.detach())
         return self.ranks.mean(torch.stack(losses).sum())
+
+    @property
+    def note(self) -> str:
+        """Why the noise scale is not measured, one line; empty if it is."""
+        why = self.probe.probe.stopped if self.probe else ""
+        return f"{UNMEASURED}{why}" if why else ""
 
     def build_probe(self) -> ProbeColumns:
         """The configuration's probe; examples are counted here, so a workload may call its model as it likes."""
@@ -384,19 +400,6 @@ class TrainingLoop:
         return tree_map(
             lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
         )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a block with a model in evaluation mode, which trains afterwards but for the parts that did not before."""
-    frozen = [module for module in model.modules() if not module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
-        for module in frozen:
-            module.training = False
 
 
 def smaller(one: int | None, other: int | None) -> int | None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cbs.config import Choice
+from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import Geometry
 from cbs.noise_scale.options import ProbeOptions
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -34,12 +35,13 @@ class ProbeColumns:
         choice: what a configuration says about it; its steps are planned again where the batch size changes.
 
     Attributes:
+        probe: that one. Where its source is ``auto``, it stops where the model cannot be measured any more.
         names: of the columns.
         geometries: what those are that hold the moments of a geometry.
     """
 
     def __init__(self, probe: Probe, choice: Choice) -> None:
-        self._probe = probe
+        self.probe = probe
         self._options = ProbeOptions.of(choice)
 
         def columns(of: Geometry) -> GeometryColumns:
@@ -56,26 +58,34 @@ class ProbeColumns:
     @property
     def source(self) -> str:
         """Where the small-batch side comes from; a probe may have fallen back to another in its first step."""
-        return self._probe.source
+        return self.probe.source
 
     @property
     def watching(self) -> bool:
         """Whether the coming step is measured."""
-        return self._probe.watching
+        return self.probe.watching
 
     def plan(self, batch_size: int) -> None:
         """Measure as often as is due at this batch size, from the coming step on."""
-        self._probe.measure_every(self._options.interval(batch_size))
+        self.probe.measure_every(self._options.interval(batch_size))
 
-    def start_at(self, step: int, source: str) -> None:
-        """Go on as after ``step`` steps, the last of them measured with ``source``."""
-        if source != self._probe.source:
-            self._probe.fall_back("an earlier part of the run did")
-        self._probe.start_at(step)
+    def start_at(self, step: int, source: str, stopped: str = "") -> None:
+        """Go on as after ``step`` steps, the last of them measured with ``source``, or not because it had stopped."""
+        if stopped:
+            self.probe.stop(stopped)
+        elif source != self.probe.source:
+            self.probe.fall_back("an earlier part of the run did")
+        self.probe.start_at(step)
 
     def step(self) -> list[Tensor]:
         """Zero-dimensional tensors on the gradients' device, one per column."""
-        moments = self._probe.step()
+        try:
+            moments = self.probe.step()
+        except ConfigError as error:
+            if not self.probe.automatic:
+                raise
+            self.probe.stop(str(error))
+            moments = {}
         if moments is None:
             raise RuntimeError("the probe saw no backward pass in this step")
         plain = moments.get("l2")
@@ -84,7 +94,7 @@ class ProbeColumns:
             small, whole = signal + noise / plain.sizes.small, signal + noise / plain.sizes.big
             values = [torch.full_like(signal, plain.sizes.small), small, whole, signal, noise]
         else:
-            gradients = [self._probe.parameters[index].grad for index in self._probe.indices("l2")]
+            gradients = [self.probe.parameters[index].grad for index in self.probe.indices("l2")]
             whole = get_total_norm([entry for entry in gradients if entry is not None]).square().double()
             undefined = torch.full_like(whole, float("nan"))
             values = [undefined, undefined, whole, undefined, undefined]
@@ -92,11 +102,6 @@ class ProbeColumns:
             found = moments.get(name)
             values += [values[0] * float("nan")] * 2 if found is None else [found.signal.sum(), found.noise.sum()]
         return values
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches that the coming step must at least have."""
-        return self._probe.micro_batches if self._probe.watching else 1
 
 
 def build_probe(

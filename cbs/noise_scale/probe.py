@@ -24,11 +24,12 @@ from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
 SPLIT = "split"
+PER_EXAMPLE = "per_example"
 FALLBACK = "accumulation"
 REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
-COMPILED_WITHOUT = (AUTO, SPLIT, "per_example")
+COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
 """Sources that look into layers, which compiled code does not call."""
 
 
@@ -51,6 +52,8 @@ class Probe(AbstractContextManager["Probe"]):
         source: name of the source.
         micro_batches: micro-batches a training loop should at least make of a step.
         why: what made it fall back to another source than it would have taken; empty if nothing.
+        automatic: whether it chooses its source.
+        stopped: why nothing is measured any more; empty while it is.
 
     Raises:
         ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
@@ -77,13 +80,13 @@ class Probe(AbstractContextManager["Probe"]):
         self.parameters = list(trainable.values())
         names = _resolve(geometries, self.parameters, optimizer)
         self.geometries = [build_geometry(name) for name in names]
-        self._every, self._step = every, 0
+        self._every, self._step, self.stopped = every, 0, ""
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
 
         self._groups, self._count = groups, count
         self._model = model
-        self._may_fall_back = source == AUTO
+        self._may_fall_back = self.automatic = source == AUTO
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
         if self._sharded:
             if source not in (AUTO, REPLICAS):
@@ -116,11 +119,16 @@ class Probe(AbstractContextManager["Probe"]):
         self._source.detach()
         self._watch(FALLBACK, why)
 
+    def stop(self, why: str) -> None:
+        """Measure nothing from the coming step on, because of ``why``; the training goes on."""
+        self._source.detach()
+        self.stopped, self._source.active = why, False
+
     @property
     def caveat(self) -> str:
         """What to say beside every number; empty if nothing."""
         own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
-        return "; ".join(filter(None, (self.why and own, self._source.caveat)))
+        return "; ".join(filter(None, (self.stopped, own * bool(self.why and not self.stopped), self._source.caveat)))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.
@@ -179,7 +187,7 @@ class Probe(AbstractContextManager["Probe"]):
     def start_at(self, step: int) -> None:
         """Go on as after ``step`` steps: it decides which of the following are measured."""
         self._step = step
-        self._source.active = step % self._every == 0
+        self._source.active = not self.stopped and step % self._every == 0
 
     def measure_every(self, every: int) -> None:
         """Measure one step in so many from now on, counted from the first of all."""
@@ -201,7 +209,8 @@ class Probe(AbstractContextManager["Probe"]):
         try:
             yield
         finally:
-            self._source.attach()
+            if not self.stopped:
+                self._source.attach()
 
     def __exit__(self, *_: object) -> None:
         self.detach()

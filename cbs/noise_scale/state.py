@@ -3,41 +3,87 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class State:
     """What a forward pass changes besides gradients.
 
     Args:
-        module: whose buffers; :meth:`restore` puts them back.
-        random: whether random states are put back, too: Python's, torch's and those of the module's devices.
+        module: whose buffers; :meth:`restore` puts them back, those too that others have taken the place of.
+        random: whether random states are put back, too: Python's, numpy's, torch's and those of the module's devices.
     """
 
     def __init__(self, module: nn.Module, *, random: bool = False) -> None:
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+        self._buffers = [
+            (owner._buffers, f"{name}.{key}" if name else key, key, buffer, buffer.detach().clone())
+            for name, owner in module.named_modules()
+            for key, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
         self._random = _random_states(module) if random else None
 
     def changed(self) -> bool:
         """Whether a buffer has other values now."""
-        return not all(torch.equal(buffer, value) for buffer, value in self._buffers)
+        return not all(_equal(holder.get(key), value) for holder, _, key, _, value in self._buffers)
+
+    def other_buffer(self, other: State, rounding: float) -> str:
+        """Name of the first buffer that had other values when ``other`` was taken of the same module; empty if none.
+
+        Args:
+            other: to compare with.
+            rounding: relative difference that does not count.
+        """
+        values = {name: value for _, name, _, _, value in other._buffers}
+        return next(
+            (name for _, name, _, _, value in self._buffers if not _close(value, values.get(name), rounding)), ""
+        )
+
+    def drew(self, other: State) -> bool:
+        """Whether the random states are others than when ``other`` was taken."""
+        return not _equal(self._random, other._random)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
-        for buffer, value in self._buffers:
+        for holder, _, key, buffer, value in self._buffers:
+            holder[key] = buffer
             buffer.copy_(value)
         if self._random is not None:
-            of_python, of_torch, of_devices = self._random
-            random.setstate(of_python)
-            torch.set_rng_state(of_torch)
-            for device, state in of_devices.items():
+            random.setstate(self._random["python"])
+            np.random.set_state(self._random["numpy"])
+            torch.set_rng_state(self._random["torch"])
+            for device, state in self._random["devices"].items():
                 torch.get_device_module(device).set_rng_state(state, device)
 
 
-def _random_states(module: nn.Module) -> tuple[tuple[object, ...], torch.Tensor, dict[torch.device, torch.Tensor]]:
+def _random_states(module: nn.Module) -> dict[str, Any]:
     devices = {parameter.device for parameter in module.parameters()} - {torch.device("cpu")}
-    on_devices = {device: torch.get_device_module(device).get_rng_state(device) for device in devices}
-    return random.getstate(), torch.get_rng_state(), on_devices
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "devices": {device: torch.get_device_module(device).get_rng_state(device) for device in devices},
+    }
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return all(map(_equal, one, other))
+    if isinstance(one, Tensor | np.ndarray):
+        return type(one) is type(other) and one.shape == other.shape and bool((one == other).all())
+    return bool(one == other)
+
+
+def _close(one: Tensor, other: Tensor | None, rounding: float) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    return not float((one - other).norm()) > rounding * float(one.norm())

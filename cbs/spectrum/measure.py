@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from cbs import seeding
+from cbs.beside import evaluating
 from cbs.errors import ConfigError
 from cbs.spectrum.curvature import curvature_product, flat
 from cbs.spectrum.gradients import LEAST, Sampler
 from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
-from cbs.training_loop import TrainingLoop, evaluating
+from cbs.training_loop import TrainingLoop
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
 from cbs.workloads.problem import problem_of
 

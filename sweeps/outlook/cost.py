@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from cbs import device, seeding
+from cbs.beside import evaluating
 from cbs.config import EvaluationPlan, TrialConfig
 from cbs.device import pick
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.training_loop import TrainingLoop, evaluating
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import Workload
 from sweeps.cell import Cell
 from sweeps.outlook.own_code import EXAMPLES, doubts

@@ -16,17 +16,21 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cbs import seeding
+from cbs.beside import evaluating
 from cbs.config import TrialConfig
 from cbs.device import pick
 from cbs.errors import ConfigError
 from cbs.micro_batches import split_batch
 from cbs.optimizers import build_optimizer
-from cbs.training_loop import TrainingLoop, evaluating
+from cbs.training_loop import TrainingLoop
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 
 EXAMPLES = 8
 """In a batch that is drawn to look at."""
+
+PARTS = (2, 3, 3)
+"""Sizes of the parts that it is cut into."""
 
 ALIKE = 1e-3
 """Relative difference up to which two values are one: beyond the rounding of half precision sums and of devices."""
@@ -102,23 +106,30 @@ def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
 
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:
-    """Whether the loss of an example depends on those beside it, as a sum over the batch does."""
+    """Whether the loss of an example depends on those beside it, as a sum over the batch does, or does so in training
+    alone, as with batch normalisation."""
     batch = loop.to_device(loop.stream.next(EXAMPLES))
-    halves = [part for _, part in split_batch(batch, [EXAMPLES // 2] * 2)]
+    parts = [part for _, part in split_batch(batch, PARTS)]
     with evaluating(loop.model), torch.no_grad():
-        whole, again = _loss(loop, [batch], 0), _loss(loop, [batch], 1)
-        ratio = whole / _loss(loop, halves, 0)
-    if math.isclose(whole, again, rel_tol=ALIKE) and abs(ratio - 1.0) > ALIKE:
+        whole, again, apart = _losses(loop, [batch], 0), _losses(loop, [batch], 1), _losses(loop, parts, 0)
+    if _apart(whole, again) <= ALIKE * float(whole.norm()) < _apart(whole, apart):
         yield (
-            f"the loss of a batch is {ratio:.3g} times that of its halves: example_losses of an example depend on "
-            "those beside it, so with the batch size the loss itself changes"
+            f"the loss of a batch is {float(whole.mean() / apart.mean()):.3g} times that of its parts: example_losses "
+            "of an example depend on those beside it, so with the batch size the loss itself changes"
+        )
+        return
+    found = loop.passes.compare(batch, [EXAMPLES], PARTS)
+    if found is not None and found.difference and not found.drew:
+        yield (
+            f"a training step depends on how its examples are cut into passes ({found.difference}), as with batch "
+            "normalisation: the noise scale is measured only where every step has several passes anyway"
         )
 
 
-def _loss(loop: TrainingLoop, batches: list[Batch], seed: int) -> float:
-    """The mean loss over batches of one size."""
+def _losses(loop: TrainingLoop, batches: list[Batch], seed: int) -> torch.Tensor:
+    """Of every example."""
     with seeding.seeded(seed, "look"):
-        return float(torch.stack([loop.workload.example_losses(loop.model, batch).mean() for batch in batches]).mean())
+        return torch.cat([loop.workload.example_losses(loop.model, batch) for batch in batches]).double()
 
 
 def _of_validation(loop: TrainingLoop) -> Iterator[str]:

@@ -19,6 +19,7 @@ from cbs.ranks import joined
 from cbs.record import Measurement, TrialResult, TrialStatus
 from cbs.store import Store
 from cbs.training import run_trial
+from cbs.training_loop import UNMEASURED
 from sweeps.running.bounds import Bound
 from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
@@ -80,6 +81,7 @@ def run(
         if result.micro_batch_size is not None:
             notes.append(f"{result.micro_batch_size} examples at a time, as memory holds no more")
     told = [f"{config.trial_id}: {note}" for note in notes]
+    told += [UNMEASURED + why for _, _, why in [result.message.partition(UNMEASURED)] if why]  # alike in all trials
     return {"status": str(result.status), "notes": told, "changed": changed(before)}
 
 

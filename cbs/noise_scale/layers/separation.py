@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
-from cbs.beside import BESIDE
+from cbs.beside import beside
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.state import State
@@ -205,13 +205,11 @@ class _Replay:
 
         args, kwargs = tree_map(replace, self._arguments)
         now = State(self._module, random=True)
-        token = BESIDE.set(True)
         try:
             self._state.restore()
-            with self._autocast, torch.enable_grad():
+            with beside(), self._autocast, torch.enable_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
-            BESIDE.reset(token)
             now.restore()
 
 
