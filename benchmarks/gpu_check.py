@@ -153,7 +153,7 @@ def _alike(found: TrialResult, alone: TrialResult) -> str:
 def noise_scale(folder: Path) -> str:
     """NoiseScaleMeter agrees with a loop over the examples."""
     found = check(
-        workload="text", optimizer="adamw", batch_size=8, probe="split", groups=2, seed=0, settings=["device=auto"]
+        workload="text", optimizer="adamw", batch_size=8, probe="split", parts=2, seed=0, settings=["device=auto"]
     )
     assert found.ok, str(found)
     return f"{len(found.layers)} layers agree"

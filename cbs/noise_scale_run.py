@@ -141,7 +141,7 @@ def measure_run(
         loop.optimizer,
         source=options.source,
         geometry=options.geometry,
-        groups=options.groups,
+        parts=options.parts,
         every=options.every or 1,
         count=lambda args, kwargs: loop.in_pass,
     )

@@ -36,7 +36,7 @@ def measure(
     steps: int,
     phases: int,
     probe: str,
-    groups: int,
+    parts: int,
     geometries: Sequence[str],
     hessian_draws: int,
     seed: int,
@@ -54,7 +54,7 @@ def measure(
         steps: length of the run, optimizer updates.
         phases, hessian_draws, confidence, progress: see :func:`cbs.noise_scale_run.measure_run`.
         probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
-        groups: groups that a batch is split into.
+        parts: parts that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
         seed: of weights and data.
         settings: ``key=value`` texts, see :func:`sweeps.overrides.override`.
@@ -62,7 +62,7 @@ def measure(
     Raises:
         ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
     """
-    options = {"groups": groups, "geometry": list(geometries)}
+    options = {"parts": parts, "geometry": list(geometries)}
     config = _trial(workload, optimizer, lr, batch_size, Choice(name=probe, options=options), seed, settings)
     return measure_run(
         dataclasses.replace(config, max_steps=steps),
@@ -75,19 +75,19 @@ def measure(
 
 
 def check(
-    *, workload: str, optimizer: str, batch_size: int, probe: str, groups: int, seed: int, settings: Sequence[str]
+    *, workload: str, optimizer: str, batch_size: int, probe: str, parts: int, seed: int, settings: Sequence[str]
 ) -> Check:
     """One batch of a workload's model at its start against a loop over the examples, see :func:`cbs.noise_scale.check`.
 
     Args:
-        workload, optimizer, probe, groups, seed, settings: as for :func:`measure`.
+        workload, optimizer, probe, parts, seed, settings: as for :func:`measure`.
         batch_size: examples of the batch, at most :data:`CHECKED`.
 
     Raises:
         ConfigError: if something is unknown or out of its domain.
     """
     examples = min(batch_size, CHECKED)
-    config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"groups": groups}), seed, settings)
+    config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"parts": parts}), seed, settings)
     config = dataclasses.replace(config, probe=None)
     loop = TrainingLoop(config, built(config.workload), pick(config.device, config.precision))
 
@@ -97,7 +97,7 @@ def check(
 
     batch = loop.to_device(loop.stream.next(examples))
     return NoiseScaleMeter.check(
-        loop.trained, loss, batch, source=probe, groups=groups, count=lambda args, kwargs: examples
+        loop.trained, loss, batch, source=probe, parts=parts, count=lambda args, kwargs: examples
     )
 
 

@@ -408,9 +408,9 @@ def test_facts_of_the_workload_travel_with_the_result() -> None:
         ({"target": Target(metric="accuracy", value=0.5)}, "accuracy"),
         ({"schedule": Schedule(name="linear")}, "decay_examples"),
         ({"probe": Choice(name="splt")}, "did you mean split"),
-        ({"probe": Choice(name="split", options={"group": 3})}, "groups=2, every=None"),
+        ({"probe": Choice(name="split", options={"group": 3})}, "parts=2, every=None"),
         ({"probe": Choice(name="split", options={"every": 0})}, "at least 1"),
-        ({"probe": Choice(name="split", options={"groups": 1})}, "at least 2"),
+        ({"probe": Choice(name="split", options={"parts": 1})}, "at least 2"),
         ({"probe": Choice(name="split", options={"geometry": "l3"})}, "did you mean"),
     ],
 )

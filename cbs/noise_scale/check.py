@@ -1,7 +1,8 @@
-"""One batch of a model and its loss against a loop over its examples."""
+"""One batch of a model and its loss against a loop over its examples, or groups of them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.geometries.base import as_real
 from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.layers.forward_pass import equal_groups
+from cbs.noise_scale.grouping import Grouping, Groups, equal_parts, pick
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
@@ -51,23 +52,28 @@ class Check:
     """What :func:`check` found; its text says it in words.
 
     Attributes:
-        examples: of the batch.
+        examples: of the batch; where they belong together, groups.
+        members: examples of a group.
         source: what measured.
         refusal: why another source than the one that was asked for, or none; empty if it is the one.
         weights: of the examples in the batch's loss, relative to equal ones.
+        dropped: norm of what the examples' own gradients, in these weights, leave over of the gradient of the batch
+            without one of them, relative to that; the largest of all.
         layers: one entry for every module that holds parameters.
     """
 
     examples: int
+    members: int
     source: str
     refusal: str
     weights: tuple[float, ...]
+    dropped: float
     layers: tuple[LayerCheck, ...]
 
     @property
     def coupled(self) -> bool:
         """Whether the loss of an example depends on other examples."""
-        return any(layer.coupling > AGREE for layer in self.layers)
+        return self.dropped > AGREE or any(layer.coupling > AGREE for layer in self.layers)
 
     @property
     def ok(self) -> bool:
@@ -82,12 +88,16 @@ class Check:
         lines = []
         if self.refusal:
             lines.append(f"nothing to compare with a loop over examples: {self.refusal}")
+        one = "example" if self.members == 1 else f"group of {self.members} examples"
         if self.coupled:
             worst = max(self.layers, key=lambda layer: layer.coupling)
+            found = f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}"
+            if worst.coupling <= AGREE:
+                found = f"{self.dropped:.0%} of the gradient of the batch without one of them"
+            together = "; where some of them belong together, pass groups=" if self.members == 1 else ""
             lines.append(
-                "the loss couples examples: their own gradients leave over "
-                f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}, so no example has a gradient "
-                f"of its own; use the source {FALLBACK!r} with micro-batches like those you train with"
+                f"the loss couples examples: their own gradients leave over {found}, so no {one} has a gradient of "
+                f"its own; use the source {FALLBACK!r} with micro-batches like those you train with{together}"
             )
         else:
             wrong = [layer for layer in self.layers if not layer.agrees]
@@ -99,7 +109,7 @@ class Check:
                 )
             elif not self.refusal:
                 lines.append(
-                    f"source {self.source!r} agrees with a loop over {self.examples} examples in every layer "
+                    f"source {self.source!r} agrees with a loop over {self.examples} {one}s in every layer "
                     f"({len(self.layers)})"
                 )
             if max(self.weights) - min(self.weights) > AGREE:
@@ -116,14 +126,17 @@ def check(
     batch: Any,
     *,
     source: str = "auto",
-    groups: int = 2,
+    parts: int = 2,
+    groups: Groups = 1,
     count: CountExamples = first_dimension,
 ) -> Check:
-    r"""Measure one batch and compare it with a loop over its examples, layer by layer.
+    r"""Measure one batch and compare it with a loop over its examples, layer by layer; where they belong together,
+    over groups of them.
 
     The loop runs the model on every example alone, for its own loss :math:`\ell_i`. A batch's loss that does not couple
     examples is :math:`\sum_i w_i \ell_i`; the weights are fitted to the batch's gradient, and what they leave over is
-    coupling. The moments are then compared with those of the groups of :math:`w_i \nabla\ell_i`.
+    coupling, as is what they leave over once one example is dropped, whatever their sum is then. The moments are then
+    compared with those of the groups of :math:`w_i \nabla\ell_i`.
 
     Runs in evaluation mode, so that dropout draws nothing, and leaves the model and its gradients as they were. Keeps
     the gradients of all examples: 4 to 8 examples are enough.
@@ -133,7 +146,7 @@ def check(
         loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
         batch: tensors with examples first, in any nesting.
         source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that looks into the backward pass.
-        groups: as for NoiseScaleMeter.
+        parts, groups: as for NoiseScaleMeter.
         count: as for NoiseScaleMeter.
 
     Raises:
@@ -146,10 +159,17 @@ def check(
         raise ConfigError(f"a check needs a batch of two examples or more, first in its tensors; got {examples}")
     rows = first.shape[0] // examples
 
-    def example(place: int) -> Any:
+    members, order = Grouping(groups).of(examples, (batch,), {})
+    units = (torch.arange(examples) if order is None else order).view(-1, members)
+    if len(units) < 2:
+        raise ConfigError(f"a check needs two groups of examples or more; got one of {members}")
+
+    def some(places: Sequence[int]) -> Any:
+        wanted = units[list(places)].flatten().sort().values
+
         def cut(leaf: Any) -> Any:
             whole = isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == rows * examples
-            return leaf[place * rows : (place + 1) * rows] if whole else leaf
+            return pick(leaf, wanted, examples) if whole else leaf
 
         return tree_map(cut, batch)
 
@@ -157,7 +177,7 @@ def check(
     with _evaluation(model, parameters):
         loss(model, batch).backward()
         gradient = _gradients(parameters)
-    probe = Probe(model, source=source, groups=groups, count=count)
+    probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
     if probe.source == FALLBACK and source == FALLBACK:
         probe.detach()
         raise ConfigError(f"the groups of {FALLBACK!r} are whole micro-batches; there is nothing to check")
@@ -172,20 +192,25 @@ def check(
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        rows_of_examples = []
-        for place in range(examples):
+        everyone = range(len(units))
+        found: dict[bool, list[list[Tensor]]] = {False: [], True: []}
+        for alone, place in itertools.product((True, False), everyone):
             model.zero_grad()
             try:
-                loss(model, example(place)).backward()
+                loss(model, some([place] if alone else [each for each in everyone if each != place])).backward()
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                raise ConfigError(f"the loss does not run on one example alone: {reason(error)}") from error
-            rows_of_examples.append(_gradients(parameters))
-    own = [torch.stack(rows) for rows in zip(*rows_of_examples, strict=True)]
+                what = "one example alone" if alone else "the batch without one example"
+                raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
+            found[alone].append(_gradients(parameters))
+    own = [torch.stack(rows) for rows in zip(*found[True], strict=True)]
     weights = _weights(own, gradient)
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
-    slow = _loop_noise(shares, gradient, groups if probe.source == "split" else examples)
+    dropped = max(
+        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(found[False])
+    )
+    slow = _loop_noise(shares, gradient, parts if probe.source == "split" else len(units))
     layers: dict[str, list[int]] = {}
     for index, name in enumerate(probe.names):
         layers.setdefault(name.rpartition(".")[0] or name, []).append(index)
@@ -195,10 +220,12 @@ def check(
         return sum(values[place] for place in places) / whole if whole else None
 
     return Check(
-        examples=examples,
+        examples=len(units),
+        members=members,
         source=probe.source,
         refusal=refusal,
-        weights=tuple((weights * examples).tolist()),
+        weights=tuple((weights * len(units)).tolist()),
+        dropped=dropped,
         layers=tuple(
             LayerCheck(
                 layer=name,
@@ -213,11 +240,18 @@ def check(
 def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:
     """Noise of every parameter tensor from the examples' shares of the batch's gradient."""
     examples = len(shares[0])
-    groups = equal_groups(examples, groups)
+    groups = equal_parts(examples, groups)
     small = [parts.unflatten(0, (groups, -1)).sum(1).square().sum() * groups for parts in shares]
     whole = torch.stack([part.square().sum() for part in gradient])
     compared = Sizes(small=examples / groups, big=examples, groups=groups)
     return L2().read(torch.stack(small), whole, compared)[1].tolist()  # type: ignore[arg-type]
+
+
+def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Norm of what a multiple of what is expected leaves over of a gradient, relative to that."""
+    whole, wanted = torch.cat(list(gradient)), torch.cat(list(expected))
+    scale = (whole @ wanted) / (wanted @ wanted).clamp_min(torch.finfo(wanted.dtype).tiny)
+    return float((whole - scale * wanted).norm() / whole.norm().clamp_min(torch.finfo(whole.dtype).tiny))
 
 
 def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:

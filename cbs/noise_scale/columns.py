@@ -122,7 +122,7 @@ def build_probe(
         optimizer,
         source=options.source,
         geometries=["l2", *options.geometry],
-        groups=options.groups,
+        parts=options.parts,
         every=options.interval(batch_size),
         count=count,
     )

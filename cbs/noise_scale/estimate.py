@@ -25,6 +25,7 @@ class Estimate:
         steps: behind the means.
         examples: behind the means.
         note: what there is to say about it; mostly empty.
+        unit: of the value and the interval.
     """
 
     value: float | None = None
@@ -36,6 +37,7 @@ class Estimate:
     steps: int = 0
     examples: int = 0
     note: str = ""
+    unit: str = "examples"
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
@@ -52,8 +54,32 @@ class Estimate:
             low = "0" if self.low is None else three_digits(self.low)
             text += f" [{low}, {'inf)' if self.high is None else three_digits(self.high) + ']'}"
         if self.value is not None or "[" in text:
-            text += " examples"
+            text += f" {self.unit}"
         return f"{text}: {self.note}" if self.note else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    """The noise scale where examples belong together, and its two parts.
+
+    Attributes:
+        members: n, examples of a group.
+        groups: the noise of a group's mean gradient over the squared gradient, in groups: about ``between + within/n``.
+        between: noise that more examples in a group do not lower, over the squared gradient, in groups.
+        within: noise of an example around its group, over the squared gradient, in examples.
+    """
+
+    members: int
+    groups: Estimate
+    between: Estimate
+    within: Estimate
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``None`` where undefined, never NaN."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.groups}; between groups {self.between}; within a group {self.within}"
 
 
 def three_digits(value: float) -> str:

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.check import check
-from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.estimate import Estimate, Nested
+from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import AUTO, Probe
+
+LEVELS = ("between", "within")
 
 _FLUSH = 64
 """Steps whose moments stay on the device before they are moved to the host in one go."""
@@ -52,8 +55,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             takes ``split`` where every layer of the model can be watched, and ``accumulation`` where not.
         geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
             the optimizer, or several of them.
-        groups: groups a backward pass is split into by ``split``, all equally large: the next larger number where this
+        parts: parts a backward pass is split into by ``split``, all equally large: the next larger number where this
             one does not divide the examples.
+        groups: examples that belong together, as answers to one prompt or augmentations of one image do: the number of
+            neighbours that make a group, a tensor with the group of every example of a forward pass, or a function of
+            its ``(args, kwargs)`` that returns one. The group is then the example: it is what noise scales count, and
+            :meth:`nested` tells the noise between groups from that within them.
         every: measure one step in that many; the others run as if nothing was attached.
         window: average over the latest ``window`` examples.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
@@ -73,7 +80,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         *,
         source: str = AUTO,
         geometry: str | Sequence[str] = "l2",
-        groups: int = 2,
+        parts: int = 2,
+        groups: Groups = 1,
         every: int = 1,
         window: int | None = None,
         count: CountExamples = first_dimension,
@@ -84,8 +92,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         new_averages = partial(MomentAverages, window=window)
         new_averages()  # refuses a bad window before anything is attached
         self._optimizer = optimizer
-        self.probe = Probe(model, optimizer, source=source, geometries=names, groups=groups, every=every, count=count)
+        self.probe = Probe(
+            model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count
+        )
         self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
+        self._levels = {name: new_averages() for name in LEVELS}
+        self._members = 1
         self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
 
@@ -158,13 +170,42 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         averages = self._averages[name]
         if by is None:
             found = averages.estimate(exponent=exponent, confidence=confidence)
-            return replace(found, note="; ".join(filter(None, (found.note, self.probe.caveat))))
+            return replace(self._counted(found), note="; ".join(filter(None, (found.note, self.probe.caveat))))
         parts: dict[str, list[int]] = {}
         for place, index in enumerate(self.probe.indices(name)):
             parts.setdefault(self._part(by, index), []).append(place)
         return {
-            part: averages.estimate(places, exponent=exponent, confidence=confidence) for part, places in parts.items()
+            part: self._counted(averages.estimate(places, exponent=exponent, confidence=confidence))
+            for part, places in parts.items()
         }
+
+    def nested(self, *, confidence: float = 0.95) -> Nested:
+        r"""The noise between groups and within a group, in the Euclidean geometry.
+
+        The gradient of example j of group i is :math:`G + a_i + e_{ij}`. With :math:`\Sigma_b, \Sigma_w` the
+        covariances of a and e, the noise of a group of n examples is :math:`tr(\Sigma_b) + tr(\Sigma_w)/n`: the first
+        falls with the number of groups alone, the second with that of all examples. The trace of :math:`\Sigma_w` is
+        the variance of the cells of a part around it (one-way analysis of variance), and that of :math:`\Sigma_b` is
+        what is left; it is negative where the members of a group make up for each other, as with advantages whose sum
+        is zero.
+
+        Args:
+            confidence: of the intervals.
+
+        Raises:
+            ConfigError: without ``groups`` of two examples or more, a source that looks inside a group, or ``l2``.
+        """
+        whole = self.estimate(geometry="l2", confidence=confidence)
+        if not self._levels["within"].steps:
+            raise ConfigError(
+                "nothing is known of the noise within groups: pass groups= of two examples or more, and take a source "
+                "that looks inside a group, 'split' or 'per_example'"
+            )
+        between, within = (self._levels[name].estimate(confidence=confidence) for name in LEVELS)
+        return Nested(members=self._members, groups=whole, between=replace(between, unit="groups"), within=within)
+
+    def _counted(self, found: Estimate) -> Estimate:
+        return found if self._members == 1 else replace(found, unit=f"groups of {self._members} examples")
 
     check = staticmethod(check)
 
@@ -178,11 +219,15 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         """Forget what was measured."""
         self._pending = []
         self._averages = {name: self._new_averages() for name in self._averages}
+        self._levels = {name: self._new_averages() for name in self._levels}
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, for a checkpoint."""
         self._flush()
-        return {name: averages.state_dict() for name, averages in self._averages.items()}
+        levels = self._levels if self._members > 1 else {}
+        return {name: averages.state_dict() for name, averages in (self._averages | levels).items()} | (
+            {"members": self._members} if levels else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`.
@@ -190,6 +235,9 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if it is of other geometries.
         """
+        state = dict(state)
+        self._members = state.pop("members", 1)
+        levels = {name: state.pop(name) for name in LEVELS if name in state}
         if set(state) != set(self._averages):
             raise ConfigError(
                 f"the saved noise scale has the geometries {', '.join(sorted(state))}, "
@@ -198,6 +246,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._pending = []
         for name, averages in self._averages.items():
             averages.load_state_dict(state[name])
+        for name, saved in levels.items():
+            self._levels[name].load_state_dict(saved)
 
     def detach(self) -> None:
         """Stop measuring and leave the model as it was; what was measured can still be read."""
@@ -216,7 +266,14 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         for name, averages in self._averages.items():
             table = torch.stack([torch.stack((step[name].signal, step[name].noise)) for step in pending])
             for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
-                averages.add(round(step[name].sizes.big), signal, noise)
+                self._members = step[name].sizes.members
+                averages.add(round(step[name].sizes.big * self._members), signal, noise)
+        for moments in filter(None, (step.get("l2") for step in pending)):
+            if moments.within is not None:
+                rows = torch.stack((moments.signal, moments.noise, moments.within)).cpu().double().numpy()
+                examples, (signal, noise, within) = round(moments.sizes.big * self._members), rows
+                self._levels["between"].add(examples, signal, noise - within / self._members)
+                self._levels["within"].add(examples, signal, within)
 
     def _part(self, by: str, index: int) -> str:
         """Name of what a parameter tensor is counted to."""

@@ -24,11 +24,17 @@ class Sizes:
         small: effective size of the groups, their mean size.
         big: examples of the whole step, or their effective number over ranks of unequal batches.
         groups: number of groups.
+        members: examples of what is counted as one in ``small`` and ``big``, as where several belong together.
     """
 
     small: float
     big: float
     groups: int
+    members: int = 1
+
+    def counted_in(self, members: int) -> Sizes:
+        """The same where so many examples count as one."""
+        return Sizes(small=self.small / members, big=self.big / members, groups=self.groups, members=members)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +48,15 @@ class Moments:
         signal: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
         noise: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
         sizes: of the step.
+        within: of ``l2`` where examples belong together, shape ``[indices]``: the trace of the covariance of the
+            gradients of a group's members around that of their group.
     """
 
     indices: tuple[int, ...]
     signal: Tensor
     noise: Tensor
     sizes: Sizes
+    within: Tensor | None = None
 
 
 def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:

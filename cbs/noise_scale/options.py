@@ -17,28 +17,28 @@ class ProbeOptions:
 
     Attributes:
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"``.
-        groups: groups a backward pass is split into.
+        parts: parts a backward pass is split into.
         every: one step in that many is measured; ``None`` leaves it to the batch size, see :meth:`interval`.
         geometry: what is measured: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or ``"all"``.
     """
 
     source: str
-    groups: int = 2
+    parts: int = 2
     every: int | None = None
     geometry: tuple[str, ...] = (MATCHED,)
 
     @classmethod
     def of(cls, choice: Choice) -> ProbeOptions:
-        """The options of a source: ``groups``, ``every``, and ``geometry`` as a name or a list of names.
+        """The options of a source: ``parts``, ``every``, and ``geometry`` as a name or a list of names.
 
         Raises:
             ConfigError: if an option is unknown or not of its kind.
         """
-        unknown = sorted(set(choice.options) - {"groups", "every", "geometry"})
+        unknown = sorted(set(choice.options) - {"parts", "every", "geometry"})
         if unknown:
             raise ConfigError(
                 f"probe {choice.name!r} has no option {unknown[0]!r}; its options are: "
-                f"groups=2, every=None, geometry={MATCHED}"
+                f"parts=2, every=None, geometry={MATCHED}"
             )
         geometry = choice.options.get("geometry", MATCHED)
         names = geometry if isinstance(geometry, list) else [geometry]
@@ -46,7 +46,7 @@ class ProbeOptions:
             raise ConfigError(f"probe geometry must be a name or a list of names, got {geometry!r}")
         return cls(
             source=choice.name,
-            groups=choice.options.get("groups", 2),
+            parts=choice.options.get("parts", 2),
             every=choice.options.get("every"),
             geometry=tuple(names),
         )

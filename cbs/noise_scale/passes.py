@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.grouping import Grouping
 
 CountExamples = Callable[[tuple[Any, ...], dict[str, Any]], int]
 """Number of examples in the arguments ``(args, kwargs)`` of a forward pass."""
@@ -43,16 +44,25 @@ class ForwardPasses:
     Args:
         model: what is called in the training loop.
         count: number of examples of a pass.
+        grouping: which of them belong together.
 
     Attributes:
         number: passes so far.
         examples: of the latest pass; 0 before the first.
+        members, order: of the latest pass, see :meth:`Grouping.of`.
         outputs: first dimension of the output of the latest pass; 0 if it has none.
+        wrong: what is wrong with the groups of the step; ``None`` if nothing.
         unequal: fewest and most examples of a pass in the latest step whose passes differed; ``None`` if none did.
         shared: whether all passes under one backward pass are of the same examples, as whoever counts them says.
     """
 
-    def __init__(self, model: nn.Module, count: CountExamples = first_dimension) -> None:
+    def __init__(
+        self, model: nn.Module, count: CountExamples = first_dimension, grouping: Grouping | None = None
+    ) -> None:
+        self.grouping = grouping or Grouping()
+        self.members, self.order = 1, None
+        self.wrong: ConfigError | None = None
+        self._seen = 0
         self.number = 0
         self.examples = 0
         self.outputs = 0
@@ -81,9 +91,13 @@ class ForwardPasses:
         if len(self._sizes) > 1:
             self.unequal = min(self._sizes), max(self._sizes)
         self._sizes.clear()
+        self.wrong, self._seen = None, 0
 
     def mismatch(self) -> ConfigError | None:
-        """The error where nobody said how many examples there are, and the output of the latest pass has other rows."""
+        """The error where the groups of a pass are none, or nobody said how many examples there are, and the output of
+        the latest pass has other rows."""
+        if self.wrong is not None:
+            return self.wrong
         if not self.shared and self.examples and self.outputs % self.examples:
             return ConfigError(
                 f"the first tensor that the model is called with has {self.examples} rows, its output {self.outputs}: "
@@ -96,6 +110,13 @@ class ForwardPasses:
             self.number += 1
             self.examples = self._count(args, kwargs)
             self._sizes.add(self.examples)
+            try:
+                members, self.order = self.grouping.of(self.examples, args, kwargs)
+                if self._seen not in (0, members):
+                    raise ConfigError(f"groups of {self._seen} and of {members} examples in a step")
+                self.members = self._seen = members
+            except ConfigError as error:
+                self.wrong = self.wrong or error
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled():

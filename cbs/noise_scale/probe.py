@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from cbs.noise_scale.distributed import (
     whole_statistics,
 )
 from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
+from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.matching import matched
-from cbs.noise_scale.moments import Moments
+from cbs.noise_scale.moments import Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 
@@ -66,14 +68,15 @@ class Probe(AbstractContextManager["Probe"]):
         *,
         source: str = AUTO,
         geometries: Sequence[str] = ("l2",),
-        groups: int = 2,
+        parts: int = 2,
+        groups: Groups = 1,
         every: int = 1,
         count: CountExamples = first_dimension,
     ) -> None:
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not trainable:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
-        for what, value, least in (("groups", groups, 2), ("every", every, 1)):
+        for what, value, least in (("parts", parts, 2), ("every", every, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
@@ -84,7 +87,7 @@ class Probe(AbstractContextManager["Probe"]):
         for geometry in self.geometries:
             geometry.bind(self.parameters, optimizer)
 
-        self._groups, self._count = groups, count
+        self._parts, self._count, self._grouping = parts, count, Grouping(groups)
         self._model = model
         self._may_fall_back = self.automatic = source == AUTO
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
@@ -106,7 +109,13 @@ class Probe(AbstractContextManager["Probe"]):
         self.why = why
         self._may_fall_back = self._may_fall_back and not why
         built: Source = SOURCES.make(
-            source, self._model, self.parameters, self.geometries, groups=self._groups, count=self._count
+            source,
+            self._model,
+            self.parameters,
+            self.geometries,
+            groups=self._parts,
+            count=self._count,
+            grouping=self._grouping,
         )
         built.attach()
         self._source, self.source = built, source
@@ -164,8 +173,9 @@ class Probe(AbstractContextManager["Probe"]):
             return None
         self._may_fall_back = False
         sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
+        within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
-        sizes = small.sizes
+        sizes = small.sizes.counted_in(self._source.members)
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
@@ -177,6 +187,12 @@ class Probe(AbstractContextManager["Probe"]):
                         entry.mul_(factor)
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
+            if within is not None and geometry.name == "l2":
+                fine = torch.stack(within.statistics[0]).double() * loss_scale**-2
+                _, trace = solve_moments(
+                    fine, within.sizes.small, torch.stack(list(statistics)).double(), small.sizes.small
+                )
+                moments["l2"] = replace(moments["l2"], within=trace)
         return moments
 
     @property

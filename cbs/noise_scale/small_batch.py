@@ -29,11 +29,14 @@ class Small:
         statistics: per geometry, in the order the source was given them, one entry per covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group reached the parameter tensor.
+        within: the same for parts of these groups, where examples belong together: between them there is only the noise
+            of the members of a group.
         sizes: batch sizes; the effective one of the groups is :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
     """
 
     statistics: list[list[Tensor]]
     sizes: Sizes
+    within: Small | None = None
 
 
 class GroupSums:

@@ -37,7 +37,7 @@ def command(
             "auto: split where the model allows it, else accumulation."
         ),
     ] = "auto",
-    groups: Annotated[int, typer.Option(help="Groups a batch is split into.")] = 2,
+    parts: Annotated[int, typer.Option(help="Parts a batch is split into.")] = 2,
     geometry: Annotated[
         list[str] | None,
         typer.Option(help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."),
@@ -75,7 +75,7 @@ def command(
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
     shared: dict[str, Any] = {
-        "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "groups": groups,
+        "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "parts": parts,
         "seed": seed, "settings": settings or (),
     }  # fmt: skip
     if check:

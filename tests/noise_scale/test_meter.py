@@ -272,7 +272,7 @@ def test_detached_models_are_as_before(source: str) -> None:
         ({"geometry": "l3"}, "known names"),
         ({"geometry": []}, "at least one"),
         ({"geometry": "matched"}, "needs the optimizer"),
-        ({"groups": 1}, "at least 2"),
+        ({"parts": 1}, "at least 2"),
         ({"window": 0}, "window"),
     ],
 )

@@ -117,7 +117,7 @@ def at_a_fixed_point(case: Case) -> dict[str, Run]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.99), eps=1e-8, fused=True)
     found: dict[str, list[Moments]] = {name: [] for name in GEOMETRIES}
     metrics = []
-    with Probe(model, optimizer, source=case.source, geometries=GEOMETRIES, groups=case.groups) as probe:
+    with Probe(model, optimizer, source=case.source, geometries=GEOMETRIES, parts=case.groups) as probe:
         with probe.paused():
             for _ in range(5):
                 backward(model, next(batches), 1)
@@ -192,7 +192,7 @@ def along_sgd(case: Case, learning_rate: float) -> Run:
     model, batches = Copies(starts, curvature), case.batches()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, foreach=True)
     steps, squares = [], torch.zeros(case.copies, *SHAPE, dtype=torch.float64)
-    with Probe(model, optimizer, source=case.source, groups=case.groups) as probe:
+    with Probe(model, optimizer, source=case.source, parts=case.groups) as probe:
         for _ in range(case.steps):
             squares += (curvature * torch.stack(list(model.thetas)).detach()).double().square() / case.steps
             backward(model, next(batches), probe.micro_batches)

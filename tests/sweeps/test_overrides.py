@@ -25,7 +25,7 @@ from tests.sweeps.simulation import small_sweep
         ("compile=true", lambda sweep: sweep.compile, True),
         ("probe=none", lambda sweep: sweep.probe, None),
         ("probe=per_example", lambda sweep: sweep.probe, Choice(name="per_example")),
-        ("probe.groups=4", lambda sweep: sweep.probe, Choice(name="auto", options={"groups": 4})),
+        ("probe.parts=4", lambda sweep: sweep.probe, Choice(name="auto", options={"parts": 4})),
         ("diagnostics=max_attention_logit", lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
         ('diagnostics=["max_attention_logit"]', lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
         ("diagnostics=none", lambda sweep: sweep.diagnostics, ()),

@@ -28,6 +28,10 @@ class Contribution:
         """Sum over groups, without the single contributions."""
         raise NotImplementedError
 
+    def merged(self, by: int) -> Contribution:
+        """The contributions of so many neighbouring groups together."""
+        raise NotImplementedError
+
     def square(self) -> Tensor | None:
         """Sum over groups of squared norms, without writing the contributions out; ``None`` where this kind does not
         know how, or writing out is cheaper."""
@@ -51,6 +55,10 @@ class Dense(Contribution):
 
     def total(self) -> Tensor:
         return sum_of_groups(self.values)
+
+    def merged(self, by: int) -> Contribution:
+        values = self.values.unflatten(0, (-1, by))
+        return Dense(values.sum(1, dtype=accumulator(values.dtype)))
 
 
 def sum_of_groups(values: Tensor) -> Tensor:

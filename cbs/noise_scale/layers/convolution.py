@@ -46,6 +46,9 @@ class ConvolutionWeight(Contribution):
     def total(self) -> Tensor:
         return self._of(slice(None))
 
+    def merged(self, by: int) -> Contribution:
+        return ConvolutionWeight(self._module, self.groups // by, self._inputs, self._gradients)
+
     def _of(self, part: slice) -> Tensor:
         """The gradient of some examples together."""
         return self._gradient(self._gradients[part], self._inputs[part], self._weight, self._module.groups)

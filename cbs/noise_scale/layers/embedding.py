@@ -44,6 +44,10 @@ class EmbeddingWeight(Contribution):
     def total(self) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(self.gradients, self.ids, self._entries, -1, False)
 
+    def merged(self, by: int) -> Contribution:
+        ids, gradients = (part.unflatten(0, (-1, by)).flatten(1, 2) for part in (self.ids, self.gradients))
+        return EmbeddingWeight(ids, gradients, self._entries)
+
     def square(self) -> Tensor | None:
         r"""Of every two rows that looked up the same: :math:`\sum_j \sum_{tu} [i_{jt} = i_{ju}] (\delta_{jt} \cdot
         \delta_{ju})`."""

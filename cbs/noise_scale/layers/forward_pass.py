@@ -7,17 +7,8 @@ from collections.abc import Iterable
 import torch
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.layers.contribution import Contribution
-
-
-def equal_groups(examples: int, wanted: int) -> int:
-    """Number of groups of neighbouring examples, all equally large: the least that is at least what is wanted.
-
-    Args:
-        examples: examples of a forward pass, at least 1.
-        wanted: number of groups; one per example where there are fewer examples.
-    """
-    return next(groups for groups in range(min(wanted, examples), examples + 1) if examples % groups == 0)
 
 
 class Pass:
@@ -25,24 +16,24 @@ class Pass:
 
     Args:
         number: of the pass.
-        examples: of the pass.
-        groups: number of its groups, equally large.
+        cells: its examples in groups.
         plain: whether the step was given up before, so that what is shared stays whole; recomputed activations have to
             be the same, whatever happened since.
 
     Attributes:
-        size: examples of a group.
+        examples: of the pass.
+        groups: number of its cells, each of which is a group to the layers.
+        size: examples of one.
         uses: calls of watched layers, by index of the parameter tensor.
         seen: how many of them were differentiated.
         held: contributions that wait for the others, by index.
     """
 
-    def __init__(self, number: int, examples: int, groups: int, *, plain: bool = False) -> None:
+    def __init__(self, number: int, cells: Cells, *, plain: bool = False) -> None:
         self.plain = plain
         self.number = number
-        self.examples = examples
-        self.groups = groups
-        self.size = examples // groups if groups else 0
+        self.cells = cells
+        self.examples, self.groups, self.size = cells.examples, cells.number, cells.size
         self.uses: dict[int, int] = {}
         self.seen: dict[int, int] = {}
         self.held: dict[int, list[Contribution]] = {}

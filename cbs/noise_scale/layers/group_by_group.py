@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from cbs.noise_scale.grouping import Cells
+
 FEW_GROUPS = 8
 """Groups up to which one call per group is faster than ``vmap``."""
 
@@ -20,7 +22,7 @@ def group_by_group(
     call: Callable[[Sequence[Any]], Any],
     values: Sequence[Any],
     copies: Sequence[Tensor | None],
-    groups: int,
+    cells: Cells,
     rows: int | None,
     *,
     in_place: bool = False,
@@ -31,7 +33,7 @@ def group_by_group(
         call: the function, of flat arguments.
         values: its arguments.
         copies: one copy per group of those that are shared.
-        groups: number of groups.
+        cells: the groups.
         rows: first dimension of the arguments with examples; ``None`` if there are none.
         in_place: whether the function changes an argument, which has to be done to all groups at once.
     """
@@ -40,7 +42,9 @@ def group_by_group(
         if own is not None:
             parts[place] = own
         elif rows is not None and isinstance(value, Tensor) and value.ndim and value.shape[0] == rows:
-            parts[place] = value.unflatten(0, (groups, -1))
+            if in_place and not cells.in_order:
+                raise ValueError("it changes an argument whose examples are in another order than their groups")
+            parts[place] = cells.sorted(value).unflatten(0, (cells.number, -1))
 
     def one(*own: Tensor) -> Any:
         merged = list(values)
@@ -52,9 +56,9 @@ def group_by_group(
         return torch.stack(found) if isinstance(found[0], Tensor) else found[0]
 
     def joined(whole: Any) -> Any:
-        return whole.flatten(0, 1) if isinstance(whole, Tensor) and rows is not None else whole
+        return cells.restored(whole.flatten(0, 1)) if isinstance(whole, Tensor) and rows is not None else whole
 
-    if groups > FEW_GROUPS or in_place:
+    if cells.number > FEW_GROUPS or in_place:
         # vmap does not know every function; what is wrong with the function itself shows below.
         with suppress(RuntimeError, ValueError, NotImplementedError), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")

@@ -151,7 +151,8 @@ class Layer:
                 whole[name].total().to(tensor.dtype) for name, tensor in zip(self.watched, self.parameters, strict=True)
             ]
             return gradient, None, None, None, *gradients
-        found = self.contributions(current.groups, saved, gradient)
+        sort = current.cells.sorted
+        found = self.contributions(current.groups, tuple(map(sort, saved)), sort(gradient))
         gradients = [recorder.take(current, index, found[attribute]) for attribute, index in self.watched.items()]
         return gradient, None, None, None, *gradients
 

@@ -36,6 +36,9 @@ class LinearWeight(Contribution):
     def total(self) -> Tensor:
         return self.gradients.flatten(0, 1).t() @ self.inputs.flatten(0, 1)
 
+    def merged(self, by: int) -> Contribution:
+        return LinearWeight(*(part.unflatten(0, (-1, by)).flatten(1, 2) for part in (self.inputs, self.gradients)))
+
     def square(self) -> Tensor | None:
         r"""Gram form :math:`\sum_j \sum_{tu} (a_{jt} \cdot a_{ju}) (\delta_{jt} \cdot \delta_{ju})`."""
         _, rows, fan_in = self.inputs.shape

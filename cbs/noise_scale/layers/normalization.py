@@ -49,7 +49,8 @@ class GroupNorm(Layer):
 
         def of_rows(name: str) -> Tensor | None:
             if name in copies:
-                return copies[name].repeat_interleave(len(input) // current.groups, 0).flatten()
+                rows = copies[name].repeat_interleave(len(input) // current.groups, 0)
+                return current.cells.restored(rows).flatten()
             value = self.value(name)
             return value if value is None else value.repeat(len(input))
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.layers.completeness import Completeness
 from cbs.noise_scale.layers.contribution import Contribution, Dense, sum_of_groups
-from cbs.noise_scale.layers.forward_pass import Pass, equal_groups
+from cbs.noise_scale.layers.forward_pass import Pass
 from cbs.noise_scale.layers.separation import Separation
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD, ForwardPasses
 from cbs.noise_scale.small_batch import GroupSums, Small
@@ -31,10 +32,11 @@ class Recorder:
     Args:
         passes: counts forward passes and their examples.
         separation: of the rows of examples.
-        sums: where contributions are added up.
+        sums: where the contributions of parts of the batch are added up.
+        within: where those of the cells of a part are.
         parameters: the parameter tensors, by index.
         names: theirs.
-        groups: least number of groups of a forward pass; ``None`` for one per example.
+        groups: least number of parts of a forward pass; ``None`` for one per example, or group of examples.
 
     Attributes:
         failure: why this step cannot be measured; ``None`` if it can.
@@ -45,6 +47,7 @@ class Recorder:
         passes: ForwardPasses,
         separation: Separation,
         sums: GroupSums,
+        within: GroupSums,
         parameters: Sequence[nn.Parameter],
         names: Sequence[str],
         groups: int | None,
@@ -52,7 +55,7 @@ class Recorder:
         self.separation = separation
         self._completeness = Completeness(names)
         self._passes = passes
-        self._sums = sums
+        self._sums, self._within = sums, within
         self._parameters = parameters
         self._groups = groups
         self.forget()
@@ -60,10 +63,11 @@ class Recorder:
     def forget(self) -> None:
         """Start a new step."""
         self.failure: ConfigError | None = None
-        self._current = Pass(0, 0, 0)
+        self._current = Pass(0, Cells(0))
         self._differentiated: dict[int, Pass] = {}
         self._open: dict[int, int] = {}
         self._sums.forget()
+        self._within.forget()
         self._completeness.forget()
 
     def fail(self, why: str) -> None:
@@ -92,6 +96,9 @@ class Recorder:
         if passes.examples < 1:
             self.fail("a forward pass has no examples; leave empty batches out")
             return None
+        if passes.wrong is not None:
+            self.fail(str(passes.wrong))
+            return None
         if passes.shared and current.number and current.number not in self._differentiated:
             current.number = passes.number
         else:
@@ -99,9 +106,9 @@ class Recorder:
         return self._current
 
     def _new_pass(self, number: int) -> Pass:
-        examples = self._passes.examples
-        groups = equal_groups(examples, self._groups or examples)
-        return Pass(number, examples, groups, plain=self.failure is not None and number > 0)
+        passes = self._passes
+        cells = Cells(passes.examples, passes.members, passes.order, self._groups)
+        return Pass(number, cells, plain=self.failure is not None and number > 0)
 
     def take(self, current: Pass, index: int, part: Contribution) -> Tensor:
         """Record what one call of a layer contributes to one parameter tensor.
@@ -160,8 +167,11 @@ class Recorder:
             for current in passes:
                 for index, parts in current.held.items():
                     self._measure(index, current, parts)
-            groups = sum(current.groups for current in passes)
-            return self._sums.small(groups, sum(current.examples for current in passes))
+            cells, examples = (sum(getattr(each, of) for each in passes) for of in ("groups", "examples"))
+            small = self._sums.small(sum(each.groups // each.cells.of_part for each in passes), examples)
+            if self._passes.members > 1:
+                small.within = self._within.small(cells, examples)
+            return small
         finally:
             self.forget()
 
@@ -173,16 +183,23 @@ class Recorder:
 
     def _measure(self, index: int, current: Pass, calls: Sequence[Contribution]) -> Tensor | None:
         """Measure all uses of a parameter; returns the sum over groups of a single use where that is written out."""
-        if len(calls) == 1 and self._sums.norms_suffice(index) and (square := calls[0].square()) is not None:
-            self._sums.add_square(index, current.size, square.clamp_min(0))
+        of_part = current.cells.of_part
+        if of_part > 1:
+            self._add(self._within, index, current.size, calls)
+            calls = [part.merged(of_part) for part in calls]
+        return self._add(self._sums, index, current.size * of_part, calls)
+
+    def _add(self, sums: GroupSums, index: int, size: int, calls: Sequence[Contribution]) -> Tensor | None:
+        if len(calls) == 1 and sums.norms_suffice(index) and (square := calls[0].square()) is not None:
+            sums.add_square(index, size, square.clamp_min(0))
             return None
         total, step = None, max(1, BLOCK_BYTES // max(part.nbytes for part in calls))
-        for start in range(0, current.groups, step):
-            stop = min(start + step, current.groups)
+        for start in range(0, calls[0].groups, step):
+            stop = min(start + step, calls[0].groups)
             values = calls[0].dense(start, stop)
             for part in calls[1:]:
                 values = values + part.dense(start, stop)
-            self._sums.add(index, current.size, values)
+            sums.add(index, size, values)
             if len(calls) == 1:
                 own = sum_of_groups(values)
                 total = own if total is None else total.add_(own)

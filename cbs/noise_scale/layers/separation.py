@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.beside import beside
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.grouping import neighbours, pick
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.state import State
 
@@ -90,13 +91,18 @@ class Separation:
         if self.why_not:
             return
         self._checks += 1
-        order = torch.randperm(examples, generator=torch.Generator().manual_seed(self._checks))
-        stay = torch.zeros(examples, dtype=torch.bool).index_fill_(0, order[: examples // 2], True)
+        members, order = self._passes.members, self._passes.order
+        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
+        chosen = torch.zeros(examples // members, 1, dtype=torch.bool).index_fill_(0, groups[: len(groups) // 2], True)
+        stay = chosen.expand(-1, members).flatten()
+        if order is not None:
+            stay = torch.empty_like(stay).index_copy_(0, order, stay)
+        others = neighbours(examples, members, order)
         touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
         for kept in (stay, ~stay):
             self._seen, self.looking = [], True
             try:
-                self._look_at(replay.run(kept, rows // examples))
+                self._look_at(replay.run(kept, others, rows // examples))
             except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
                 self.why_not = f"the model does not run on other examples: {reason(error)}"
                 return
@@ -131,7 +137,7 @@ class Separation:
     def _rehearse(self, replay: _Replay) -> None:
         self._rehearsed = self.rehearsing = True
         try:
-            replay.run(torch.ones(1, dtype=torch.bool), 1)
+            replay.run(torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.long), 1)
         except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
             self.broken = f"the model does not run while its layers are watched: {reason(error)}"
         finally:
@@ -188,11 +194,12 @@ class _Replay:
         rows = 0 if self._first is None else self._first.shape[0]
         return 0 if rows % examples else rows
 
-    def run(self, kept: Tensor, rows: int) -> Any:
-        """The output with all examples but those kept replaced by their neighbours.
+    def run(self, kept: Tensor, others: Tensor, rows: int) -> Any:
+        """The output with all examples but those kept replaced by others.
 
         Args:
             kept: shape ``[examples]``.
+            others: which those are, shape ``[examples]``.
             rows: of an example in an argument.
         """
         stay = kept.repeat_interleave(rows)
@@ -201,7 +208,7 @@ class _Replay:
             if not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != len(stay):
                 return leaf
             mask = stay.to(leaf.device).view(-1, *[1] * (leaf.ndim - 1))
-            return torch.where(mask, leaf, leaf.roll(rows, 0))
+            return torch.where(mask, leaf, pick(leaf, others, len(others)))
 
         args, kwargs = tree_map(replace, self._arguments)
         now = State(self._module, random=True)

@@ -177,7 +177,7 @@ class Sharing:
         values = [*leaves, *self.parameters]
         before = State(self.module)
         found = group_by_group(
-            call, values, [None] * len(leaves) + [entry.copies for entry in shared], current.groups, rows
+            call, values, [None] * len(leaves) + [entry.copies for entry in shared], current.cells, rows
         )
         if before.changed():
             before.restore()
@@ -246,7 +246,7 @@ def _call(call: Callable[[Sequence[Any]], Any], name: str, leaves: list[Any]) ->
         if name == "scaled_dot_product_attention" and max(map(len, values[:3])) == current.examples:
             return call([_repeated(leaf) if isinstance(leaf, Shared) else leaf for leaf in leaves])
         in_place = name.startswith(("__i", "__set")) or (name.endswith("_") and not name.endswith("__"))
-        found = group_by_group(call, values, _copies(leaves), current.groups, rows, in_place=in_place)
+        found = group_by_group(call, values, _copies(leaves), current.cells, rows, in_place=in_place)
         if not in_place:
             sharing.require_agreement(name, found, lambda: call(values))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -271,7 +271,7 @@ def _alone(
         return whole
     if any(isinstance(leaf, Tensor) and leaf.requires_grad and not isinstance(leaf, Shared) for leaf in leaves):
         raise ValueError("it meets something that has no dimension of examples")
-    found = group_by_group(call, values, _copies(leaves), current.groups, None)
+    found = group_by_group(call, values, _copies(leaves), current.cells, None)
     own = [leaf.shape[:1] for leaf in leaves if isinstance(leaf, Shared)]
     repeated = {(current.examples,)} if name in REPEATING else set()
     if name in ("repeat", "tile"):  # several rows for every example, as one per head
@@ -283,14 +283,14 @@ def _alone(
             return value
         if value.shape[:1] not in repeated:
             return _shared(value, copies, sharing, current)
-        return copies[:, : value.shape[0] // current.groups].flatten(0, 1)
+        return current.cells.restored(copies[:, : value.shape[0] // current.groups].flatten(0, 1))
 
     return tree_map(share, whole, found)
 
 
 def _repeated(shared: Shared) -> Tensor:
     """What is shared, with a first dimension of 1, for every example."""
-    return shared.copies.squeeze(1).repeat_interleave(shared.current.size, 0)
+    return shared.current.cells.restored(shared.copies.squeeze(1).repeat_interleave(shared.current.size, 0))
 
 
 def _agree(output: Tensor, whole: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
+from cbs.noise_scale.grouping import Grouping
 from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
@@ -25,6 +26,7 @@ class Source(ABC):
         geometries: what to measure.
         groups: groups wanted, of a step or of a backward pass.
         count: number of examples of a forward pass.
+        grouping: which of them belong together.
 
     Attributes:
         micro_batches: micro-batches a training loop should at least make of a step.
@@ -45,6 +47,7 @@ class Source(ABC):
         *,
         groups: int = 2,
         count: CountExamples = first_dimension,
+        grouping: Grouping | None = None,
     ) -> None:
         self.active = True
         self.sample = GradientSample(parameters)
@@ -52,8 +55,13 @@ class Source(ABC):
         self._parameters = parameters
         self._geometries = geometries
         self._groups = groups
-        self._passes = ForwardPasses(model, count)
+        self._passes = ForwardPasses(model, count, grouping)
         self._handles: list[RemovableHandle] = []
+
+    @property
+    def members(self) -> int:
+        """Examples of a group that belong together."""
+        return self._passes.members
 
     @property
     def caveat(self) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.layers.layer import Layer
 from cbs.noise_scale.layers.plan import plan
 from cbs.noise_scale.layers.recorder import Recorder
 from cbs.noise_scale.layers.separation import Separation
-from cbs.noise_scale.small_batch import Small
+from cbs.noise_scale.small_batch import GroupSums, Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
@@ -44,7 +45,10 @@ class InsideBackward(Source):
     def _watch(self) -> list[RemovableHandle]:
         groups = None if self.single else self._groups
         indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
-        self._recorder = Recorder(self._passes, self._separation, self._sums, self._parameters, self._names, groups)
+        within = GroupSums(self._parameters, [L2()])
+        self._recorder = Recorder(
+            self._passes, self._separation, self._sums, within, self._parameters, self._names, groups
+        )
         self._layers = plan(self._model, indices, self._recorder)
         for layer in self._layers:
             layer.install(lambda: self.active)
