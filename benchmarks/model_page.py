@@ -49,7 +49,7 @@ from a slow loop: one backward pass per example.
 | `exact` | agrees with the loop |
 | `fell back` | `auto` took `accumulation`, which agrees with the loop |
 | `refused` | one clear line instead of a number, numbered below |
-| `check tells` | examples are coupled or counted otherwise by the loss, which `NoiseScaleMeter.check` alone can tell |
+| `check tells` | examples are coupled or counted otherwise by the loss: `NoiseScaleMeter.check` or a note tells |
 | `own masks` | groups draw random numbers of their own: another step than without us; without dropout it is exact |
 | `no value` | no step had two groups |
 | `does not run` | the model itself does not run in this mode |

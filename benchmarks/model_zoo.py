@@ -45,11 +45,13 @@ class Entry:
         terms: where the model draws random numbers: what every example adds to the loss of the micro-batch, shape
             ``[examples]``.
         dimension: of the examples.
+        group: of every row, from their number, where several rows are one example.
         passes: forward passes that share the examples of a micro-batch among them.
         counted: rows of the model's input that belong to one example, and that nobody has told the noise scale.
         blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
         options: further arguments of ``NoiseScaleMeter``.
-        only_check: whether nothing but ``NoiseScaleMeter.check`` can tell that examples are coupled.
+        only_check: whether nothing but ``NoiseScaleMeter.check``, or a note, can tell that examples are coupled or
+            counted otherwise.
         skips: modes in which the model itself does not run, or is another one.
         own_masks: whether groups draw random numbers of their own, so that masks are others than without us.
         compiled: whether it compiles in seconds.
@@ -62,6 +64,7 @@ class Entry:
     shares: Callable[[Batch], Tensor] = uniform
     terms: Callable[[nn.Module, Batch], Tensor] | None = None
     dimension: int = 0
+    group: Callable[[int], Tensor] | None = None
     passes: int = 1
     counted: int = 1
     blocks: tuple[str, ...] | None = ()
@@ -75,6 +78,8 @@ class Entry:
     def take(self, batch: Batch, examples: list[int]) -> Batch:
         """Some examples of a batch."""
         index = torch.tensor(examples)
+        if self.group is not None:
+            index = torch.isin(self.group(len(next(iter(batch.values())))), index).nonzero()[:, 0]
         return {name: tensor.index_select(self.dimension, index) for name, tensor in batch.items()}
 
 
@@ -123,11 +128,12 @@ def zoo() -> dict[str, Entry]:
 def torch_zoo() -> dict[str, Entry]:
     """Those that need torch alone."""
     from benchmarks.zoo_corners import CORNERS
+    from benchmarks.zoo_groups import GROUPS
     from benchmarks.zoo_layers import LAYERS
     from benchmarks.zoo_loops import LOOPS
     from benchmarks.zoo_own import OWN
 
-    return {**LAYERS, **LOOPS, **CORNERS, **OWN}
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS}
 
 
 def find(name: str) -> Entry:

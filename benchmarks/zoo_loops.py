@@ -193,10 +193,10 @@ LOOPS = {
     "two passes of all examples": Entry(build=mlp, batch=pairs, loss=both_passes),
     "preferences, two passes": Entry(build=lambda: NanoGPT(0), batch=answers, loss=dpo_two_passes),
     "preferences, one pass": Entry(
-        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, counted=2, only_check=True
+        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, counted=2
     ),
     "preferences, one pass, count= given": Entry(
-        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, options={"count": half}, only_check=True
+        build=lambda: NanoGPT(0), batch=answers, loss=dpo_one_pass, options={"count": half}
     ),
-    "contrastive loss": Entry(build=mlp, batch=pairs, loss=contrastive, only_check=True),
+    "contrastive loss": Entry(build=mlp, batch=pairs, loss=contrastive),
 }  # fmt: skip

@@ -150,7 +150,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
                 leaf.register_hook(self._begin)
 
     def _begin(self, _gradient: Tensor) -> None:
-        if not self._queued:
+        if not (self._queued or torch.is_grad_enabled()):  # as where derivatives are looked at beside the training
             self._queued = True
             _at_end_of_backward(self._measure)
 

@@ -25,7 +25,7 @@ LAYOUTS = {
 
 
 class Everything(nn.Module):
-    """Layers of every kind: known ones, one that runs group by group, shared parameters and functions that meet them."""
+    """Layers of every kind: known ones, some that run group by group, and shared parameters that meet examples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,6 +167,12 @@ def test_micro_batches_are_counted_in_groups() -> None:
     assert "groups of 3 examples" in str(found)
     with pytest.raises(ConfigError, match="nothing is known of the noise within groups"):
         meter.nested()
+
+
+def test_a_pass_of_one_group_is_one_example() -> None:
+    meter = run("split", 12, 2, between=1.0, within=1.0, micro=2)
+    assert meter.estimate().steps == 2
+    assert meter.nested().members == 12
 
 
 @pytest.mark.parametrize(

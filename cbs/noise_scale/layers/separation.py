@@ -15,8 +15,13 @@ from torch.utils.hooks import RemovableHandle
 from cbs.beside import beside
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.grouping import neighbours, pick
+from cbs.noise_scale.layers.alike import copies
+from cbs.noise_scale.layers.coupling import Coupling
 from cbs.noise_scale.passes import ForwardPasses
 from cbs.noise_scale.state import State
+
+IDLE = 0.5
+"""Share of examples without a gradient beyond which that is said."""
 
 OUTPUT = ""
 """Stands for the model's output where names of layers stand."""
@@ -39,6 +44,7 @@ class Separation:
         looking: whether layers are to show their arguments.
         rehearsing: whether this is the pass before the first one, which shows whether and how a watched model runs.
         broken: why it does not; empty if it does.
+        copies: see :func:`copies`; of the latest pass to be checked.
         why_not: why the latest pass to be checked was not; empty if it was.
     """
 
@@ -54,6 +60,27 @@ class Separation:
         self._checks = 0
         self._replay: _Replay | None = None
         self._seen: list[_Seen] = []
+        self._coupling = Coupling()
+        self.copies = (0, 0.0)
+
+    @property
+    def caveat(self) -> str:
+        """What to say of the loss and of the examples of the latest pass that was checked; empty if nothing."""
+        idle, examples = self._coupling.idle
+        said = []
+        if idle > IDLE * examples:
+            said.append(
+                f"the loss has no gradient for {idle} of {examples} examples: where others in the batch decide which, "
+                "as where the hardest count, it is not the noise of single examples; see NoiseScaleMeter.check"
+            )
+        lag, share = self.copies
+        if lag:
+            where = "next to them" if lag == 1 else f"{lag} places on"
+            said.append(
+                f"{share:.0%} of the examples are nearly the same as those {where}, as augmentations of one are, or "
+                "answers to one prompt: say with groups= which belong together"
+            )
+        return "; ".join(said)
 
     def attach(self) -> None:
         """Look on from the next forward pass."""
@@ -67,6 +94,7 @@ class Separation:
         for handle in self._handles:
             handle.remove()
         self._handles, self._replay, self.looking = [], None, False
+        self._coupling.forget()
 
     def look(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Take notice of what a layer is called with."""
@@ -83,6 +111,7 @@ class Separation:
         replay, self._replay = self._replay, None
         if replay is None:
             return
+        self._coupling.verify()
         seen, examples = self._seen, self._passes.examples
         self.why_not = "" if seen else "no layer runs within the forward pass of the model that was given"
         rows = replay.rows(examples)
@@ -91,13 +120,9 @@ class Separation:
         if self.why_not:
             return
         self._checks += 1
-        members, order = self._passes.members, self._passes.order
-        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
-        chosen = torch.zeros(examples // members, 1, dtype=torch.bool).index_fill_(0, groups[: len(groups) // 2], True)
-        stay = chosen.expand(-1, members).flatten()
-        if order is not None:
-            stay = torch.empty_like(stay).index_copy_(0, order, stay)
-        others = neighbours(examples, members, order)
+        stay, others = self._some(half=True), neighbours(examples, self._passes.members, self._passes.order)
+        values = [entry.values for entry in seen if len(entry.values) == examples]
+        self.copies = copies(values) if values and self._passes.members == 1 else (0, 0.0)
         touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
         for kept in (stay, ~stay):
             self._seen, self.looking = [], True
@@ -126,9 +151,19 @@ class Separation:
                     "or a multiple; give it a first dimension of 1, or use the source 'accumulation'"
                 )
 
+    def _some(self, *, half: bool) -> Tensor:
+        """Half of the examples, in whole groups, or one group: others in every check, shape ``[examples]``."""
+        examples, members, order = self._passes.examples, self._passes.members, self._passes.order
+        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
+        wanted = groups[: len(groups) // 2 if half else 1]
+        chosen = torch.zeros(len(groups), 1, dtype=torch.bool).index_fill_(0, wanted, True)
+        stay = chosen.expand(-1, members).flatten()
+        return stay if order is None else torch.empty_like(stay).index_copy_(0, order, stay)
+
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._replay, self._seen = None, []
-        if torch.is_grad_enabled() and self._passes.examples > 1 and self._due():
+        self._coupling.forget()
+        if torch.is_grad_enabled() and self._passes.examples > self._passes.members and self._due():
             self._replay = _Replay(module, args, kwargs)
             if not (self._rehearsed or torch._C._are_functorch_transforms_active()):
                 self._rehearse(self._replay)
@@ -147,6 +182,8 @@ class Separation:
         if self.looking:
             self._look_at(output)
             self.looking = False
+            if self._passes.wrong is None:
+                self._coupling.look(output, self._passes.examples, self._some(half=True), self._some(half=False))
 
     def _look_at(self, output: Any) -> None:
         leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.ndim]

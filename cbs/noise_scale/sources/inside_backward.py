@@ -71,7 +71,7 @@ class InsideBackward(Source):
     def caveat(self) -> str:
         why_not = self._separation.why_not
         unchecked = f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
-        return "; ".join(filter(None, (unchecked, super().caveat)))
+        return "; ".join(filter(None, (unchecked, self._separation.caveat, super().caveat)))
 
     def _due(self) -> bool:
         """Whether to check in this step that examples do not mix, see :data:`CHECKED`."""

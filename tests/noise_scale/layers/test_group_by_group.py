@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.layers import group_by_group
 
 
@@ -15,9 +16,10 @@ def test_groups_with_equal_copies_give_what_the_whole_batch_gives(
 ) -> None:
     monkeypatch.setattr(group_by_group, "FEW_GROUPS", few)
     rows, weight = torch.arange(12.0).view(6, 2), torch.tensor([2.0, -1.0])
+    cells = Cells(6, parts=groups)
     copies = weight.expand(groups, -1)
-    found = group_by_group.group_by_group(lambda at: (at[0] @ at[1], "told"), [rows, weight], [None, copies], groups, 6)
+    found = group_by_group.group_by_group(lambda at: (at[0] @ at[1], "told"), [rows, weight], [None, copies], cells, 6)
     assert torch.equal(found[0], rows @ weight)
     assert found[1] == "told"
-    alone = group_by_group.group_by_group(lambda at: at[0] * 3, [weight], [copies], groups, None)
+    alone = group_by_group.group_by_group(lambda at: at[0] * 3, [weight], [copies], cells, None)
     assert torch.equal(alone, copies * 3)

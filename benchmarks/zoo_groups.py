@@ -1,0 +1,114 @@
+"""Losses and batches in which several rows belong together, with and without saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.model_zoo import CLASSES, Batch, Entry, classify, features
+from benchmarks.zoo_layers import mlp
+from benchmarks.zoo_loops import pairs
+
+MEMBERS = 4
+"""Rows of a group."""
+
+
+def side_by_side(rows: int) -> Tensor:
+    return torch.arange(rows) // MEMBERS
+
+
+def one_after_the_other(rows: int) -> Tensor:
+    return torch.arange(rows) % (rows // MEMBERS)
+
+
+def answers(groups: int, generator: torch.Generator) -> Batch:
+    """Several answers to every prompt, with a reward each."""
+    prompts = features(12)(groups, generator)["x"].repeat_interleave(MEMBERS, 0)
+    y = torch.randint(CLASSES, (len(prompts),), generator=generator)
+    return {"x": prompts, "y": y, "reward": torch.randn(len(prompts), generator=generator) + (y == 0)}
+
+
+def policy(model: nn.Module, batch: Batch) -> Tensor:
+    """Policy gradients; the advantage of an answer is over the mean of its prompt."""
+    reward = batch["reward"].view(-1, min(MEMBERS, len(batch["reward"])))
+    advantage = (reward - reward.mean(1, keepdim=True)).flatten()
+    chosen = model(batch["x"]).log_softmax(-1).gather(1, batch["y"][:, None])[:, 0]
+    return -(advantage * chosen).mean()
+
+
+def augmented(groups: int, generator: torch.Generator) -> Batch:
+    """Variants of every example, all examples once and then once more."""
+    batch = features(12)(groups, generator)
+    x = batch["x"].repeat(MEMBERS, 1)
+    return {"x": x + 0.02 * torch.randn(x.shape, generator=generator), "y": batch["y"].repeat(MEMBERS)}
+
+
+def hard_pairs(groups: int, generator: torch.Generator) -> Batch:
+    return pairs(groups * MEMBERS, generator)
+
+
+def contrastive_in_groups(model: nn.Module, batch: Batch) -> Tensor:
+    """Every example is told apart from the others of its group."""
+    both = functional.normalize(model(torch.stack([batch["a"], batch["b"]], 1)), dim=-1).float()
+    one, other = (both[:, side].view(-1, MEMBERS, both.shape[-1]) for side in (0, 1))
+    return functional.cross_entropy((one @ other.mT / 0.5).flatten(0, 1), torch.arange(len(both)) % MEMBERS)
+
+
+def hardest(model: nn.Module, batch: Batch) -> Tensor:
+    """The hardest quarter of a batch counts."""
+    losses = functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+    return losses.topk(max(1, len(losses) // 4)).values.mean()
+
+
+def grouped(
+    batch: Callable[[int, torch.Generator], Batch],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    group: Callable[[int], Tensor],
+    said: Any = None,
+) -> Entry:
+    """A model whose examples are groups of rows.
+
+    Args:
+        batch: of so many groups.
+        loss: of a batch.
+        group: of every row.
+        said: what the noise scale is told of them; nothing if absent.
+    """
+    return Entry(
+        build=mlp,
+        batch=batch,
+        loss=loss,
+        group=group,
+        shares=shares,
+        options={} if said is None else {"groups": said},
+        counted=MEMBERS if said is None else 1,
+        only_check=said is None,
+        skips=("trainer",),  # whose batches are of rows
+    )
+
+
+def shares(batch: Batch) -> Tensor:
+    """Of every group."""
+    groups = len(next(iter(batch.values()))) // MEMBERS
+    return torch.full((groups,), 1.0 / groups)
+
+
+def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Groups of a batch that has all examples several times."""
+    (x,) = (*args, *kwargs.values())
+    return one_after_the_other(len(x))
+
+
+GROUPS = {
+    "answers to a prompt, groups= given": grouped(answers, policy, side_by_side, MEMBERS),
+    "answers to a prompt": grouped(answers, policy, side_by_side),
+    "augmentations, groups= given": grouped(augmented, classify, one_after_the_other, first),
+    "augmentations": grouped(augmented, classify, one_after_the_other),
+    "contrastive within groups, groups= given": grouped(hard_pairs, contrastive_in_groups, side_by_side, MEMBERS),
+    "contrastive within groups": grouped(hard_pairs, contrastive_in_groups, side_by_side),
+    "hardest quarter": Entry(build=mlp, batch=features(12), loss=hardest, only_check=True),
+}

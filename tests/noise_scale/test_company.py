@@ -1,0 +1,148 @@
+"""Losses that couple examples, and examples that come in copies, are found in a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.layers.alike import copies
+
+EXAMPLES = 16
+
+
+def contrastive(output: Tensor) -> Tensor:
+    one, other = normalize(output, dim=1).chunk(2, dim=1)
+    return cross_entropy(one @ other.T, torch.arange(len(one)))
+
+
+def centred(output: Tensor) -> Tensor:
+    """Advantages over the mean of a batch."""
+    return (output - output.mean(0)).square().mean()
+
+
+def centred_by_four(output: Tensor) -> Tensor:
+    return (output.view(-1, 4, 4) - output.view(-1, 4, 4).mean(1, keepdim=True)).square().mean()
+
+
+def paired(output: Tensor) -> Tensor:
+    """The first half are the better answers."""
+    better, worse = output.sum(1).chunk(2)
+    return -(better - worse).sigmoid().log().mean()
+
+
+def single(output: Tensor) -> Tensor:
+    return cross_entropy(output, output.detach().argmin(1), label_smoothing=0.1)
+
+
+def linear(output: Tensor) -> Tensor:
+    """Without second derivatives; advantages are data."""
+    return (output.sum(1) * torch.linspace(-1, 1, len(output))).mean()
+
+
+def over_seen(output: Tensor) -> Tensor:
+    """The mean over what is not ignored."""
+    return cross_entropy(output, torch.arange(len(output)).remainder(5) - 1, ignore_index=-1)
+
+
+class OneWay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.square().mean()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * torch.ones(EXAMPLES, 4)
+
+
+def hardest(output: Tensor) -> Tensor:
+    return output.square().sum(1).topk(len(output) // 4).values.mean()
+
+
+def batch(seed: int) -> Tensor:
+    return torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def run(loss: Callable[[Tensor], Tensor], source: str = "split", of: Callable[[int], Tensor] = batch, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+    meter = NoiseScaleMeter(model, source=source, **options)
+    for step in range(5):
+        loss(model(of(step))).backward()
+        plain = [parameter.grad.clone() for parameter in model.parameters()]
+        meter.step()
+        model.zero_grad()
+    return meter, plain
+
+
+@pytest.mark.parametrize("loss", [contrastive, centred, centred_by_four, paired])
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_a_loss_that_couples_examples_is_refused(loss: Callable[[Tensor], Tensor], source: str) -> None:
+    backward = torch.autograd.backward
+    with pytest.raises(ConfigError, match=r"the loss couples examples.*accumulation.*groups="):
+        run(loss, source)
+    assert torch.autograd.backward is backward
+
+
+def test_auto_falls_back_and_says_why() -> None:
+    meter, _ = run(contrastive, "auto")
+    assert meter.probe.source == "accumulation"
+    assert "the loss couples examples" in meter.estimate().note
+
+
+@pytest.mark.parametrize("loss", [single, linear, over_seen, OneWay.apply])
+def test_a_loss_of_single_examples_is_measured(loss: Callable[[Tensor], Tensor]) -> None:
+    backward = torch.autograd.backward
+    meter, gradients = run(loss)
+    assert meter.estimate().steps == 5
+    assert meter.probe.caveat == ""
+    assert torch.autograd.backward is backward
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+    loss(model(batch(4))).backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_coupling_within_groups_is_theirs() -> None:
+    meter, _ = run(centred_by_four, groups=4)
+    assert meter.estimate().steps == 5
+    with pytest.raises(ConfigError, match="the loss couples examples"):
+        run(centred_by_four, groups=2)
+
+
+def test_examples_without_a_gradient_are_told() -> None:
+    meter, _ = run(hardest)
+    assert "the loss has no gradient for 12 of 16 examples" in meter.estimate().note
+
+
+def augmented(step: int, *, apart: bool, spread: float = 0.05) -> Tensor:
+    rows = batch(step)[:4]
+    rows = rows.repeat(4, 1) if apart else rows.repeat_interleave(4, 0)
+    return rows + spread * batch(step + 100)
+
+
+@pytest.mark.parametrize(("apart", "said"), [(False, "next to them"), (True, "4 places on")])
+def test_copies_are_told(apart: bool, said: str) -> None:
+    meter, _ = run(single, of=lambda step: augmented(step, apart=apart))
+    assert f"of the examples are nearly the same as those {said}" in meter.estimate().note
+    ids = torch.arange(EXAMPLES) % 4 if apart else torch.arange(EXAMPLES) // 4
+    for groups in (ids, *([] if apart else [4])):
+        meter, _ = run(single, of=lambda step: augmented(step, apart=apart), groups=groups)
+        assert "nearly the same" not in meter.estimate().note
+
+
+@pytest.mark.parametrize("examples", [4, 8, 16, 64, 512])
+@pytest.mark.parametrize("numbers", [1, 2, 20])
+def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
+    generator = torch.Generator().manual_seed(examples + numbers)
+    for _ in range(20):
+        assert copies([torch.randn(examples, numbers, generator=generator)]) == (0, 0.0)
+        assert copies([torch.randint(2, (examples, numbers), generator=generator).double()]) == (0, 0.0)
+    assert copies([torch.ones(examples, numbers)]) == (0, 0.0)
