@@ -25,7 +25,7 @@ RARE = ("reentrant", "inductor")
 """Modes that few models are run in."""
 
 EXACT, FALLBACK, REFUSED, NONE, UNFIT = "exact", "fell back", "refused", "no value", "does not run"
-TOLD, MASKS = "check tells", "own masks"
+TOLD = "check tells"
 WRONG, CRASHED = "WRONG", "CRASHED"
 
 SAID = "say with groups= which belong together"
@@ -194,8 +194,6 @@ def judge(name: str, mode: str, source: str, seen: list[Seen], note: str) -> Cel
             ]
         )
         changed = float((difference / (scale * ROUNDING[dtype] ** 2 + scale.sum() * FLOOR[dtype])).max().sqrt())
-        if changed > 1 and entry.own_masks:
-            return Cell(MASKS, "", whole)
         if changed > 1 and not (entry.terms and mode in ("compiled", "inductor")):
             return Cell(WRONG, f"the gradient itself is off, {changed:.3g} times what is tolerated", whole, changed)
         if moment is None or (moment.sizes.groups < 2 and bool(moment.signal.isnan().all())):

@@ -14,7 +14,6 @@ from benchmarks.model_cells import (
     FALLBACK,
     FLOOR,
     GAP,
-    MASKS,
     MODES,
     NONE,
     REFUSED,
@@ -31,7 +30,7 @@ from benchmarks.model_zoo import Entry
 Key = tuple[str, str, str]
 """Model, mode, source."""
 
-KINDS = (EXACT, FALLBACK, REFUSED, TOLD, MASKS, NONE, UNFIT, WRONG, CRASHED)
+KINDS = (EXACT, FALLBACK, REFUSED, TOLD, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)
 WITHOUT_NAMES = "Without names of layers and numbers."
 
@@ -50,7 +49,6 @@ from a slow loop: one backward pass per example.
 | `fell back` | `auto` took `accumulation`, which agrees with the loop |
 | `refused` | one clear line instead of a number, numbered below |
 | `check tells` | examples are coupled or counted otherwise by the loss: `NoiseScaleMeter.check` or a note tells |
-| `own masks` | groups draw random numbers of their own: another step than without us; without dropout it is exact |
 | `no value` | no step had two groups |
 | `does not run` | the model itself does not run in this mode |
 | `WRONG` | a number that does not agree |

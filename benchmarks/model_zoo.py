@@ -53,7 +53,6 @@ class Entry:
         only_check: whether nothing but ``NoiseScaleMeter.check``, or a note, can tell that examples are coupled or
             counted otherwise.
         skips: modes in which the model itself does not run, or is another one.
-        own_masks: whether groups draw random numbers of their own, so that masks are others than without us.
         compiled: whether it compiles in seconds.
         also: further modes, that few models are run in.
     """
@@ -71,7 +70,6 @@ class Entry:
     options: dict[str, Any] = field(default_factory=dict)
     only_check: bool = False
     skips: tuple[str, ...] = ()
-    own_masks: bool = False
     compiled: bool = True
     also: tuple[str, ...] = ()
 

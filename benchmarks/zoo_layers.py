@@ -238,11 +238,9 @@ LAYERS = {
     "MultiheadAttention": Entry(build=lambda: Attention(0.0), **LANGUAGE),
     "MultiheadAttention with dropout": Entry(build=lambda: Attention(0.3), **LANGUAGE, **RANDOM),
     "TransformerEncoderLayer": Entry(build=lambda: encoder(0.0), **LANGUAGE, blocks=("layer",)),
-    "TransformerEncoderLayer with dropout": Entry(
-        build=lambda: encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",), own_masks=True
-    ),
+    "TransformerEncoderLayer with dropout": Entry(build=lambda: encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",)),
     "nn.Transformer": Entry(build=lambda: Seq2Seq(0.0), **LANGUAGE),
-    "nn.Transformer with dropout": Entry(build=lambda: Seq2Seq(0.3), **LANGUAGE, **RANDOM, own_masks=True),
+    "nn.Transformer with dropout": Entry(build=lambda: Seq2Seq(0.3), **LANGUAGE, **RANDOM),
     "nanoGPT": Entry(build=lambda: NanoGPT(TOKENS), **LANGUAGE, **NANO),
     "nanoGPT with dropout": Entry(build=lambda: NanoGPT(TOKENS, dropout=0.3), **LANGUAGE, **RANDOM, **NANO),
     "nanoGPT, twice as many words as examples": Entry(

@@ -138,7 +138,7 @@ def test_copies_are_told(apart: bool, said: str) -> None:
         assert "nearly the same" not in meter.estimate().note
 
 
-@pytest.mark.parametrize("examples", [4, 8, 16, 64, 512])
+@pytest.mark.parametrize("examples", [4, 8, 16, 64])
 @pytest.mark.parametrize("numbers", [1, 2, 20])
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)

@@ -17,7 +17,7 @@ from cbs.noise_scale.layers.shared import Shared
 class ByGroup(Layer):
     """Watches modules of torch that do not show what their parameters meet.
 
-    Autograd finds the gradient of every group. The groups draw their own random numbers, as many as without watching.
+    Autograd finds the gradient of every group. Groups would draw random numbers of their own, and train another step.
     """
 
     types: ClassVar[tuple[type[nn.Module] | str, ...]] = (nn.RNN, nn.GRU, nn.LSTM, nn.MultiheadAttention)
@@ -32,7 +32,23 @@ class ByGroup(Layer):
         faster = cls is ByGroup and isinstance(module, nn.LSTM) and not module.proj_size  # there is a kind for these
         return () if faster else tuple(name for name, _ in module.named_parameters())
 
+    @classmethod
+    def refuse(cls, module: nn.Module) -> str | None:
+        draws = module.training and module.dropout and getattr(module, "num_layers", 2) > 1
+        return "has dropout, and its groups would draw other random numbers than the whole batch" if draws else None
+
+    def drawing(self) -> bool:
+        """Give up this step where the module draws random numbers now."""
+        why = self.refuse(self.module)
+        if why is not None:
+            self.recorder.fail(
+                f"layer {self.name!r} ({type(self.module).__name__}) {why}; use the source 'accumulation'"
+            )
+        return why is not None
+
     def watch(self, *args: Any, **kwargs: Any) -> Any:
+        if self.drawing():
+            return self.original(*args, **kwargs)
         arguments = self._signature.bind(*args, **kwargs).arguments
         first = next(iter(arguments.values()))
         if not self.has_examples(first):

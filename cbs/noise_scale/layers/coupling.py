@@ -18,6 +18,9 @@ COUPLED = (
     "groups= which examples belong together"
 )
 
+LEAVES = 4
+"""Tensors of a model's output that are looked at."""
+
 ROUNDING = 1e-7
 """Norm of second derivatives that is taken for none, relative to those of the examples themselves: where nothing
 couples them, nothing is rounded, either."""
@@ -39,14 +42,14 @@ class Coupling:
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
-    def look(self, output: Any, examples: int, stay: Tensor, one: Tensor) -> None:
+    def look(self, output: Any, examples: int, subsets: Sequence[Tensor]) -> None:
         """Look at the coming backward pass.
 
         Args:
             output: of the model.
             examples: of the forward pass.
-            stay: half of them, in whole groups, shape ``[examples]``: terms of many have some in either half.
-            one: a single one, or group: terms of two may have both in one half.
+            subsets: some of them, in whole groups, each of shape ``[examples]``: half, as terms of many have some in
+                either half, and a single one, as terms of two may have both in one half.
         """
         self.forget()
         self.idle = 0, 0
@@ -55,7 +58,7 @@ class Coupling:
             for leaf in tree_leaves(output)
             if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.ndim and leaf.shape[0] % examples == 0
         ]
-        if not outputs or torch._C._are_functorch_transforms_active():
+        if not outputs:
             return
         original = torch.autograd.backward
 
@@ -63,8 +66,10 @@ class Coupling:
             self._restore()
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
-                with suppress(RuntimeError, NotImplementedError):  # a function without a second derivative
-                    self._differentiate(roots[0], outputs, examples, stay, one)
+                for leaf in outputs[:LEAVES]:
+                    # a function without a second derivative, or an output that goes through a layer on to another one
+                    with suppress(RuntimeError, NotImplementedError, ConfigError):
+                        self._differentiate(roots[0], leaf, examples, subsets)
             original(tensors, *args, **kwargs)
 
         def restore() -> None:
@@ -88,27 +93,22 @@ class Coupling:
         if failure is not None:
             raise failure
 
-    def _differentiate(self, loss: Tensor, outputs: Sequence[Tensor], examples: int, stay: Tensor, one: Tensor) -> None:
-        # Gradients are enabled in hooks of the outputs, by which they know that this is not the backward pass itself.
+    def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
+        # Gradients are enabled in hooks of the output, by which they know that this is not the backward pass itself.
         options = {"allow_unused": True, "create_graph": True}
-        slopes = [slope for slope in torch.autograd.grad(loss, outputs, **options) if slope is not None]
-        if not slopes:
+        (slope,) = torch.autograd.grad(loss, output, **options)
+        if slope is None:
             return
-        active = torch.stack([_of_examples(slope, examples) for slope in slopes]).sum(0)
-        self.idle = int((active == 0).sum()), examples
-        for mine in (stay, one):
-            total = loss.new_zeros(())
-            generator = torch.Generator().manual_seed(0)
-            for slope in slopes:
-                if slope.requires_grad:
-                    rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
-                    total = total + (rows * torch.randn(rows.shape, generator=generator).to(rows)).sum()
-            if not total.requires_grad:
-                return
-            second = [slope for slope in torch.autograd.grad(total, outputs, **options) if slope is not None]
-            sizes = torch.stack([_of_examples(slope, examples) for slope in second]).sum(0) if second else mine * 0.0
-            if float(sizes[~mine].sum()) > ROUNDING**2 * float(sizes[mine].sum()):
-                self._failure = ConfigError(COUPLED)
+        idle = int((_of_examples(slope, examples) == 0).sum())
+        self.idle = min(idle, self.idle[0]) if self.idle[1] else idle, examples
+        for mine in subsets if slope.requires_grad else ():
+            rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
+            direction = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
+            (second,) = torch.autograd.grad((rows * direction).sum(), output, **options)
+            if second is not None:
+                sizes = _of_examples(second, examples)
+                if float(sizes[~mine].sum()) > ROUNDING**2 * float(sizes[mine].sum()):
+                    self._failure = ConfigError(COUPLED)
 
 
 def _of_examples(slope: Tensor, examples: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
 from cbs.noise_scale.layers import LAYERS
 from cbs.noise_scale.layers.by_group import ByGroup
@@ -106,7 +106,7 @@ class Recurrence(torch.autograd.Function):
 @LAYERS.register("lstm")
 class LSTM(ByGroup):
     """Watches an ``nn.LSTM``, those with projections excepted, as one layer per depth and direction; group by group
-    where groups are few and draw no random numbers, for which torch's own kernel is the faster."""
+    where groups are few, for which torch's own kernel is the faster."""
 
     types = (nn.LSTM,)
 
@@ -125,17 +125,16 @@ class LSTM(ByGroup):
     def watch(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         module = self.module
         current = self.recorder.enter(self.name)
-        if current is None or self.sharing.places() is None:
+        if current is None or self.sharing.places() is None or self.drawing():
             return self.original(input, hx)
-        few = current.groups <= FEW_GROUPS and not (module.training and module.dropout)
-        if few or not self.has_examples(input):
+        if current.groups <= FEW_GROUPS or not self.has_examples(input):
             return super().watch(input, hx)
         x = input.transpose(0, 1) if module.batch_first else input
         if hx is None:
             zeros = x.new_zeros(sum(map(len, self._depths)), x.shape[1], module.hidden_size)
             hx = zeros, zeros
         last: list[tuple[Tensor, Tensor]] = []
-        for depth, directions in enumerate(self._depths, 1):
+        for directions in self._depths:
             outputs = []
             for way, direction in enumerate(directions):
                 current.count(direction.watched.values())
@@ -144,7 +143,5 @@ class LSTM(ByGroup):
                 last.append((states[-1], c))
                 outputs.append(states.flip(0) if way else states)
             x = torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0]
-            if module.dropout and depth < module.num_layers:
-                x = dropout(x, module.dropout, module.training)
         h, c = map(torch.stack, zip(*last, strict=True))
         return x.transpose(0, 1) if module.batch_first else x, (h, c)

@@ -182,8 +182,9 @@ class Separation:
         if self.looking:
             self._look_at(output)
             self.looking = False
-            if self._passes.wrong is None:
-                self._coupling.look(output, self._passes.examples, self._some(half=True), self._some(half=False))
+            if self._passes.wrong is None and not torch._C._are_functorch_transforms_active():
+                subsets = [self._some(half=half) for half in (True, False)]
+                self._coupling.look(output, self._passes.examples, subsets)
 
     def _look_at(self, output: Any) -> None:
         leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.ndim]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.layers import group_by_group
 from cbs.noise_scale.probe import Probe
-from tests.references.per_example import assert_exact, assert_near, watch
+from tests.references.per_example import assert_exact, watch
 
 # Double precision leaves rounding of sums of some thousand products.
 RTOL = 1e-11
@@ -25,47 +25,31 @@ def recurrent() -> nn.Module:
     return nn.GRU(8, 8, num_layers=2, dropout=0.3, batch_first=True)
 
 
-class Alone(nn.Module):
-    """Draws every group's random numbers in the module that is asked, as the watched one does."""
-
-    def __init__(self, inner: nn.Module, groups: int) -> None:
-        super().__init__()
-        self.inner = inner
-        self.groups = groups
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs = [self.inner(part) for part in x.chunk(self.groups)]
-        return torch.cat([output[0] if isinstance(output, tuple) else output for output in outputs])
-
-
-def test_random_numbers_of_recurrent_layers() -> None:
-    torch.manual_seed(0)
-    x, inner = torch.randn(EXAMPLES, 5, 8).double(), recurrent().double()
-    watched, plain = Alone(inner, 1), Alone(inner, 2)
-
-    def losses(model: nn.Module) -> Tensor:
-        torch.manual_seed(1)
-        return (plain if model is not watched else watched)(x).square().sum((1, 2))
-
-    wanted = [
-        torch.autograd.grad(losses(plain)[part].sum(), list(inner.parameters())) for part in (slice(3), slice(3, 6))
-    ]
-    watcher = watch(watched)
-    losses(watched).sum().backward()
-    found = watcher.collect().statistics[0]
-    watcher.detach()
-    for value, *columns in zip(found, *wanted, strict=True):
-        assert_near(value, sum(2 * gradient.square().sum() for gradient in columns), RTOL)
-
-
 @pytest.mark.parametrize("build", [encoder, recurrent])
-def test_random_numbers_agree_in_the_passes_that_are_compared(build: Callable[[], nn.Module]) -> None:
+def test_dropout_is_refused_in_training(build: Callable[[], nn.Module]) -> None:
+    """Its masks would be others than without us."""
     torch.manual_seed(0)
-    model = Alone(build(), 1)
-    model = nn.Sequential(model, nn.Linear(8, 2))
+    model, x = nn.Sequential(build()), torch.randn(EXAMPLES, 5, 8)
+
+    def step() -> Tensor:
+        torch.manual_seed(1)
+        found = model(x)
+        found = found[0] if isinstance(found, tuple) else found
+        found.square().sum().backward()
+        return found
+
+    with pytest.raises(ConfigError, match="has dropout, and its groups would draw other random numbers"):
+        Probe(model, source="split")
+    wanted = step()
+    model.eval()
     with Probe(model, source="split") as probe:
-        model(torch.randn(EXAMPLES, 5, 8)).square().sum().backward()
-        assert probe.step()["l2"].sizes.groups == 2
+        model.zero_grad()
+        step()
+        assert probe.step() is not None
+        model.train()
+        assert torch.equal(step(), wanted)
+        with pytest.raises(ConfigError, match="has dropout, and its groups would draw other random numbers"):
+            probe.step()
 
 
 @pytest.mark.parametrize("few", [0, 8])

@@ -18,7 +18,6 @@ RTOL = 1e-11
 OPTIONS: dict[str, dict[str, Any]] = {
     "one layer": {},
     "two layers": {"num_layers": 2},
-    "dropout": {"num_layers": 3, "dropout": 0.5},
     "both directions": {"num_layers": 2, "bidirectional": True},
     "without bias": {"bias": False},
     "time first": {"batch_first": False},
@@ -67,7 +66,7 @@ def test_every_option(name: str, states: bool) -> None:
 
 
 def test_projections_alone_are_left_to_another_kind() -> None:
-    kinds = [type(watch(Recurrent(states=False, **OPTIONS[name]))._layers[0]) for name in ("dropout", "projections")]
+    kinds = [type(watch(Recurrent(states=False, **OPTIONS[name]))._layers[0]) for name in ("two layers", "projections")]
     assert kinds[0] is LSTM
     assert kinds[1] is not LSTM
 
