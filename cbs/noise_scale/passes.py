@@ -60,7 +60,8 @@ class ForwardPasses:
         self, model: nn.Module, count: CountExamples = first_dimension, grouping: Grouping | None = None
     ) -> None:
         self.grouping = grouping or Grouping()
-        self.members, self.order = 1, None
+        self.members = 1
+        self.order: Tensor | None = None
         self.wrong: ConfigError | None = None
         self._seen = 0
         self.number = 0

@@ -76,8 +76,10 @@ def _equal(one: Any, other: Any) -> bool:
         return all(_equal(value, other[key]) for key, value in one.items())
     if isinstance(one, tuple):
         return all(map(_equal, one, other))
-    if isinstance(one, Tensor | np.ndarray):
-        return type(one) is type(other) and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
     return bool(one == other)
 
 

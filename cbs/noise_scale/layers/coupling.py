@@ -95,8 +95,7 @@ class Coupling:
 
     def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
         # Gradients are enabled in hooks of the output, by which they know that this is not the backward pass itself.
-        options = {"allow_unused": True, "create_graph": True}
-        (slope,) = torch.autograd.grad(loss, output, **options)
+        (slope,) = torch.autograd.grad(loss, output, create_graph=True, allow_unused=True)
         if slope is None:
             return
         idle = int((_of_examples(slope, examples) == 0).sum())
@@ -104,7 +103,7 @@ class Coupling:
         for mine in subsets if slope.requires_grad else ():
             rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
             direction = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
-            (second,) = torch.autograd.grad((rows * direction).sum(), output, **options)
+            (second,) = torch.autograd.grad((rows * direction).sum(), output, create_graph=True, allow_unused=True)
             if second is not None:
                 sizes = _of_examples(second, examples)
                 if float(sizes[~mine].sum()) > ROUNDING**2 * float(sizes[mine].sum()):

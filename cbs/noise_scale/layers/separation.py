@@ -121,8 +121,8 @@ class Separation:
             return
         self._checks += 1
         stay, others = self._some(half=True), neighbours(examples, self._passes.members, self._passes.order)
-        values = [entry.values for entry in seen if len(entry.values) == examples]
-        self.copies = copies(values) if values and self._passes.members == 1 else (0, 0.0)
+        known = [entry.values for entry in seen if len(entry.values) == examples]
+        self.copies = copies(known) if known and self._passes.members == 1 else (0, 0.0)
         touched = [torch.zeros(len(entry.values), dtype=torch.bool) for entry in seen]
         for kept in (stay, ~stay):
             self._seen, self.looking = [], True
