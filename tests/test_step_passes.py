@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, dropout
 from cbs.checkpoint import Checkpoint
 from cbs.choices import Choice
 from cbs.config import EvaluationPlan, Schedule, TrialConfig
+from cbs.noise_scale.cutting import compare
 from cbs.noise_scale_run import measure_run
 from cbs.record import TrialResult, TrialStatus
 from cbs.target import Target
@@ -155,6 +156,25 @@ def test_a_loss_that_couples_examples_is_not_measured_inside(probe: str) -> None
     found = train(Images(nn.Identity, hardest), probe)
     assert np.isnan(noise(found)).all()
     assert "the loss of an example depends on those beside it" in found.message
+
+
+def test_it_is_found_in_a_model_with_dropout_too() -> None:
+    assert "depends on those beside it" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
+
+
+def test_both_ways_start_from_one_state() -> None:
+    """So that the same way twice is no difference, whatever the passes draw and leave behind."""
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), torch.randn(8, 3)
+
+    def gradients(sizes: Sequence[int]) -> Sequence[Tensor]:
+        total = sum(model(part).square().sum() for part in x.split(list(sizes)))
+        return torch.autograd.grad(total, list(model.parameters()))
+
+    before = torch.get_rng_state(), model[1].running_mean.clone()
+    assert compare(model, gradients, [4, 4], [4, 4]).difference == ""
+    assert compare(model, gradients, [8], [4, 4]).difference != ""
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(model[1].running_mean, before[1])
 
 
 @pytest.mark.parametrize("losses", [lambda own: own, lambda own: dropout(own, 0.3)])

@@ -89,6 +89,7 @@ class Check:
         if self.refusal:
             lines.append(f"nothing to compare with a loop over examples: {self.refusal}")
         one = "example" if self.members == 1 else f"group of {self.members} examples"
+        several = one.replace("group", "groups") if self.members > 1 else "examples"
         if self.coupled:
             worst = max(self.layers, key=lambda layer: layer.coupling)
             found = f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}"
@@ -109,7 +110,7 @@ class Check:
                 )
             elif not self.refusal:
                 lines.append(
-                    f"source {self.source!r} agrees with a loop over {self.examples} {one}s in every layer "
+                    f"source {self.source!r} agrees with a loop over {self.examples} {several} in every layer "
                     f"({len(self.layers)})"
                 )
             if max(self.weights) - min(self.weights) > AGREE:

@@ -76,7 +76,32 @@ def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tenso
     assert "examples weigh" in str(found)
 
 
-@pytest.mark.parametrize("loss", [contrastive, balanced])
+def hardest(model: nn.Module, ids: Tensor) -> Tensor:
+    """The hardest example counts; every one alone is the hardest."""
+    return cross_entropy(model(ids).mT, ids, reduction="none").mean(1).max()
+
+
+def over_the_mean(model: nn.Module, ids: Tensor) -> Tensor:
+    """Policy gradients with an advantage over the mean reward, which is that of the word."""
+    reward = ids[:, :1].float() + torch.arange(len(ids))[:, None]
+    return (cross_entropy(model(ids).mT, ids, reduction="none") * (reward - reward.mean())).mean()
+
+
+def test_groups_of_examples_are_compared_with_a_loop_over_groups(model: nn.Module) -> None:
+    ids = torch.randint(7, (8, 4), generator=torch.Generator().manual_seed(2))
+
+    def of_pairs(model: nn.Module, ids: Tensor) -> Tensor:
+        reward = ids[:, 0].float().view(-1, 2)
+        advantage = (reward - reward.mean(1, keepdim=True)).flatten()
+        return (cross_entropy(model(ids).mT, ids, reduction="none").mean(1) * advantage).mean()
+
+    for source in ("split", "per_example"):
+        found = NoiseScaleMeter.check(model, of_pairs, ids, source=source, groups=2)
+        assert found.ok, str(found)
+        assert "agrees with a loop over 4 groups of 2 examples" in str(found)
+
+
+@pytest.mark.parametrize("loss", [contrastive, balanced, hardest, over_the_mean])
 def test_losses_that_couple_examples(model: nn.Module, ids: Tensor, loss: object) -> None:
     found = NoiseScaleMeter.check(model, loss, ids, count=lambda args, kwargs: EXAMPLES)
     assert found.coupled

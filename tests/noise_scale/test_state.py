@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,8 +25,23 @@ def test_buffers_come_back() -> None:
 def test_random_numbers_come_back_where_that_is_asked_for() -> None:
     module = nn.BatchNorm1d(3)
     before, buffers_alone = State(module, random=True), State(module)
-    first = random.random(), torch.rand(1).item()
+
+    def drawn() -> tuple[float, ...]:
+        return random.random(), torch.rand(1).item(), float(np.random.random())
+
+    first = drawn()
     buffers_alone.restore()
-    assert (random.random(), torch.rand(1).item()) != first
+    assert not {*drawn()} & {*first}
     before.restore()
-    assert (random.random(), torch.rand(1).item()) == first
+    assert drawn() == first
+
+
+def test_a_buffer_that_another_has_taken_the_place_of_comes_back() -> None:
+    module = nn.BatchNorm1d(3)
+    own, before = module.running_mean, State(module)
+    module.running_mean = module.running_mean + 1
+    assert before.changed()
+    assert before.other_buffer(State(module), 1e-3) == "running_mean"
+    before.restore()
+    assert module.running_mean is own
+    assert before.other_buffer(State(module), 1e-3) == ""
