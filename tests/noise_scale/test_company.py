@@ -90,6 +90,12 @@ def test_a_loss_that_couples_examples_is_refused(loss: Callable[[Tensor], Tensor
     assert torch.autograd.backward is backward
 
 
+@pytest.mark.parametrize("others", [(1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)])
+def test_terms_of_two_are_found_whichever_half_is_looked_at(others: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="the loss couples examples"):
+        run(lambda output: (output * output[list(others)]).sum(1).exp().mean(), of=lambda step: batch(step)[:4])
+
+
 def test_auto_falls_back_and_says_why() -> None:
     meter, _ = run(contrastive, "auto")
     assert meter.probe.source == "accumulation"
