@@ -69,11 +69,17 @@ def batch(seed: int) -> Tensor:
     return torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(seed))
 
 
-def run(loss: Callable[[Tensor], Tensor], source: str = "split", of: Callable[[int], Tensor] = batch, **options):
+def run(
+    loss: Callable[[Tensor], Tensor],
+    source: str = "split",
+    of: Callable[[int], Tensor] = batch,
+    steps: int = 5,
+    **options,
+):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
     meter = NoiseScaleMeter(model, source=source, **options)
-    for step in range(5):
+    for step in range(steps):
         loss(model(of(step))).backward()
         plain = [parameter.grad.clone() for parameter in model.parameters()]
         meter.step()
@@ -93,7 +99,9 @@ def test_a_loss_that_couples_examples_is_refused(loss: Callable[[Tensor], Tensor
 @pytest.mark.parametrize("others", [(1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)])
 def test_terms_of_two_are_found_whichever_half_is_looked_at(others: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="the loss couples examples"):
-        run(lambda output: (output * output[list(others)]).sum(1).exp().mean(), of=lambda step: batch(step)[:4])
+        run(
+            lambda output: (output * output[list(others)]).sum(1).exp().mean(), of=lambda step: batch(step)[:4], steps=1
+        )
 
 
 def test_auto_falls_back_and_says_why() -> None:
