@@ -50,7 +50,7 @@ def command(
         typer.Option(help="Where the run ends, in tokens if an example has them: 750B, 1.5M. Default: the last loss."),
     ] = None,
     tokens_per_example: Annotated[
-        int | None, typer.Option(help="With --curve or --trace, where there are tokens.")
+        int | None, typer.Option(help="Where there are tokens, and the results do not say how many.")
     ] = None,
     devices: Annotated[int, typer.Option(help="That share a step.")] = 1,
     export: Annotated[

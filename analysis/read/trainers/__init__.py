@@ -33,6 +33,11 @@ class Told:
     optimizer: str = ""
     lr_factors: tuple[Quantity, ...]
 
+    @property
+    def seen(self) -> int:
+        """Examples of all steps: where a trainer ends that goes on until so many are seen, or more."""
+        return sum(count * size for count, (_, size) in zip(self.steps, self.table, strict=True))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Read:

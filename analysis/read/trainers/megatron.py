@@ -1,7 +1,9 @@
 """Megatron-LM: ``--step-batch-size-schedule`` (NVIDIA/Megatron-LM, pull request 4411, 2026).
 
-Thresholds are tokens, of which it makes whole samples by ``--seq-length``, rounded down; batch sizes are samples. There
-is no factor of the learning rate. A batch size has to divide by micro-batch times data-parallel size.
+Thresholds are tokens: it always passes its own ``--seq-length`` on, and makes whole samples of them by it, rounded down
+(core/num_microbatches_calculator.py). Batch sizes are samples. It steps until ``--train-samples`` are consumed or more
+(``update_train_iters`` of training/training.py), so only the samples of whole steps end where a plan does. There is no
+factor of the learning rate. A batch size has to divide by micro-batch times data-parallel size.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from cbs.batch_schedules.text import parse_table
 from cbs.errors import ConfigError
 
 _FLAG = "--step-batch-size-schedule"
+_NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: give --tokens-per-example"
 
 
 @TRAINERS.register("megatron")
@@ -21,9 +24,11 @@ class Megatron(Trainer):
     """Arguments of the command line."""
 
     def write(self, told: Told) -> str:
-        table = " ".join(f"{start * (told.tokens_per_example or 1)}:{size}" for start, size in told.table)
-        length = [] if told.tokens_per_example is None else [f"--seq-length {told.tokens_per_example}"]
-        return " ".join([f'{_FLAG} "{table}"', *length, f"--train-samples {told.examples}"]) + "\n"
+        length = told.tokens_per_example
+        if length is None:
+            raise ConfigError(_NO_LENGTH)
+        table = " ".join(f"{start * length}:{size}" for start, size in told.table)
+        return f'{_FLAG} "{table}" --seq-length {length} --train-samples {told.seen}\n'
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:
         if _FLAG not in text:
@@ -32,12 +37,23 @@ class Megatron(Trainer):
             words = shlex.split(text.replace("\\\n", " ").replace("=", " "))
             given = dict(itertools.pairwise(words))
             table, end = parse_table(given[_FLAG]), given.get("--train-samples")
-            length = int(given.get("--seq-length", tokens_per_example or 1))
+            length = int(given.get("--seq-length", tokens_per_example or 0))
             samples = None if end is None else int(end)
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
+        if length < 1:
+            raise ConfigError(_NO_LENGTH)
         if tokens_per_example is not None and length != tokens_per_example:
             raise ConfigError(f"--seq-length {length} and --tokens-per-example {tokens_per_example} differ")
         each = tokens_per_example or 1
-        whole = [(start // length * each, size) for start, size in table]
-        return Read(table=tuple(whole), end=None if samples is None else samples * each)
+        places = [(start // length, size) for start, size in table]
+        end = None if samples is None else _consumed(places, samples) * each
+        return Read(table=tuple((start * each, size) for start, size in places), end=end)
+
+
+def _consumed(places: list[tuple[int, int]], samples: int) -> int:
+    """Samples of the steps that it takes until it has seen so many or more."""
+    seen = 0
+    for (_, size), (later, _) in zip(places, [*places[1:], (samples, 0)], strict=True):
+        seen += max(0, -(-(min(later, samples) - seen) // size)) * size
+    return seen

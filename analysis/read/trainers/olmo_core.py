@@ -1,7 +1,8 @@
 """OLMo-core: ``BatchSizeSchedulerCallback`` (allenai/OLMo-core, train/callbacks/batch_size_scheduler.py, 2026).
 
 Batch sizes and places are tokens. It changes the batch size by whole factors only, multiplies the learning rate by the
-root of the factor itself, and knows Adam's kin alone. An increase waits until the batches done divide by its factor.
+root of the factor itself, and knows Adam's kin alone. An increase waits until the batches done divide by its factor. It
+steps until ``max_duration`` is reached or passed (train/trainer.py), so that is the end of the last whole step.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class OlmoCore(Trainer):
         starts = ", ".join(f"Duration.tokens({start * tokens})" for start, _ in told.table)
         return (
             f"{_NAME}(\n    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
-            f"max_duration = Duration.tokens({told.examples * tokens})\n"
+            f"max_duration = Duration.tokens({told.seen * tokens})\n"
         )
 
     def read(self, text: str, tokens_per_example: int | None) -> Read | None:

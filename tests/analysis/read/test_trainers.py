@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def test_megatrons_arguments() -> None:
     assert write_schedule("megatron", TOLD) == text
     published = '--step-batch-size-schedule "0:768 250B:1536 500B:3072 750B:6144"'
     table = ((0, 768), (250 * 10**9, 1536), (500 * 10**9, 3072), (750 * 10**9, 6144))
-    assert read_schedule(published) == Read(table=table)
+    assert read_schedule(published, 1000) == Read(table=table)
+    # no thresholds in samples: it makes samples of them by its own sequence length, whatever was meant
+    with pytest.raises(ConfigError, match="by its own --seq-length: give --tokens-per-example"):
+        read_schedule(published)
     # of tokens it makes whole samples, rounded down
     assert read_schedule('--step-batch-size-schedule "0:8 100:16" --seq-length 64').table == ((0, 8), (1, 16))
 
@@ -45,6 +49,13 @@ def test_olmo_cores_callback() -> None:
     )
     assert write_schedule("olmo-core", TOLD) == text
     assert read_schedule(text, 64) == Read(table=((0, 16), (64_000, 32), (320_000, 128)), end=640_000)
+
+
+def test_olmo_core_ends_with_the_last_step_that_fits() -> None:
+    # allenai/OLMo-core, train/trainer.py: it steps while the tokens seen are below max_duration
+    for examples in (10_000, 10_001, 10_127):
+        text = write_schedule("olmo-core", dataclasses.replace(TOLD, examples=examples))
+        assert text.endswith("max_duration = Duration.tokens(640000)\n")
 
 
 def test_levanters_configuration() -> None:
@@ -96,6 +107,31 @@ def test_the_plan_of_the_trainer_of_transformers() -> None:
     assert read_schedule(text, 64) == Read(table=tuple((at * 64, size) for at, size in TOLD.table), end=640_000)
 
 
+def megatrons_steps(text: str) -> dict[int, int]:
+    """By batch size, as its training loop counts them: steps until the samples are consumed, of the size in force."""
+    words = shlex.split(text)
+    length, samples = (int(words[words.index(flag) + 1]) for flag in ("--seq-length", "--train-samples"))
+    table = [tuple(map(int, entry.split(":"))) for entry in words[1].split()]
+    seen, counts = 0, dict.fromkeys((size for _, size in table), 0)
+    while seen < samples:
+        size = [size for start, size in table if start // length <= seen][-1]
+        seen, counts[size] = seen + size, counts[size] + 1
+    return counts
+
+
+@pytest.mark.parametrize("examples", [10_000, 10_001, 10_127, 10_128])
+def test_megatron_takes_the_steps_of_the_plan_and_not_one_more(examples: int) -> None:
+    run = Run(batch_size=16, examples=examples, lr_schedule=Schedule())
+    counts = of_table(run, ((start, size, 1.0) for start, size in TOLD.table)).steps(examples)
+    told = dataclasses.replace(TOLD, steps=tuple(counts), examples=examples)
+    text = write_schedule("megatron", told)
+    assert list(megatrons_steps(text).values()) == counts
+    # what a person wrote runs on to the end of the step in which the samples are consumed
+    typed = text.rsplit(" ", 1)[0] + f" {examples}"
+    shown = stages(typed, tokens_per_example=64)
+    assert {stage.batch_size: stage.steps for stage in shown.stages} == megatrons_steps(typed)
+
+
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 6)), min_size=1, max_size=6), st.sampled_from([None, 32]))
 def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]], tokens: int | None) -> None:
     size, start, table = 4, 0, []
@@ -108,7 +144,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
         lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
-    for trainer in ("levanter", "megatron", "transformers", *(["olmo-core", "torchtitan"] if tokens else [])):
+    for trainer in ("levanter", "transformers", *(["megatron", "olmo-core", "torchtitan"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
         assert [stage.steps for stage in shown.stages] == list(told.steps), trainer
         assert [stage.batch_size for stage in shown.stages] == [size for _, size in told.table]
@@ -117,6 +153,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
 @pytest.mark.parametrize(
     ("trainer", "changes", "said"),
     [
+        ("megatron", {"tokens_per_example": None}, "--tokens-per-example"),
         ("torchtitan", {"tokens_per_example": None}, "--tokens-per-example"),
         ("nemo", {}, "unknown trainer 'nemo': .*levanter, megatron, olmo-core, torchtitan, transformers"),
         ("olmo-core", {"tokens_per_example": None}, "--tokens-per-example"),
