@@ -72,7 +72,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         part = getattr(sweep, head)
         if head == "schedule" and option in batch_schedule_options():
             return _with_schedule_option(sweep, key, option, value)
-        if head == "schedule" and option in schedule_options():
+        if head == "schedule" and option in {*schedule_options(), *schedule_options(part.name)}:
             option, value = "options", {**part.options, option: value}
         elif option not in _fields(part):
             raise ConfigError(_unknown(sweep, key))

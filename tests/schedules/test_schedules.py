@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +13,15 @@ from hypothesis import strategies as st
 
 from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
+from cbs.registry import only_code
 from cbs.schedules import SCHEDULES, build_schedule, schedule_options
 from cbs.seeding import seeded
 from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, losses_along
 from cbs.training import run_trial
 from cbs.workloads import build_workload
+from sweeps.overrides import override
+from sweeps.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,7 @@ from cbs.workloads import build_workload
         ("constant", [0.25, 0.975, 1.0, 1.0, 1.0, 1.0]),
         ("linear", [0.25, 0.975, 1.0, 0.55, 0.1, 0.1]),
         ("cosine", [0.25, 0.975, 1.0, 0.55, 0.1, 0.1]),
+        ("quarter_cosine", [0.25, 0.975, 1.0, 0.1 + 0.9 * 2**-0.5, 0.1, 0.1]),
         ("polynomial power=2", [0.25, 0.975, 1.0, 0.1 + 0.9 / 4, 0.1, 0.1]),
         ("polynomial power=0.5", [0.25, 0.975, 1.0, 0.1 + 0.9 / 2**0.5, 0.1, 0.1]),
         ("wsd decay_share=0.5", [0.25, 0.975, 1.0, 0.1 + 0.9 * 100 / 120, 0.1, 0.1]),
@@ -91,11 +97,11 @@ def test_means_the_same_at_every_batch_size(schedule: Schedule, batch_size: int)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="constant, cosine, inverse_sqrt, linear, polynomial, two_stage, wsd"):
+    with pytest.raises(UnknownNameError, match=r"quarter_cosine, two_stage, wsd, your own package\.module:name"):
         build_schedule(Schedule(name="cosin"))
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "wsd"])
+@pytest.mark.parametrize("name", ["linear", "cosine", "quarter_cosine", "polynomial", "wsd"])
 def test_a_decay_needs_a_length(name: str) -> None:
     with pytest.raises(ConfigError, match="decay_examples"):
         build_schedule(Schedule(name=name))
@@ -200,3 +206,34 @@ def test_what_a_schedule_cannot_use_is_one_clear_line(schedule: Schedule, word: 
 def test_options_of_all_schedules() -> None:
     assert schedule_options("polynomial") == ["power"]
     assert {"boundary_examples", "decay_share", "power", "timescale_examples"} <= set(schedule_options())
+
+
+OWN = """
+def falling(schedule, *, rate=1.0):
+    return lambda examples: 1.0 / (1.0 + rate * (examples - schedule.warmup_examples))
+
+def seconds(schedule):
+    return 3.0
+
+def rising(schedule):
+    return lambda examples: -1.0
+"""
+
+
+def test_a_schedule_of_ones_own_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_lr_schedules.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    name = "own_lr_schedules:falling"
+    multiplier = build_schedule(Schedule(name=name, warmup_examples=10, options={"rate": 0.5}))
+    assert [multiplier(examples) for examples in (5, 10, 12, 18)] == [0.5, 1.0, 0.5, 0.2]
+    named = override(RECIPES["quick"](), [f"schedule.name={name}", "schedule.rate=0.5"])
+    assert (named.schedule.name, named.schedule.options) == (name, {"rate": 0.5})
+    for other, said in (("seconds", "got 3.0"), ("rising", "got -1.0"), ("none", "has no function 'none'")):
+        with pytest.raises(ConfigError, match=said):
+            build_schedule(Schedule(name=f"own_lr_schedules:{other}"))
+    with pytest.raises(ConfigError, match="its options are: rate"):
+        build_schedule(Schedule(name=name, options={"speed": 1}))
+    # a folder of results may name anything: it is not imported unless a person names it again
+    with only_code([]), pytest.raises(ConfigError, match="--code own_lr_schedules:falling"):
+        build_schedule(Schedule(name=name))
