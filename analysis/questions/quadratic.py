@@ -1,6 +1,7 @@
 """Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
 
-The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`; they are fitted like a measured sweep's.
+The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`. They are fitted like a measured sweep's, but
+``S_min`` and ``B_crit`` are known without a form.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import OPEN, UNKNOWN
+from analysis.arrays import OPEN, UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.questions.fit_table import TableFit, fit_table
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, Row, curve
+from cbs.theory.noisy_quadratic import OPTIMIZERS, Critical, NoisyQuadratic, Row, critical, curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class Quadratic:
 
     Attributes:
         rows: one per optimizer, power and batch size.
-        fit: of the rows, one curve for each optimizer and power; ``None`` where no curve has a row.
+        fit: of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which have no
+            interval; ``None`` where no curve has a row.
         lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
     """
 
@@ -94,9 +96,24 @@ def quadratic(
     bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
     curves = [(label(row), row.batch_size, row.steps, target) for row in reached]
     table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
+    fit = None
+    if reached:
+        fitted = fit_exactly(table, config)
+        own = {label(row): row for row in reached}
+
+        def exact(answer: Answer) -> Answer:
+            row = own[answer.group.optimizer]
+            given = row.momentum if row.ema is None else row.ema
+            near = float(np.sqrt(answer.points[0].batch_size * answer.points[-1].batch_size))
+            return _known(
+                answer,
+                critical(model, row.optimizer, target, momentum=given, power=row.power, reference=reference, near=near),
+            )
+
+        fit = replace(fitted, answers=tuple(map(exact, fitted.answers)))
     return Quadratic(
         rows=tuple(rows),
-        fit=fit_exactly(table, config) if reached else None,
+        fit=fit,
         target=target,
         initial_loss=model.initial_loss,
         lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
@@ -130,6 +147,19 @@ def _within(answer: Answer) -> Answer:
         least = answer.min_steps if critical < first else UNKNOWN
         answer = replace(answer, min_steps=least, examples_at_critical=UNKNOWN, hyperbola=None)
     return replace(answer, definitions=definitions)
+
+
+def _known(answer: Answer, exact: Critical | None) -> Answer:
+    """The answer with what is exact in place of what the form makes of it."""
+    size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
+    pareto = replace(answer.definitions["pareto"], value=size, interval=OPEN, remark="")
+    return replace(
+        answer,
+        definitions=answer.definitions | {"pareto": pareto},
+        min_steps=Quantity(least),
+        examples_at_critical=Quantity(2.0 * least * size) if least and size else UNKNOWN,
+        hyperbola=None,
+    )
 
 
 def label(row: Row) -> str:

@@ -106,7 +106,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("if the exponent were 1 (thin)", linewidth=0.5))
     title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{style.percent(table)}]"
-    known = table["critical_low"].notna().any()
+    known = table[["critical_low", "exponent_low"]].notna().any(axis=None)
     style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
 
 

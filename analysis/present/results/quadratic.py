@@ -10,7 +10,10 @@ from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from analysis.questions.quadratic import Quadratic, Row, label
 
-EXACT = "the counts have no noise: intervals are those of the form of the curve through so many points"
+EXACT = (
+    "B_crit (pareto) and S_min are exact: at B_crit a run takes twice the steps of one without noise; intervals, and "
+    "what else has one, are those of the form of the curve through so many points"
+)
 
 UNSEEN = {
     Verdict.TOO_FEW_BATCH_SIZES: "further",
@@ -29,16 +32,20 @@ def _(found: Quadratic) -> Presentation:
     tables |= fit.tables
     summary = tables["summary"]
     # What a verdict asks for, seeds above all, is for measured curves; but for batch sizes.
-    columns = tuple(column for column in summary.columns if column.key not in ("verdict", "advice"))
+    columns = tuple(
+        replace(column, interval=None) if column.key in ("min_steps", "examples_at_critical") else column
+        for column in summary.columns
+        if column.key not in ("verdict", "advice")
+    )
     lines = [
         f"{answer.group.optimizer}: {answer.verdict}: nothing is said beyond; add {wanted} ones with --batch-sizes"
         for answer in found.fit.answers
         for verdict, wanted in UNSEEN.items()
-        if answer.verdict is verdict
+        if answer.verdict is verdict and answer.config.definition != "pareto"
     ]
     lines += [
         f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the curve of "
-        "the form, so its B_crit is a rough one; steps are whole numbers, and a lower --target takes more of them"
+        "the form, so its exponent is a rough one; steps are whole numbers, and a lower --target takes more of them"
         for answer in found.fit.answers
         if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
     ]

@@ -1,6 +1,6 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
-from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Row, curve
+from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Critical, Row, critical, curve
 from cbs.theory.noisy_quadratic.growth import BestGrowth, best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
@@ -13,6 +13,7 @@ __all__ = [
     "Best",
     "BestGrowth",
     "BestPieces",
+    "Critical",
     "Modes",
     "NoisyQuadratic",
     "Row",
@@ -20,6 +21,7 @@ __all__ = [
     "best_growth",
     "best_pieces",
     "best_settings",
+    "critical",
     "curve",
     "losses_along",
     "modes_of",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 from cbs.theory.noisy_quadratic.growth import best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
@@ -37,6 +39,9 @@ ones momentum at a batch size of 4 and a target of 0.01 takes 1,333,442 steps in
 
 CUSHION = 1e-8
 """What the notebook adds to a denominator of SGD."""
+
+_STRIDE, _OPEN = math.log(4.0), 50.0
+"""Of the search for a critical batch size; the log of steps over twice the fewest, where no setting gets there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,28 +101,11 @@ def curve(
         raise ValueError(f"no optimizer {optimizer!r} on the quadratic: there are {', '.join(OPTIMIZERS)}")
     if not target > 0.0:
         raise ValueError(f"the target must be above 0, got {target}")
-    method = OPTIMIZERS[optimizer]
-    plain, averages = method == "sgd", method == "averaged"
-    momenta = [0.0] if plain else MOMENTA if momentum is None else [momentum]
+    plain, averages = (OPTIMIZERS[optimizer] == method for method in ("sgd", "averaged"))
     for batch_size in batch_sizes:
         if not 0.0 < batch_size < math.inf:
             raise ValueError(f"batch sizes must be finite and above 0, got {batch_size}")
-        grown = None
-        if optimizer == "pieces":
-            pieces = best_pieces(model, target, batch_size, PIECES, power=power)
-            best = Best(steps=pieces.steps, lr=float(pieces.lrs[0]), momentum=0.0) if pieces else None
-        elif optimizer == "growth":
-            grown = best_growth(model, target, batch_size, PIECES, power=power)
-            best = Best(steps=grown.steps, lr=grown.lr, momentum=0.0) if grown else None
-        elif reference:
-            grid, cushion = (SGD_LRS, CUSHION) if plain else (LRS, 0.0)
-            (best,) = best_settings(model, method, target, [batch_size], grid, momenta, power=power, cushion=cushion)
-        else:
-            largest = model.largest_lr(power)
-            lrs = largest * np.logspace(-10, 0.3, 200) if math.isfinite(largest) else np.ones(1)
-            (best,) = best_settings(model, method, target, [batch_size], lrs, momenta, power=power)
-            if best is not None and best.steps > 0:
-                best = tuned(model, method, target, batch_size, best.momentum, power=power) or best
+        best, growth = _best(model, optimizer, target, batch_size, momentum, power, reference)
         steps = None if best is None else math.ceil(best.steps)
         yield Row(
             optimizer=optimizer,
@@ -128,5 +116,86 @@ def curve(
             steps=max(steps - 1, 1 if plain else 0) if reference and steps is not None else steps,
             best_lr=None if best is None else best.lr,
             best_momentum=None if best is None or plain else best.momentum,
-            best_growth=grown.growth if grown else None,
+            best_growth=growth,
         )
+
+
+def _best(
+    model: NoisyQuadratic,
+    optimizer: str,
+    target: float,
+    batch_size: float,
+    momentum: float | None,
+    power: float,
+    reference: bool,
+) -> tuple[Best | None, float | None]:
+    """The best settings at one batch size, which may be infinite, and the growth of ``growth``."""
+    method = OPTIMIZERS[optimizer]
+    plain = method == "sgd"
+    momenta = [0.0] if plain else MOMENTA if momentum is None else [momentum]
+    if optimizer == "pieces":
+        pieces = best_pieces(model, target, batch_size, PIECES, power=power)
+        return Best(steps=pieces.steps, lr=float(pieces.lrs[0]), momentum=0.0) if pieces else None, None
+    if optimizer == "growth":
+        grown = best_growth(model, target, batch_size, PIECES, power=power)
+        return (Best(steps=grown.steps, lr=grown.lr, momentum=0.0), grown.growth) if grown else (None, None)
+    if reference:
+        grid, cushion = (SGD_LRS, CUSHION) if plain else (LRS, 0.0)
+        (best,) = best_settings(model, method, target, [batch_size], grid, momenta, power=power, cushion=cushion)
+        return best, None
+    largest = model.largest_lr(power)
+    lrs = largest * np.logspace(-10, 0.3, 200) if math.isfinite(largest) else np.ones(1)
+    (best,) = best_settings(model, method, target, [batch_size], lrs, momenta, power=power)
+    if best is not None and best.steps > 0:
+        best = tuned(model, method, target, batch_size, best.momentum, power=power) or best
+    return best, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critical:
+    """What a curve is known to have, with no form fitted to it.
+
+    Attributes:
+        min_steps: to the target without noise, the limit of large batch sizes.
+        batch_size: at which a run takes twice as many; ``None`` where there is no noise.
+    """
+
+    min_steps: float
+    batch_size: float | None
+
+
+def critical(
+    model: NoisyQuadratic,
+    optimizer: str,
+    target: float,
+    *,
+    momentum: float | None = None,
+    power: float = 0.0,
+    reference: bool = False,
+    near: float = 1.0,
+) -> Critical | None:
+    """``S_min`` and the batch size of twice as many steps, to a thousandth; arguments as of :func:`curve`.
+
+    Args:
+        near: batch size around which it is looked for first.
+
+    Returns:
+        ``None`` where the target is not reached without noise either.
+    """
+    least, _ = _best(model, optimizer, target, math.inf, momentum, power, reference)
+    if least is None or least.steps <= 0:
+        return None
+    if model.noise_trace == 0.0:
+        return Critical(min_steps=least.steps, batch_size=None)
+
+    @functools.cache
+    def excess(log_size: float) -> float:
+        best, _ = _best(model, optimizer, target, math.exp(log_size), momentum, power, reference)
+        return math.log(best.steps / (2.0 * least.steps)) if best else _OPEN
+
+    low = high = math.log(near)
+    while excess(low) < 0.0:
+        high, low = low, low - _STRIDE
+    while excess(high) >= 0.0:
+        low, high = high, high + _STRIDE
+    return Critical(min_steps=least.steps, batch_size=math.exp(brentq(excess, low, high, xtol=1e-3)))

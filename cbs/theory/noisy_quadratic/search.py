@@ -23,6 +23,9 @@ LIMIT = 2**27
 STRIDE = 8
 """Factor between the steps of the gallop: three squarings."""
 
+NEAR = 0.04
+"""Below the logarithm of the edge of stability, from where on :func:`tuned` looks at places ever closer to it."""
+
 LRS, SHORT = 64, 300
 """Learning rates of the grid of :func:`tuned`, and runs of so few steps that it looks at more."""
 
@@ -141,7 +144,8 @@ def tuned(
 ) -> Best | None:
     """Fewest steps to ``target`` over all learning rates, the crossing interpolated in log step as for a trial.
 
-    A grid up to the edge of stability finds the region, sections the optimum to a thousandth of the learning rate.
+    A grid up to the edge of stability finds the region, sections the optimum to a thousandth of the learning rate, or
+    to a tenth of what it lies below the edge.
 
     Args:
         model: the noisy quadratic.
@@ -181,12 +185,15 @@ def tuned(
     if short:
         # The loss oscillates, and any learning rate up to the edge may be the first to dip below.
         places = np.union1d(places, math.log(largest) + np.linspace(-2.8, 0.0, 801))
-    places = places[places < math.log(largest)]
+    edge = math.log(largest)
+    if places[-1] > edge - NEAR:
+        # The best of large batches lies just below the edge, where steps turn within less than the spacing of places.
+        places = np.union1d(places[places < edge - NEAR], edge - np.geomspace(NEAR, 1e-6, 24))
     steps = crossings(places)
     best = int(np.argmin(steps))
     low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
     found = [(float(steps[best]), float(places[best]))]
-    while high - low > 1e-3:
+    while high - low > min(1e-3, 0.1 * (edge - high)):
         left, right = low + (high - low) / 3, high - (high - low) / 3
         inner = crossings(np.array([left, right]))
         low, high = (low, right) if inner[0] <= inner[1] else (left, high)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, tuned
+from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, passages, tuned
 from tests.certified import noisy_quadratic as certified
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
@@ -88,6 +88,20 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     losses = modes_of(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
     firsts = np.where((losses <= 0.1).any(1), (losses <= 0.1).argmax(1), np.inf)
     assert np.ceil(found.steps) <= firsts.min()
+
+
+@pytest.mark.parametrize(
+    ("method", "momentum", "batch_size"),
+    [("sgd", 0.0, 1e5), ("sgd", 0.0, 1e12), ("averaged", 0.99, 100), ("averaged", 0.9, 1e6), ("heavy_ball", 0.5, 1e12)],
+)
+def test_just_below_the_edge_of_stability_is_looked_at_too(method: str, momentum: float, batch_size: float) -> None:
+    model = NoisyQuadratic.power_law(1000)
+    found = tuned(model, method, 0.02, batch_size, momentum)
+    assert found is not None
+    largest = model.largest_lr(momentum=momentum if method == "heavy_ball" else 0.0)
+    assert 0.98 * largest < found.lr < largest
+    lrs = largest * (1.0 - np.geomspace(0.05, 1e-6, 300))
+    assert found.steps <= 1.0001 * passages(modes_of(model, method, lrs, momentum), 0.02, batch_size).min()
 
 
 def test_momentum_near_one_is_tuned_at_small_batches_too() -> None:
