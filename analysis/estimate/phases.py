@@ -12,7 +12,7 @@ The one assumption: steps in a phase do not depend on the batch sizes before it,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -64,51 +64,9 @@ class Course:
         return np.asarray(self.stages @ of_a_step)
 
 
-def jointly(phases: Sequence[Phase], alike: Array, seed: int) -> list[Phase]:
-    """The phases with resamples whose errors go together as much as they do.
-
-    As they come, the errors of all phases go together wholly. That is too narrow for what lives from their difference:
-    a batch size that grows pays where one phase differs from another. Each phase takes a mixture of its resamples in
-    as many orders as there are phases, the orders shared, so that its own spread stays what it is. Where a resample has
-    no critical batch size nothing can be mixed, and errors are taken to be independent, which is wider.
-
-    Args:
-        phases: in order, with equally many resamples.
-        alike: correlation of their errors, shape ``[phases, phases]``.
-        seed: of the orders.
-    """
-    curves = [phase.resampled for phase in phases]
-    count = len(curves[0].critical)
-    orders = [np.random.default_rng([seed, place]).permutation(count) for place in range(len(phases))]
-    if not all((np.isfinite(curve.critical) & (curve.critical > 0)).all() for curve in curves):
-        alone = zip(phases, curves, orders, strict=True)
-        return [replace(phase, resampled=curve.mapped(lambda rows, at=at: rows[at])) for phase, curve, at in alone]
-    values, vectors = np.linalg.eigh(alike)
-    roots = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-
-    def mixed(rows: Array, root: Array) -> Array:
-        middle = rows.mean() if count else 0.0
-        return np.asarray(
-            middle + sum(share * (rows[order] - middle) for share, order in zip(root, orders, strict=True))
-        )
-
-    found = []
-    for phase, curve, root in zip(phases, curves, roots, strict=True):
-        critical, exponent = (np.exp(mixed(np.log(rows), root)) for rows in (curve.critical, curve.exponent))
-        made = Curve(mixed(curve.log_min_steps, root), np.log(critical), exponent, critical)
-        found.append(replace(phase, resampled=made))
-    return found
-
-
 def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
     """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
     return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
-
-
-def asymptotes(phases: Sequence[Phase]) -> tuple[Array, Array]:
-    """``S_min`` and ``E_min`` of all phases together, where each is a hyperbola; shape ``[1 + R]`` each."""
-    curves = [phase.estimate.then(phase.resampled) for phase in phases]
-    return np.sum([curve.min_steps for curve in curves], axis=0), np.sum([c.min_examples for c in curves], axis=0)
 
 
 def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:
@@ -160,13 +118,3 @@ def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
             size *= 2
         found.append(size)
     return np.array(found)
-
-
-def equal_examples(steps: Array, sizes: Array, examples: Array) -> Array:
-    """Steps of the constant batch size with as many examples, shape ``[1 + R]`` both; NaN where it is not among the
-    increasing ``sizes`` of ``steps``, see :func:`steps_of`."""
-    whole = steps.sum(axis=1)
-    # beyond the batch size of the fewest examples more of them buy fewer steps
-    seen = np.maximum.accumulate(whole * sizes, axis=1)
-    found = np.exp(_between(np.log(seen), np.log(whole), np.log(examples)))
-    return np.where((examples >= seen[:, 0] * (1 - 1e-9)) & (examples <= seen[:, -1] * (1 + 1e-9)), found, np.nan)

@@ -99,10 +99,10 @@ def quadratic(
     fit = None
     if reached:
         fitted = fit_exactly(table, config)
-        own = {label(row): row for row in reached}
+        row_of = {label(row): row for row in reached}
 
         def exact(answer: Answer) -> Answer:
-            row = own[answer.group.optimizer]
+            row = row_of[answer.group.optimizer]
             given = row.momentum if row.ema is None else row.ema
             near = float(np.sqrt(answer.points[0].batch_size * answer.points[-1].batch_size))
             return _known(

@@ -39,7 +39,7 @@ class Results:
         trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
             final_step, max_steps, message, warmup_steps, folder, tuned`` (as of
             :attr:`analysis.estimate.studies.Study.tuned`).
-        evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value``; ordered by both.
+        evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value, lr``; ordered by both.
         notes: what was left out, one line each.
         scheduled: the trials with a batch schedule, which are in none of the other fields.
     """
@@ -108,6 +108,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
         "step": np.concatenate([*steps]),
         "value": np.concatenate([*values]),
+        "lr": np.concatenate([*kept["lrs"]]).astype(float),
     }
     kept = kept.drop(columns=["examples", "lrs", *UNSHOWN])
     return Results(kept, pd.DataFrame(evaluations), groups, notes, apart)

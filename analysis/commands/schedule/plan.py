@@ -38,12 +38,18 @@ def command(
     ] = None,
     first_batch_size: Annotated[int | None, typer.Option(help="Of rule doubling: where it starts.")] = None,
     max_batch_size: Annotated[int | None, typer.Option(help="None is larger.")] = None,
-    divisible_by: Annotated[int, typer.Option(help="Every batch size is a multiple of it.")] = 1,
+    divisible_by: Annotated[
+        int | None,
+        typer.Option(help="Every batch size is a multiple of it. Default: of what those that were measured divide by."),
+    ] = None,
     world_size: Annotated[int | None, typer.Option(help="Data-parallel ranks; with --micro-batch.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Examples a rank takes at once; with --world-size.")] = None,
     lr_exponent: Annotated[
-        float | None,
-        typer.Option(help="The learning rate goes with this power of the batch size. Default: the measured law."),
+        str | None,
+        typer.Option(
+            help="The learning rate goes with this power of the batch size (0, 0.5, 1), or by the measured law: law. "
+            "Default: 0 where that of the sweep is constant, 1 where it falls."
+        ),
     ] = None,
     budget: Annotated[
         str | None,
@@ -68,7 +74,7 @@ def command(
     """
     from analysis.questions.schedule_plan import plan_schedule
     from analysis.questions.schedule_plan.export import exported
-    from analysis.questions.schedule_plan.plans import Ask
+    from analysis.questions.schedule_plan.plans import LAW, Ask
     from analysis.questions.schedule_plan.sources import sources
 
     if sum(given is not None for given in (results, trace, curve)) != 1:
@@ -76,16 +82,20 @@ def command(
     if (world_size is None) != (micro_batch is None):
         raise ConfigError("--world-size and --micro-batch go together")
     if world_size is not None and micro_batch is not None:
-        if divisible_by != 1:
+        if divisible_by is not None:
             raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
         divisible_by = world_size * micro_batch
     found, end = sources(
         results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
         budget=budget, tokens_per_example=tokens_per_example,
     )  # fmt: skip
+    try:
+        power = LAW if lr_exponent == "law" else None if lr_exponent is None else float(lr_exponent)
+    except ValueError:
+        raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {lr_exponent}") from None
     ask = Ask(
         rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
-        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=lr_exponent, budget=end,
+        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=power, budget=end,
     )  # fmt: skip
     plans = plan_schedule(found, ask, config)
     if export is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arrays import OPEN, Interval
-from analysis.phrases import number, percent
+from analysis.phrases import DASH, number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.schedule_plan.plans import Outcome, PlannedStage, SchedulePlan, SchedulePlans
@@ -17,10 +17,11 @@ def _(found: SchedulePlans) -> Presentation:
     shown: list[Table | str] = []
     for plan in found.plans:
         name = f"{plan.source.optimizer}: " if plan.source.optimizer else ""
-        steps = sum(stage.steps for stage in plan.stages)
-        unit = "tokens" if plan.source.tokens_per_example else f"{plan.source.example_unit}s"
-        budget = plan.budget * (plan.source.tokens_per_example or 1)
-        lines = [f"{steps:,} steps for {budget:,} {unit}; from {plan.source.what}", plan.decided_by]
+        lines = [f"from {plan.source.what}", plan.decided_by]
+        if plan.ask.budget is not None:
+            unit = "tokens" if plan.source.tokens_per_example else f"{plan.source.example_unit}s"
+            budget = plan.budget * (plan.source.tokens_per_example or 1)
+            lines.insert(0, f"{sum(stage.steps for stage in plan.stages):,} steps for {budget:,} {unit}")
         shown.append(stages([plan], f"{name}planned batch sizes {level}", lines))
         shown.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
     shown += filter(None, [found.timing, *found.notes])
@@ -45,7 +46,8 @@ def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] 
         Column("steps", heading="steps"),
         Column("until", heading="until", left=True),
         quantity("critical_batch_size", "critical batch size there", "critical"),
-        Column("lr_factor", "lr_factor.value", "learning rate times", _ends),
+        Column("lr", "lr.value", "learning rate"),
+        Column("lr_factor", "lr_factor.value", "times", _ends),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
@@ -57,15 +59,19 @@ def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str
 
     columns = (
         Column("optimizer", "source.optimizer"),
-        Column("name", heading="batch sizes", name=True),
+        Column("name"),
+        Column("", _name, "batch sizes, learning rate", name=True),
+        Column("recommended"),
         Column("batch_sizes", _sizes, "from – to"),
+        Column("", _lrs, "learning rate"),
+        Column("first_lr", lambda outcome, *_: outcome.lrs[0]),
+        Column("last_lr", lambda outcome, *_: outcome.lrs[-1]),
         quantity("steps", "steps"),
         quantity("examples", "examples"),
         quantity("hours", "hours" if timed else ""),
-        quantity("gamma", "gamma"),
-        quantity("steps_saved", "steps saved"),
+        quantity("examples_saved", "examples saved"),
     )
-    said = "steps saved: share of the steps of the constant batch size with as many examples"
+    said = "examples saved: share of those of the constant batch size with as many steps; *: recommended"
     return Table(columns=columns, rows=rows, title=title, lines=[*([said] if title else []), *lines])
 
 
@@ -78,3 +84,14 @@ def _ends(stage: PlannedStage, _: object) -> Interval:
 def _sizes(outcome: Outcome, *_: object) -> str:
     first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
     return f"{first:,}" if first == last else f"{first:,} – {last:,}"
+
+
+def _name(outcome: Outcome, *_: object) -> str:
+    return f"{outcome.name} *" if outcome.recommended else outcome.name
+
+
+def _lrs(outcome: Outcome, *_: object) -> str:
+    first, last = outcome.lrs[0], outcome.lrs[-1]
+    if first is None or last is None:
+        return DASH
+    return number(first) if first == last else f"{number(first)} – {number(last)}"

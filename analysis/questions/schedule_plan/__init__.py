@@ -11,22 +11,25 @@ Every phase of a run (see :mod:`analysis.estimate.phases`) gets the batch size t
 ===========  ==========================================================================================================
 
 The lower end of the interval decides, so that noise in the measurement does not make a batch larger than it pays; a
-plan never shrinks a batch. What it takes is predicted on every resample, for the table as it stands.
+plan never shrinks a batch. What it takes is predicted on every resample, for the table as it stands, under every rule
+of the learning rate (:mod:`analysis.questions.schedule_plan.lr_rules`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.arrays import UNKNOWN, Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.phases import Phase, steps_of
 from analysis.phrases import number
+from analysis.questions.schedule_plan.lr_rules import LearningRates, beyond, learning_rates
 from analysis.questions.schedule_plan.outcome import outcomes, verdict
-from analysis.questions.schedule_plan.plans import Ask, PlannedStage, SchedulePlan, SchedulePlans
+from analysis.questions.schedule_plan.plans import LAW, Ask, PlannedStage, SchedulePlan, SchedulePlans
 from analysis.questions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
 from analysis.questions.schedule_plan.source import Source
 from cbs.batch_schedules import OpenLoop, Run
@@ -52,13 +55,19 @@ def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
     of_phases, at_ends = chosen(source, ask, sizes, steps, cost, config.confidence)
     table, ends = _table(source.phases, of_phases, ask)
     budget = ask.budget or math.ceil(ends[-1])
-    factors, said = _lr_factors(source, ask, table)
-    found = outcomes(source, ask, table, best_constant(steps, cost, sizes), sizes, config)
-    last = [int(np.flatnonzero(of_phases == stage.batch_size)[-1]) for stage in table.stages]
+    stage_sizes = [stage.batch_size for stage in table.stages]
+    rules, place = learning_rates(source, ask, stage_sizes)
+    rule = None if place is None else rules[place]
+    found = list(outcomes(source, ask, table, rules, best_constant(source, cost, sizes), config))
+    found[place or 0] = replace(found[place or 0], recommended=True)
+    last = [int(np.flatnonzero(of_phases == size)[-1]) for size in stage_sizes]
     counts = table.steps(budget)
     if not counts[0]:
-        raise ConfigError(f"the budget of {budget:,} examples holds no batch of {table.stages[0].batch_size}")
+        raise ConfigError(f"the budget of {budget:,} examples holds no batch of {stage_sizes[0]}")
+    factors = rule.factors if rule else (UNKNOWN,) * len(stage_sizes)
+    base = rule.base.value if rule else None
     rows = zip(table.starts, table.stages, counts, last, factors, strict=True)
+    said = _of_rule(source, ask, rule, stage_sizes)
     return SchedulePlan(
         source=source,
         ask=ask,
@@ -69,16 +78,18 @@ def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
                 start=start,
                 batch_size=stage.batch_size,
                 steps=count,
-                until=source.phases[place].where,
-                critical=source.phases[place].critical,
+                until=source.phases[at].where,
+                critical=source.phases[at].critical,
                 lr_factor=factor,
+                lr=UNKNOWN if base is None else factor.times(base),
             )
-            for start, stage, count, place, factor in rows
+            for start, stage, count, at, factor in rows
             if count
         ),
         phase_ends=tuple(ends.tolist()),
-        outcomes=found,
-        verdict=verdict(found[0], found[1], config),
+        lr_rule=rule.name if rule else "",
+        outcomes=tuple(found),
+        verdict=verdict(found[place or 0], source, found[-1], config),
         notes=(*source.notes, *at_ends, *_of_budget(budget, float(ends[-1])), *said),
     )
 
@@ -107,23 +118,14 @@ def _table(phases: Sequence[Phase], chosen: Array, ask: Ask) -> tuple[OpenLoop, 
     return of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, sizes, strict=True))), ends
 
 
-def _lr_factors(source: Source, ask: Ask, table: OpenLoop) -> tuple[list[Quantity], list[str]]:
-    """On the learning rate of the first stage, and what has to be said of them."""
-    ratios = [stage.batch_size / table.stages[0].batch_size for stage in table.stages]
-    law = source.law
-    measured = [None if law is None else law.factor(table.stages[0].batch_size, ratio) for ratio in ratios]
-    if ask.lr_exponent is not None:
-        given = [ratio**ask.lr_exponent for ratio in ratios]
-        outside = [
-            found is not None and not found.interval[0] <= factor <= found.interval[1]
-            for found, factor in zip(measured, given, strict=True)
-        ]
-        said = f"--lr-exponent {ask.lr_exponent:g} is outside the interval of the measured law"
-        return [Quantity(factor, (factor, factor)) for factor in given], [said] if any(outside) else []
-    if law is None:
-        said = "no law of the learning rate was measured: its factors are not known; give --lr-exponent to set them"
-        return [UNKNOWN] * len(ratios), [said]
-    beyond = any(found is not None and found.extrapolated for found in measured)
-    said = "the learning rate of the largest batch size lies beyond every known optimum"
-    found = [UNKNOWN if factor is None else Quantity(factor.value, factor.interval) for factor in measured]
-    return found, [said] if beyond else []
+def _of_rule(source: Source, ask: Ask, rule: LearningRates | None, sizes: Sequence[int]) -> list[str]:
+    """What has to be said of the learning rates."""
+    if rule is None:
+        return ["nothing was measured of the learning rate: its factors are not known; give --lr-exponent to set them"]
+    said = [beyond(source, rule, sizes)]
+    if ask.lr_exponent is None and len(sizes) > 1:
+        why = "falls, and growth stands in for it" if source.decays else "is constant, and growth kills the noise"
+        said.append(f"learning rate by the {rule.name} rule: that of these runs {why}; --lr-exponent sets another")
+    if rule.name == LAW and source.law is not None and sizes[-1] > source.law.inside[-1]:
+        said.append("the learning rate of the largest batch size lies beyond every known optimum")
+    return [line for line in said if line]

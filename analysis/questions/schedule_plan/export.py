@@ -26,7 +26,9 @@ def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
     text = write_schedule(trainer, told)
     notes = [plan.verdict, *plan.notes]
     factors = [stage.lr_factor.value for stage in plan.stages]
-    if not trainer_named(trainer).carries_lr and None not in factors and len(factors) > 1:
+    if plan.stages[0].lr.value is not None:
+        notes.append(f"learning rate of the first stage: {number(plan.stages[0].lr.value)}, {plan.lr_rule}")
+    if not trainer_named(trainer).carries_lr and None not in factors and set(factors) != {1.0}:
         pairs = zip(factors, plan.stages, strict=True)
         listed = ", ".join(f"{number(factor)} at {stage.batch_size}" for factor, stage in pairs)
         notes.append(f"{trainer} takes no factor of the learning rate with it; the plan's are {listed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from analysis.arrays import Interval
@@ -45,7 +46,7 @@ def of_curve(
         raise DataError(
             f"{table.name} ends at {begins[-1]:,} examples: give a --budget beyond it, where its last row ends"
         )
-    phases, bands = [], True
+    phases, table_sizes, bands = [], [], True
     for row, last in zip(rows, [*begins[1:], end], strict=True):
         value, batch = table.cell(row, "critical_batch_size", positive), table.cell(row, "batch_size", positive)
         ends: Interval = tuple(  # type: ignore[assignment]
@@ -57,6 +58,7 @@ def of_curve(
         elif not ends[0] <= value <= ends[1]:  # type: ignore[operator]
             raise table.error(row, "critical_batch_size", "it lies outside its own interval")
         seen = last - (begins[row] if row else 0)
+        table_sizes.append(batch)
         phases.append((f"{number(last)} examples of the table", value, ends, seen / batch, seen))
     made = tuple(
         of_noise_scale(
@@ -70,7 +72,7 @@ def of_curve(
         what=f"critical batch sizes of {table.name}",
         optimizer=optimizer or "",
         phases=made,
-        hyperbolas=made,
+        grain=math.gcd(*(round(batch) for batch in table_sizes), 8),
         measured=(1.0, float("inf")),
         critical=together(made),
         tokens_per_example=tokens_per_example,

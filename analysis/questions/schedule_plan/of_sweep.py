@@ -6,6 +6,7 @@ learning rate that is best for the hardest target, because a run has one.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from analysis.estimate.fitting.data import Trials
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
 from analysis.estimate.phases import Phase
 from analysis.estimate.result import Answer
+from analysis.estimate.studies import Study
 from analysis.questions.schedule_plan.source import Source
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
@@ -94,15 +96,19 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
             notes.append(f"up to {target}: the steps of the phase lie {100 * off.excess_rms:.2g} % off their curve")
     law = learning_rate_law(answer.studies, answer.config)
     phases = [_phase(str(target), fit, answer.confidence) for target, fit in zip(ends, fits, strict=True)]
+    reached = [point for point in answer.points if point.reached]
     return Source(
         what=f"steps between {len(ends)} losses in {group.sweep}",
         optimizer=group.optimizer,
         phases=tuple(phases),
-        hyperbolas=_hyperbolas(answer, phases, fits),
-        alike=_alike(fits, tables),
+        whole=None if answer.fit is None else _phase(str(answer.target), answer.fit, answer.confidence),
         measured=(sizes[0], sizes[-1]),
         critical=answer.critical_batch_size,
+        grain=math.gcd(*sizes),
         law=None if law.trend is Trend.UNKNOWN else law,
+        best_lrs=tuple((point.batch_size, point.best_lr) for point in reached if point.best_lr is not None),
+        highest_lrs=tuple(_highest(study) for study in answer.studies if np.isfinite(study.steps).any()),
+        decays=_decays(results, [point.trials[0] for point in reached]),
         example_unit=group.example_unit,
         tokens_per_example=group.tokens_per_example,
         notes=tuple(notes),
@@ -138,41 +144,21 @@ def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.n
     return [point.batch_size for point in reached], tables
 
 
-def _alike(fits: Sequence[Fit], tables: Sequence[np.ndarray]) -> np.ndarray:
-    """Correlation of the errors of the phases, ``[phases, phases]``: of how the log steps of all seeds at all batch
-    sizes lie about the curves. A seed that is slow in one phase is slow in the next, and a target that is crossed late
-    makes one phase longer and the next shorter.
-
-    Args:
-        fits: of every phase.
-        tables: steps at every batch size, see :func:`_increments`.
-    """
-    curves = np.array([fit.estimate.log_steps(fit.batch_sizes) for fit in fits])
-    rows = np.concatenate(
-        [np.log(table) - curve[:, None] for table, curve in zip(tables, curves.T, strict=True)], axis=1
-    )
-    rows = rows[:, np.isfinite(rows).all(axis=0)]
-    squares = rows @ rows.T
-    scale = np.sqrt(np.diag(squares))
-    return np.asarray(squares / np.outer(scale, scale))
-
-
 def _phase(where: str, fit: Fit, confidence: float) -> Phase:
-    values, value = fit.resampled.critical, float(fit.estimate.critical)
+    values, value = fit.resampled_power.critical, float(fit.power.critical)
     ends = interval(values, confidence)
     unseen = not 0 < value < np.inf or (None in ends and not fit.batch_sizes[0] <= value <= fit.batch_sizes[-1])
     critical = Quantity(None if unseen else value, ends)
-    return Phase(where=where, critical=critical, estimate=fit.estimate, resampled=fit.resampled)
+    return Phase(where=where, critical=critical, estimate=fit.power, resampled=fit.resampled_power)
 
 
-def _hyperbolas(answer: Answer, phases: Sequence[Phase], fits: Sequence[Fit]) -> tuple[Phase, ...]:
-    """The phases with the exponent held at 1; none where the curve of the whole run, or the data of a phase at the
-    level of all phases, exclude that."""
-    level = 1.0 - (1.0 - answer.confidence) / len(fits)
-    for low, high in (answer.exponent.interval, *(interval(fit.resampled.exponent, level) for fit in fits)):
-        if (low is not None and low > 1) or (high is not None and high < 1):
-            return ()
-    return tuple(
-        replace(phase, estimate=fit.hyperbola, resampled=fit.resampled_hyperbola)
-        for phase, fit in zip(phases, fits, strict=True)
-    )
+def _highest(study: Study) -> tuple[int, float]:
+    """The batch size, and the largest learning rate at which a seed reached the target."""
+    return study.batch_size, float(study.lrs[np.isfinite(study.steps).any(axis=1)].max())
+
+
+def _decays(results: Results, trials: Sequence[int]) -> bool | None:
+    """Whether the learning rate ends below its peak in any of these trials; ``None`` where they do not say it."""
+    rows = results.evaluations[results.evaluations["trial"].isin(trials) & (results.evaluations["step"] > 0)]
+    ends = rows.groupby("trial")["lr"].agg(["last", "max"])
+    return None if ends.isna().any(axis=None) else bool((ends["last"] < 0.999 * ends["max"]).any())

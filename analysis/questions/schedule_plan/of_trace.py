@@ -8,6 +8,7 @@ factor of 10, and Merrill et al. (arXiv 2505.23971) find more.
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def of_trace(
     return Source(
         what=f"the noise scale along {path}",
         phases=found,
-        hyperbolas=found,
+        grain=math.gcd(*(round(examples / steps) for steps, examples, *_ in stretches), 8),
         measured=(1.0, np.inf),
         critical=together(found),
         notes=(

@@ -16,6 +16,9 @@ from cbs.errors import ConfigError
 RULES = ("price", "doubling")
 """How batch sizes are chosen, see :mod:`analysis.questions.schedule_plan`."""
 
+LAW = "measured law"
+"""The rule of the learning rate that takes that of the constant runs of each batch size."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
@@ -26,7 +29,9 @@ class Ask:
         price: examples that one step less is worth; ``None`` for the time of a step where that is known, else for as
             many as the critical batch size has.
         first_batch_size: of rule ``doubling``, where it starts.
-        lr_exponent: the learning rate goes with this power of the batch size, instead of the measured law.
+        divisible_by: every batch size is a multiple of it; ``None`` for what the source was measured in.
+        lr_exponent: the learning rate goes with this power of the batch size, or by :data:`LAW`; ``None`` for what is
+            known to be best.
         budget: examples at which the run ends; ``None`` for the end of the last phase.
     """
 
@@ -34,10 +39,10 @@ class Ask:
     price: float | None = None
     throughput: Throughput | None = None
     devices: int = 1
-    divisible_by: int = 1
+    divisible_by: int | None = None
     max_batch_size: int | None = None
     first_batch_size: int | None = None
-    lr_exponent: float | None = None
+    lr_exponent: float | str | None = None
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -49,15 +54,16 @@ class Ask:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
         if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
             raise ConfigError(f"--price must be above 0 examples per step, got {self.price:g}")
-        if self.lr_exponent is not None and not -1.0 <= self.lr_exponent <= 1.0:
-            raise ConfigError(f"--lr-exponent must be between -1 and 1, got {self.lr_exponent:g}")
+        given = self.lr_exponent
+        if given is not None and given != LAW and not (isinstance(given, float) and -1.0 <= given <= 1.0):
+            raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {given}")
         if (self.rule == "doubling") != (self.first_batch_size is not None):
             raise ConfigError("--rule doubling and --first-batch-size go together")
         if self.rule == "doubling" and self.price is not None:
             raise ConfigError("--price belongs to --rule price")
         for name in ("first_batch_size", "max_batch_size"):
             value = getattr(self, name)
-            if value is not None and (value % self.divisible_by or value < self.divisible_by):
+            if value is not None and self.divisible_by and value % self.divisible_by:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} {value} is no multiple of {self.divisible_by}, as sizes have to be"
                 )
@@ -69,7 +75,8 @@ class PlannedStage:
 
     Attributes:
         steps: in it, within the budget.
-        lr_factor: on the learning rate of the first stage; no value where it was not measured.
+        lr_factor: on the learning rate of the first stage; no value where nothing says it.
+        lr: that makes; no value where the best learning rate is not known.
     """
 
     start: int
@@ -78,25 +85,31 @@ class PlannedStage:
     until: str
     critical: Quantity
     lr_factor: Quantity
+    lr: Quantity
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a choice of batch sizes takes to the end of the last phase.
+    """What a choice of batch sizes takes to the end of the last phase under one rule of the learning rate.
+
+    A rule that no constant run follows has no values but bounds: see
+    :mod:`analysis.questions.schedule_plan.outcome`.
 
     Attributes:
+        lrs: of every stage; no values where they are not known.
         hours: likewise; no value where step times are not known.
-        gamma: (S/S_min - 1)(E/E_min - 1); no value off the hyperbola.
-        steps_saved: share of the steps of the constant batch size with as many examples.
+        examples_saved: share of the examples of the constant batch size that takes as many steps.
+        recommended: whether it is the rule of the plan.
     """
 
     name: str
     batch_sizes: tuple[int, ...]
+    lrs: tuple[float | None, ...]
     steps: Quantity
     examples: Quantity
     hours: Quantity = UNKNOWN
-    gamma: Quantity = UNKNOWN
-    steps_saved: Quantity = UNKNOWN
+    examples_saved: Quantity = UNKNOWN
+    recommended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +119,8 @@ class SchedulePlan:
     Attributes:
         decided_by: the rule and its numbers, in words.
         phase_ends: examples at which the phases end, by the estimate.
-        outcomes: of the plan, of the best constant batch size for the same end, of Seesaw from there.
+        lr_rule: of the learning rate; empty where nothing says one.
+        outcomes: under every rule of the learning rate, then of the best constant batch size.
         notes: what speaks against believing it.
     """
 
@@ -116,6 +130,7 @@ class SchedulePlan:
     budget: int
     stages: tuple[PlannedStage, ...]
     phase_ends: tuple[float, ...]
+    lr_rule: str
     outcomes: tuple[Outcome, ...]
     verdict: str
     notes: tuple[str, ...]

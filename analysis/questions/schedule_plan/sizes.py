@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.phases import best_sizes, doubled, lower_ends
+from analysis.estimate.phases import best_sizes, doubled, lower_ends, steps_of
 from analysis.phrases import number, plural
 from analysis.questions.courses import candidates
 from analysis.questions.schedule_plan.plans import Ask
@@ -17,6 +17,11 @@ from cbs.errors import ConfigError
 
 _OPEN = 4.0
 """Where batch sizes have no measured end: up to so many times the largest critical one, or the price."""
+
+
+def grain(source: Source, ask: Ask) -> int:
+    """What every batch size is a multiple of."""
+    return ask.divisible_by or source.grain
 
 
 def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
@@ -58,11 +63,11 @@ def allowed(source: Source, ask: Ask, price: float | None) -> Array:
     first = ask.first_batch_size
     if first is not None and not low <= first <= high:
         raise ConfigError(f"--first-batch-size {first} is not between {low:g} and {high:g}")
-    sizes = candidates(low / ask.divisible_by, high / ask.divisible_by) * ask.divisible_by
+    step = grain(source, ask)
+    sizes = candidates(low / step, high / step) * step
     if not len(sizes):
         raise ConfigError(
-            f"no multiple of {ask.divisible_by} lies between {low:g} and {high:g}, the batch sizes that are known and "
-            "allowed"
+            f"no multiple of {step} lies between {low:g} and {high:g}, the batch sizes that are known and allowed"
         )
     return sizes
 
@@ -94,13 +99,14 @@ def chosen(
         return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
     found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []
     if len(sizes) > 1 and found[-1] == sizes[-1]:
-        why = "allowed" if sizes[-1] + ask.divisible_by > (ask.max_batch_size or math.inf) else "known"
+        why = "allowed" if sizes[-1] + grain(source, ask) > (ask.max_batch_size or math.inf) else "known"
         said.append(f"batch size {sizes[-1]:g} is the largest that is {why}: a larger one may be better at the end")
     if len(sizes) > 1 and found[0] == sizes[0]:
         said.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
     return found, said
 
 
-def best_constant(steps: Array, cost: Array, sizes: Array) -> int:
-    """The one batch size of least cost."""
-    return int(sizes[np.argmin(steps[0].sum(axis=0) * cost)])
+def best_constant(source: Source, cost: Array, sizes: Array) -> int:
+    """The one batch size of least cost, by the curve of the whole run where there is one."""
+    steps = np.exp(source.whole.estimate.log_steps(sizes)) if source.whole else steps_of(source.phases, sizes)[0].sum(0)
+    return int(sizes[np.argmin(steps * cost)])

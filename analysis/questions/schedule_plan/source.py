@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import Array, Interval, Quantity
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.curves import Curve
 from analysis.estimate.laws.learning_rate import Law
 from analysis.estimate.phases import Phase
@@ -21,30 +21,40 @@ class Source:
     Attributes:
         what: they were measured by, in words.
         optimizer: name, with what tells it from others; empty where nothing says it.
-        hyperbolas: the same with the exponent held at 1; empty where that is not what was measured.
-        alike: correlation of the errors of the phases, shape ``[phases, phases]``; ``None`` where each was measured
-            apart from the others.
+        whole: the run as one phase, which is no sum of the others: each curve has its own form; ``None`` where it was
+            not measured at constant batch sizes.
         measured: smallest and largest batch size that steps are known for.
         critical: critical batch size of all phases together, examples; ``None`` where it is not known.
+        grain: what batch sizes are multiples of, so that they can be run as those that were measured.
         law: of the learning rate; ``None`` where none was measured.
+        best_lrs: batch sizes and the best learning rate at each; empty where that is not known.
+        highest_lrs: batch sizes and the largest learning rate that reached the target at each, likewise.
+        decays: whether the learning rate of the runs falls; ``None`` where nothing says it.
     """
 
     what: str
     optimizer: str = ""
     phases: tuple[Phase, ...] = field(repr=False)
-    hyperbolas: tuple[Phase, ...] = field(default=(), repr=False)
-    alike: Array | None = field(default=None, repr=False)
+    whole: Phase | None = field(default=None, repr=False)
     measured: tuple[float, float]
     critical: float | None
+    grain: int = 1
     law: Law | None = field(default=None, repr=False)
+    best_lrs: tuple[tuple[int, float], ...] = ()
+    highest_lrs: tuple[tuple[int, float], ...] = ()
+    decays: bool | None = None
     example_unit: str = "example"
     tokens_per_example: int | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def correlation(self) -> Array:
-        """Of the errors of the phases, shape ``[phases, phases]``."""
-        return np.eye(len(self.phases)) if self.alike is None else self.alike
+    def best_lr(self, batch_size: int) -> Quantity:
+        """Of constant runs: by the law within its optima, else between those that won on straight lines in ln lr."""
+        if self.law is not None and self.law.inside[0] <= batch_size <= self.law.inside[-1]:
+            return Quantity.drawn(np.exp(self.law.log_lrs([batch_size])[:, 0]), self.law.confidence)
+        if not self.best_lrs:
+            return UNKNOWN
+        sizes, lrs = np.log(np.array(self.best_lrs)).T
+        return Quantity(math.exp(np.interp(math.log(batch_size), sizes, lrs)))
 
 
 def of_noise_scale(

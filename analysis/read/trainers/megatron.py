@@ -36,9 +36,9 @@ class Megatron(Trainer):
         try:
             words = shlex.split(text.replace("\\\n", " ").replace("=", " "))
             given = dict(itertools.pairwise(words))
-            table, end = parse_table(given[_FLAG]), given.get("--train-samples")
+            table, last = parse_table(given[_FLAG]), given.get("--train-samples")
             length = int(given.get("--seq-length", tokens_per_example or 0))
-            samples = None if end is None else int(end)
+            samples = None if last is None else int(last)
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
         if length < 1:

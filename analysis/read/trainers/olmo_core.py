@@ -45,7 +45,7 @@ class OlmoCore(Trainer):
             if low is not None and high is not None and not low <= root <= high:
                 raise ConfigError(
                     f"OLMo-core multiplies the learning rate by the root, {number(root)} at {after}, where "
-                    f"{number(factor.value)} [{number(low)}, {number(high)}] was measured; to take it "
+                    f"{number(factor.value)} [{number(low)}, {number(high)}] is planned; to take it "
                     "all the same: --lr-exponent 0.5"
                 )
         tokens = told.tokens_per_example
