@@ -148,7 +148,10 @@ def test_a_death_says_how_and_where(function, words):
 
 @pytest.mark.parametrize("function", ["sleep", "hang_in_c", "stop_itself"])
 def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
-    monkeypatch.setattr("sweeps.running.child._LAST_WORDS", 1.0)
+    if function == "stop_itself":  # which has no last words, and would be waited for
+        monkeypatch.setattr("sweeps.running.child._LAST_WORDS", 0.1)
+    else:
+        monkeypatch.setattr("sweeps.running.child._LAST_WORDS", 60.0)
     arguments = [1000.0] if function == "sleep" else []
     started = time.monotonic()
     with Child() as child:
@@ -170,15 +173,17 @@ def test_an_hour_in_which_the_machine_slept_is_no_silence(monkeypatch):
         assert child.call(f"{HERE}:pause", 0.7, heard=sleep, silence=5.0) == "done"
 
 
-def test_signs_of_life_keep_it_alive_beyond_the_patience():
+def test_signs_of_life_keep_it_alive_beyond_the_patience(monkeypatch):
+    """Three silent turns before every word, 24 in all: more than the patience, which starts anew with each."""
+    monkeypatch.setattr("sweeps.running.child._TURN", 0.1)
     with Child() as child:
         child.call(f"{HERE}:answer", "it has started")
-        assert child.call(f"{HERE}:speak_for", 2.0, silence=1.0) == "done"
+        assert child.call(f"{HERE}:speak", 8, 0.35, silence=2.0) == "done"
 
 
-def speak_for(channel: Channel, seconds: float) -> str:
-    for _ in range(20):
-        time.sleep(seconds / 20)
+def speak(channel: Channel, times: int, seconds: float) -> str:
+    for _ in range(times):
+        time.sleep(seconds)
         channel.say("still here")
     return "done"
 
