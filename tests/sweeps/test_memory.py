@@ -16,6 +16,8 @@ import torch
 from sweeps.running.memory import keep_freed_memory
 
 library = ctypes.CDLL(None)
+if sys.platform == "linux":
+    library.prctl(41, 1, 0, 0, 0)  # no huge pages, of which fewer are asked for
 if hasattr(library, "mallopt"):
     library.mallopt(-3, 2**17)  # from here on, every piece comes from the system
 kept = sys.argv[1] == "keep" and keep_freed_memory()
