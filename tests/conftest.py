@@ -1,13 +1,16 @@
-"""Shared fixtures: one thread, and one local Ray for the whole session; how tests are shared out among processes."""
+"""Shared fixtures: one thread, one local Ray for the whole session; random numbers that do not depend on what ran
+before; how tests are shared out among processes."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -55,6 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What has been imported stays: the garbage collector need not look through a million objects time and again."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before the fixtures, too: in whatever order tests run, each draws the same random numbers."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -203,7 +203,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--set", "max_steps"], ["key=value"]),
         (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
         (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
-        (["sweep", "--set", "device=cuda"], ["device"]),
+        (["sweep", "--set", "device=abacus"], ["device", "abacus"]),
         (["sweep", "--target", "nan"], ["target"]),
         (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
         (["sweep", "--target", "9"], ["before the first step", "harder"]),

@@ -41,12 +41,10 @@ def test_an_end_that_must_not_be_cut_short_is_over_first() -> None:
     other = threading.Thread(target=waiting.wait)
     other.start()  # which the alarm may go to
     with pytest.raises(KeyboardInterrupt), time_limit(3600.0, time.monotonic()), uninterrupted():
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        time.sleep(0.3)
-        ended.append(True)
+        ended.append((signal.setitimer(signal.ITIMER_REAL, 0.05), time.sleep(0.3)))
     waiting.set()
     other.join()
-    assert ended == [True]
+    assert len(ended) == 1
 
 
 class _Slow:
