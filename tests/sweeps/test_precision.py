@@ -81,7 +81,7 @@ def test_only_optimizers_that_need_more_get_more(whole):
     assert len(outcome_lines(report)) == len(sizes) + 3
 
 
-@pytest.mark.parametrize("after", [40, 110])
+@pytest.mark.parametrize("after", [pytest.param(40, marks=pytest.mark.slow), 110])
 def test_a_killed_sweep_goes_on_to_the_same_trials(whole, tmp_path, after):
     done, folder, _ = whole
     assert len(Store(folder).trial_ids()) > after

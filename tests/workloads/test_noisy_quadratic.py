@@ -96,7 +96,9 @@ class Watched(NoisyQuadratic):
         return super().validate(model)
 
 
-@pytest.mark.parametrize(("batch_size", "noise"), [(2, 1.0), (48, 1.0), (13, 30.0)])
+@pytest.mark.parametrize(
+    ("batch_size", "noise"), [(2, 1.0), pytest.param(48, 1.0, marks=pytest.mark.slow), (13, 30.0)]
+)
 def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, noise: float) -> None:
     config = TrialConfig(
         workload=Choice(name="noisy_quadratic", options={"noise": noise}),
@@ -131,8 +133,14 @@ def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, 
 FLAT = {"dimension": 4000, "spectrum_power": 0.5}
 """Condition number 63 and some 500 coordinates that matter, so that the loss of a single run lies close to its mean."""
 
-SETTINGS = [(4, 0.09, 0.0), (16, 0.35, 0.0), (64, 1.0, 0.0), (128, 1.4, 0.0), (64, 0.2, 0.8)]
-"""Batch size, a learning rate near the best, momentum."""
+SETTINGS = [
+    pytest.param(4, 0.09, 0.0, marks=pytest.mark.slow),
+    (16, 0.35, 0.0),
+    pytest.param(64, 1.0, 0.0, marks=pytest.mark.slow),
+    (128, 1.4, 0.0),
+    (64, 0.2, 0.8),
+]
+"""Batch size, a learning rate near the best, momentum; many steps at a small batch, and what lies between, are slow."""
 
 
 def continuous_crossing(expected: Modes, batch_size: int, target: Target) -> float:
