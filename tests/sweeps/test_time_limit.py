@@ -82,7 +82,7 @@ def test_other_errors_that_python_drops_are_reported_as_ever(monkeypatch: pytest
 
 def test_what_is_in_time_is_left_alone() -> None:
     with time_limit(60.0, time.monotonic()):
-        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60.0
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
     with time_limit(None, 0.0):
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
