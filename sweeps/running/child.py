@@ -80,7 +80,8 @@ class Child:
             self._connection, other = Pipe()
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
             fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # or what is forgotten would stay as a hole
-            start = _START.format(path=sys.path, fd=other.fileno())
+            path = [*filter(os.path.isabs, sys.path)]  # not "", the working folder, whose modules are asked for by name
+            start = _START.format(path=path, fd=other.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
                 pass_fds=[other.fileno()],

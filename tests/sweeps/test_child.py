@@ -252,6 +252,7 @@ def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "__init__.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as where Python was started with -c
     with Child() as child:
         assert child.call(f"{HERE}:answer", 1) == 1
     assert not (tmp_path / "ran").exists()
