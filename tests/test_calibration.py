@@ -185,7 +185,8 @@ def test_short_form() -> None:
     for row in found.values():
         assert row["coverage"] * 24 >= 20
         assert abs(row["bias"]) < 4 * row["bias_error"] + 0.02
-        assert 1.2 < row["half_width"] / row["spread"] < 3.2  # 1.96 for normal estimates and honest widths
+        # 1.96 for normal estimates and honest widths of the power law; other forms reach further to one side
+        assert 1.2 < row["half_width"] / row["spread"] < 4.5
 
 
 @functools.cache

@@ -40,7 +40,7 @@ HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
 
 """What help does without."""
 
-UNUSED = ("torch", "ray", "matplotlib", "scipy.stats", "scipy.optimize")
+UNUSED = ("torch", "ray", "matplotlib", "scipy.stats")
 """What an analysis without figures does without."""
 
 

@@ -29,6 +29,7 @@ FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z,_]*\b|\.\.\.|\{|\\\|")
 OTHERS = {
     *("--training.num_tokens_per_train_step", "--training.global_batch_size", "--step-batch-size-schedule"),
+    "--train-samples",
     *(
         "--seq-length",
         "--master-port",

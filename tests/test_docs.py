@@ -26,7 +26,9 @@ def test_a_block_runs_alone_and_prints_what_its_page_says(page: str, number: int
     assert answer.returncode == 0, answer.stderr
     for line in answer.stdout.splitlines():
         assert re.search(
-            r"\d \[[\d.,]+, [\d.,]+\] examples$|agrees with a loop over \d examples|\d+ checks pass, 0 fail", line
+            r"\d \[[\d.,]+, [\d.,]+\] (groups of \d )?examples$"
+            r"|agrees with a loop over \d examples|\d+ checks pass, 0 fail",
+            line,
         ), line
     assert answer.stdout
 

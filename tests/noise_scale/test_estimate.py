@@ -54,6 +54,7 @@ def test_json_is_strict() -> None:
         "steps": 0,
         "examples": 0,
         "note": "no step yet",
+        "unit": "examples",
     }
     assert undefined.interval == (36.0, None)
 

@@ -229,7 +229,11 @@ def test_a_schedule_of_ones_own_is_named_by_its_module(tmp_path: Path, monkeypat
     assert [multiplier(examples) for examples in (5, 10, 12, 18)] == [0.5, 1.0, 0.5, 0.2]
     named = override(RECIPES["quick"](), [f"schedule.name={name}", "schedule.rate=0.5"])
     assert (named.schedule.name, named.schedule.options) == (name, {"rate": 0.5})
-    for other, said in (("seconds", "got 3.0"), ("rising", "got -1.0"), ("none", "has no function 'none'")):
+    for other, said in (
+        ("seconds", "makes a float and not a function"),
+        ("rising", "got -1.0"),
+        ("none", "has no function 'none'"),
+    ):
         with pytest.raises(ConfigError, match=said):
             build_schedule(Schedule(name=f"own_lr_schedules:{other}"))
     with pytest.raises(ConfigError, match="its options are: rate"):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from analysis.arrays import Array
 from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
@@ -68,6 +67,8 @@ class Interpolated(Definition):
 def convex(logs: Array, log_steps: Array) -> tuple[Array, Array]:
     """The nearest falling, convex log steps over those at the largest batch size, shape ``[R, M]``, and how steeply
     they fall before it, per unit of the log batch size, shape ``[R]``; ``logs`` ``[M]`` increase."""
+    from scipy.optimize import nnls  # takes a tenth of a second, which every command would wait for
+
     hinges = np.maximum(logs[1:][None, :] - logs[:, None], 0.0)
     # a level that may only be positive is no bound far enough below all steps
     level = log_steps.min(axis=1, keepdims=True) - np.ptp(log_steps, axis=1, keepdims=True) - 1.0

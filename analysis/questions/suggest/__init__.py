@@ -148,9 +148,14 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
     """What the verdict asks for; ``None`` where it asks for nothing."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
+    # what the form and the exponent are is asked once both sides are seen
     beside, told, deciding = (
         _runnable(answer, reached, sizes)
-        for sizes in (_beside_decisive(answer), _telling_exponent(answer, reached), _telling_form(answer))
+        for sizes in (
+            _beside_decisive(answer),
+            [] if smaller or larger else _telling_exponent(answer, reached),
+            [] if smaller or larger else _telling_form(answer),
+        )
     )
     at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
     unseen = "part of the curve has not been reached"

@@ -17,6 +17,10 @@ SURE = 5.0
 """Standard errors by which that share has to exceed what is usual at other distances."""
 
 
+SAMPLE = 256
+"""Examples that are compared with all others: in a large batch these tell the share, and all pairs would not fit."""
+
+
 def copies(values: Sequence[Tensor]) -> tuple[int, float]:
     """How many places on examples are nearly the same, and what share of them is; ``(0, 0.0)`` if nowhere.
 
@@ -33,11 +37,11 @@ def copies(values: Sequence[Tensor]) -> tuple[int, float]:
     if examples < 8 or not rows.shape[1]:
         return 0, 0.0
     rows = (rows - rows.mean(0)) / rows.std(0)
-    apart = torch.cdist(rows, rows)
-    usual = apart[~torch.eye(examples, dtype=torch.bool)].median()
-    places = torch.arange(examples)
-    lags = range(1, examples // 2 + 1)
-    shares = torch.stack([(apart[places, places.roll(-lag)] < NEAR * usual).double().mean() for lag in lags])
+    # drawn, as evenly spaced ones may all be the first of their copies
+    some = torch.randperm(examples, generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
+    lags = torch.arange(1, examples // 2 + 1, device=rows.device)
+    apart = torch.cdist(rows[some], rows).gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
+    shares = (apart[:, : len(lags)] < NEAR * apart.median()).double().mean(0)
     chance, place = float(shares.mean()), int(shares.argmax())
-    share, error = float(shares[place]), (chance * (1 - chance) / examples) ** 0.5
-    return (lags[place], share) if share >= MOST and share > chance + SURE * error else (0, 0.0)
+    share, error = float(shares[place]), (chance * (1 - chance) / len(some)) ** 0.5
+    return (int(lags[place]), share) if share >= MOST and share > chance + SURE * error else (0, 0.0)

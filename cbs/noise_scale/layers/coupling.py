@@ -63,16 +63,18 @@ class Coupling:
         original = torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            self._restore()
+            mine = outputs[:LEAVES]
+            self.forget()
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
-                for leaf in outputs[:LEAVES]:
+                for leaf in mine:
                     # a function without a second derivative, or an output that goes through a layer on to another one
                     with suppress(RuntimeError, NotImplementedError, ConfigError):
                         self._differentiate(roots[0], leaf, examples, subsets)
             original(tensors, *args, **kwargs)
 
         def restore() -> None:
+            outputs.clear()  # an output holds the graph, which holds hooks that nothing else would let go of
             if torch.autograd.backward is backward:
                 torch.autograd.backward = original
 
@@ -80,8 +82,9 @@ class Coupling:
         torch.autograd.backward = backward
 
     def forget(self) -> None:
-        """Look no more."""
-        self._restore()
+        """Look no more, and hold nothing of what was looked at."""
+        restore, self._restore = self._restore, lambda: None
+        restore()
 
     def verify(self) -> None:
         """Say what was found.

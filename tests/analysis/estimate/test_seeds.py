@@ -110,7 +110,7 @@ def test_a_seed_that_is_a_little_apart_is_not_named_however_alike_the_rest() -> 
 @pytest.mark.parametrize("factor", [2.0, 11.0])
 def test_an_estimate_says_which_and_its_interval_holds_either_way(factor: float) -> None:
     data = slowed(trials(), (7, 1, factor))
-    assert estimate(trials()).verdict is Verdict.OK
+    assert estimate(trials()).verdict in (Verdict.OK, Verdict.DEPENDS_ON_FORM)
     found = estimate(data)
     assert found.verdict is Verdict.FAR_SEED
     assert f"seed 11 at batch size 256 took {found.doubts.far_seeds[0].factor:.2g} times the steps" in found.advice
