@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import Curve
@@ -30,6 +31,27 @@ def fitted(steps: np.ndarray, noise: float, sizes: np.ndarray = SIZES, seed: int
 def test_beliefs_are_shares() -> None:
     assert sum(form.belief for form in FORMS) == pytest.approx(1.0)
     assert min(form.belief for form in FORMS) > 0
+
+
+def test_the_likelihood_of_a_form_is_that_of_its_residuals_whatever_the_noise_is() -> None:
+    """Against the integral over the standard deviation of a seed, with what the seeds say of it; what is believed of
+    the exponent counts as one residual more."""
+    fit, _ = fitted(175 * (1 + 40 / SIZES) ** 1.3, 0.06)
+    found = []
+    for form in fit.forms:
+        beyond = np.log(float(form.estimate.exponent)) - form.belief.whole.log_mean
+        squares = fit.weights @ form.residuals**2 + form.deviation**2 * beyond**2 / form.belief.whole.variance
+        both = squares + fit.seed_freedom * fit.seed_variance
+        count = fit.seed_freedom + len(SIZES) - 2
+
+        def density(log: float, both: float = float(both), count: float = count) -> float:
+            return float(np.exp(-count * (log - np.log(0.06)) - both / (2 * np.exp(2 * log))))
+
+        found.append(quad(density, np.log(0.06) - 2, np.log(0.06) + 3, epsabs=0)[0])
+    shares = [form.form.belief * value for form, value in zip(fit.forms, found, strict=True)]
+    assert [form.likelihood for form in fit.forms] == pytest.approx(np.array(found) / max(found), rel=0.02)
+    assert [form.share for form in fit.forms] == pytest.approx(np.array(shares) / sum(shares), rel=0.02)
+    assert min(found) < 0.7 * max(found)
 
 
 def test_the_probability_of_lying_outside_is_that_of_resamples_that_count_alike_for_every_form() -> None:
