@@ -32,7 +32,7 @@ class Verdict(StrEnum):
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "a seed far from its siblings"
     ONE_DECIDES = "one batch size decides"
-    EXPONENT_BELIEVED = "exponent is believed, not measured"
+    EXPONENT_BELIEVED = "exponent is believed"
     TOO_FEW_SEEDS = "too few seeds"
     DEPENDS_ON_FORM = "depends on the form"
     TOO_WIDE = "too wide to use"

@@ -120,7 +120,7 @@ def test_verdicts() -> None:
     assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would tell most" in advice
     assert "more seeds would tell most" in verdict(forms=dataclasses.replace(told, deciding=()))[1]
     assert verdict(forms=dataclasses.replace(told, outside=FORM_DOUBT)) == (Verdict.OK, "")
-    assert verdict(exponent_believed=True)[0] == "exponent is believed, not measured"
+    assert verdict(exponent_believed=True)[0] == "exponent is believed"
     found, advice = verdict(ends=(10.0, 10.0 * WIDE))
     assert found == "too wide to use"
     assert "spans a factor of 10; four times as many seeds make that about 3.2" in advice
