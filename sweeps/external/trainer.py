@@ -29,6 +29,7 @@ REPORT = "report"
 FORMATS = {"trainer_state": "huggingface"}
 """Further names of formats."""
 
+_COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
 _SET = ("max_steps", "max_examples", "prune_factor")
 _TOLD = {
@@ -74,6 +75,8 @@ class Trainer:
 
         if bool(self.command) == bool(self.function):
             raise ConfigError("give either --command or --function, the program that trains")
+        if self.metric in _COUNTERS:
+            raise ConfigError(f"--metric {self.metric} says how far training is, not how well: name what is measured")
         format = FORMATS.get(self.reads, self.reads)
         if format != REPORT and format not in IMPORTERS:
             known = ", ".join([REPORT, *IMPORTERS, *FORMATS])

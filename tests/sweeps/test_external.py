@@ -110,6 +110,7 @@ def test_it_survives_the_configuration() -> None:
         ({"command": f"train {PLACES} {{resume}}"}, "say with --resume"),
         ({"resume": "x"}, "has no {resume}"),
         ({"reads": "stone"}, "no such format"),
+        ({"metric": "step"}, "says how far training is"),
         ({"function": "here:train"}, "either --command or --function"),
         ({"command": ""}, "either --command or --function"),
         ({"command": "", "function": "train"}, "package.module:name"),
