@@ -65,11 +65,8 @@ class Curve:
         level, critical, slope, knee, factor, end = self._parts()
         rise = knee * (log_steps - level) + np.logaddexp(0.0, factor + slope * (critical - end))
         with np.errstate(all="ignore"):
-            return np.asarray(
-                np.where(
-                    (rise > 0) & (log_steps >= level), critical - (np.log(np.expm1(rise)) - factor) / slope, np.nan
-                )
-            )
+            found = critical - (np.log(np.expm1(rise)) - factor) / slope
+        return np.where((rise > 0) & (log_steps >= level), found, np.nan)
 
     @property
     def log_cheapest(self) -> Array:

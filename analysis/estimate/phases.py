@@ -59,10 +59,6 @@ class Course:
         """Likewise."""
         return np.asarray(self.stages @ self.sizes)
 
-    def total(self, of_a_step: Array) -> Array:
-        """Of all stages, where a step at each size has so much, shape ``[T]``."""
-        return np.asarray(self.stages @ of_a_step)
-
 
 def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
     """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
+from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, crossing
 
 _FEWEST = 3
 """Batch sizes below which a straight line is all that can be drawn."""
@@ -43,13 +43,9 @@ class Interpolated(Definition):
         if len(logs) < _FEWEST:
             return np.full(len(steps), math.nan)
         heights, slopes = convex(logs, steps)
-        wanted = math.log(2.0)
-        # the fewest batch sizes at the end that stay below, and the piece that crosses
-        above = (heights >= wanted).sum(axis=1)
-        row, left = np.arange(len(steps)), np.maximum(above - 1, 0)
-        fall = heights[row, left] - heights[row, left + 1]
-        share = (heights[row, left] - wanted) / np.where(fall > 0, fall, np.inf)
-        found = np.exp(logs[left] + share * (logs[left + 1] - logs[left]))
+        # heights fall to 0, so the last batch size that takes twice the fewest or more has one behind it
+        above = (heights >= math.log(2.0)).sum(axis=1)
+        found = crossing(samples[at].batch_sizes, heights, np.maximum(above - 1, 0), above, tolerance=1.0)
         falling = -np.expm1(-slopes * math.log(2.0)) > self.tolerance
         return np.where(falling, np.inf, np.where(above == 0, 0.0, found))
 

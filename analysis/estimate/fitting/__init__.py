@@ -108,7 +108,8 @@ def fit_curve(
        n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
        it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
        share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`. Residuals that
-       seeds do not explain (:data:`ALIKE`) do not cancel as noise does: they count as one, by their sum of squares;
+       seeds do not explain (:data:`analysis.estimate.fitting.form_fits.ALIKE`) do not cancel as noise does: they count
+       as one, by their sum of squares;
     2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
     3. added to the fitted curve of a form (:mod:`analysis.estimate.fitting.forms`; each in as many resamples as its
        share is), in every second resample less what a finer learning rate could save
@@ -129,10 +130,9 @@ def fit_curve(
     count = int(here.sum())
     rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
     seeds = resampled_seeds(measured, data.weights[here], resamples, rng)
-    alone, grid, weights = data.unbounded(), grid_variance(measured), data.all_weights[here]
-    forms = fit_forms(data, belief, seeds, grid, confidence)
+    first, weights = data.unbounded().fit(HYPERBOLA, 1.0).row(0), data.all_weights[here]
+    forms = fit_forms(data, first, belief, seeds, grid_variance(measured), confidence)
     power, best = forms[0], max(forms, key=lambda each: each.share)
-    first = alone.fit(HYPERBOLA, 1.0).row(0)
     hyperbola, around, known = fitted(data, HYPERBOLA, seeds, first)
     log_steps = data.completed(best.estimate.log_steps(data.batch_sizes)[None], best.deviation)[0]
     complete, method = np.empty((0, count)), "none: the curve is exactly determined"

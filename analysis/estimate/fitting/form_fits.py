@@ -69,15 +69,17 @@ class FormFit:
         return self.spread > self.deviation
 
 
-def fit_forms(data: Data, belief: Belief, seeds: Seeds, grid: float, confidence: float) -> list[FormFit]:
+def fit_forms(
+    data: Data, hyperbola: Curve, belief: Belief, seeds: Seeds, grid: float, confidence: float
+) -> list[FormFit]:
     """Every form of :data:`analysis.estimate.fitting.forms.FORMS`, in their order.
 
     Args:
+        hyperbola: without the bounds, where the fits start.
         belief: about the exponent, before what the free exponent of this form says.
         grid: as of :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
     """
     alone = data.unbounded()
-    first = alone.fit(HYPERBOLA, 1.0).row(0)
     largest = float(alone.batch_sizes[-1])
     count, found, logs = len(alone.batch_sizes), {}, {}
     forms = FORMS if count > 2 else (POWER,)
@@ -86,7 +88,7 @@ def fit_forms(data: Data, belief: Belief, seeds: Seeds, grid: float, confidence:
             continue
         alone_says = free(alone, seeds, confidence, form.knee) if count >= FEWEST_FREE else None
         mine = belief.giving_way(alone_says)
-        curve, deviation, freedom = fitted(data, mine.whole, seeds, first, form.knee)
+        curve, deviation, freedom = fitted(data, mine.whole, seeds, hyperbola, form.knee)
         rows = curve.log_steps(data.batch_sizes)
         residuals, left = data.completed(rows[None], deviation)[0] - rows, freedom - seeds.freedom
         here, weights = data.reached, data.all_weights

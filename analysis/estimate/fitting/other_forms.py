@@ -23,6 +23,7 @@ _APART = 1.05
 """Critical batch sizes closer than this are not named beside each other."""
 
 _DECIDING = 2
+
 _WIDE_GAP = 3.0
 
 _FAR = (64.0, 16.0)
@@ -61,15 +62,18 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
     return OtherForms(outside, tuple(dict.fromkeys(named)), _deciding(fit))
 
 
+def middles(batch_sizes: Sequence[float]) -> list[int]:
+    """Of the wide gaps between increasing batch sizes."""
+    return [round(math.sqrt(low * high)) for low, high in pairwise(batch_sizes) if high / low > _WIDE_GAP]
+
+
 def _deciding(fit: Fit) -> tuple[int, ...]:
     """Of those a factor of four beyond the measured batch sizes and the middles of wide gaps the ones where the forms,
     each with its likelihood, are farthest apart."""
     first, last, critical = round(fit.batch_sizes[0]), round(fit.batch_sizes[-1]), float(fit.estimate.critical)
     wanted = [max(first // 4, 1)] if first > max(1.0, critical / _FAR[0]) else []
     wanted += [last * 4] if last < critical * _FAR[1] else []
-    wanted += [
-        round(math.sqrt(low * high)) for low, high in pairwise(fit.batch_sizes.tolist()) if high / low > _WIDE_GAP
-    ]
+    wanted += middles(fit.batch_sizes.tolist())
     if not wanted:
         return ()
     sizes = np.array(sorted(set(wanted)))

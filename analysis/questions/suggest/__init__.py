@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.diagnosis import FEWEST_SEEDS
+from analysis.estimate.fitting.other_forms import middles
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.plain import shown
@@ -32,7 +33,6 @@ SEEDS = 3
 """Seeds an interval is worth comparing with."""
 
 _LRS_BEYOND = 2
-_WIDE_GAP = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +204,7 @@ def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
     """The middles of the gaps, or without wide ones a doubling at both ends, where the exponent is hardly known."""
     if not answer.doubts.exponent_believed:
         return []
-    middles = [round(math.sqrt(low * high)) for low, high in pairwise(reached) if high / low > _WIDE_GAP]
-    return middles or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
+    return middles(reached) or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
 
 
 def _telling_form(answer: Answer) -> Sequence[int]:
@@ -227,7 +226,7 @@ def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
     new = [first // 2] if first == reached[0] and first % 2 == 0 else []
     new += [last * 2] if last == reached[-1] else []
-    new += [round(math.sqrt(low * high)) for low, high in pairwise(reached) if high / low > _WIDE_GAP]
+    new += middles(reached)
     plans: list[tuple[float, float, Wanted]] = []
     for candidates, seeds, each, what in (
         (new, have, len(have), "new batch sizes"),
