@@ -80,29 +80,16 @@ class Cells:
         self.of_part = members if parts is None else equal_parts(members, min(2, members))
         self.examples, self.number = examples, split * self.of_part
         self.size = examples // self.number if self.number else 0
-        self._order = self._back = None
-        places = torch.arange(examples) if order is None else order
+        self._order = torch.arange(examples) if order is None else order
         if self.number:
-            places = places.view(split, -1, self.of_part, members // self.of_part).transpose(1, 2).flatten()
-        if not torch.equal(places, torch.arange(examples)):
-            self._order, self._back = places, places.argsort()
+            places = self._order.view(split, -1, self.of_part, members // self.of_part)
+            self._order = places.transpose(1, 2).flatten()
 
-    @property
-    def in_order(self) -> bool:
-        """Whether the examples of a cell are neighbours."""
-        return self._order is None
-
-    def sorted(self, rows: Tensor) -> Tensor:
-        """Rows of examples, equally many of each, cell by cell."""
-        return _picked(rows, self._order, self.examples)
-
-    def restored(self, rows: Tensor) -> Tensor:
-        """The reverse of :meth:`sorted`."""
-        return _picked(rows, self._back, self.examples)
-
-
-def _picked(rows: Tensor, order: Tensor | None, examples: int) -> Tensor:
-    return rows if order is None else rows.unflatten(0, (examples, -1))[order.to(rows.device)].flatten(0, 1)
+    def mask(self, cell: int) -> Tensor:
+        """Which examples a cell has, shape ``[examples]``."""
+        found = torch.zeros(self.examples, dtype=torch.bool)
+        found[self._order[cell * self.size : (cell + 1) * self.size]] = True
+        return found
 
 
 def equal_parts(number: int, wanted: int) -> int:
@@ -119,5 +106,5 @@ def neighbours(examples: int, members: int, order: Tensor | None) -> Tensor:
 
 
 def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:
-    """The rows of some examples."""
-    return _picked(rows, torch.as_tensor(places), examples)
+    """The rows of some examples, equally many of each."""
+    return rows.unflatten(0, (examples, -1))[torch.as_tensor(places).to(rows.device)].flatten(0, 1)

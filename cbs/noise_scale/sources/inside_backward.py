@@ -1,29 +1,77 @@
-"""Sources that look into the backward pass: groups of examples, down to single ones."""
+"""Sources that split a backward pass into groups of examples, down to single ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from cbs.noise_scale.geometries.l2 import L2
-from cbs.noise_scale.layers.layer import Layer
-from cbs.noise_scale.layers.plan import plan
-from cbs.noise_scale.layers.recorder import Recorder
-from cbs.noise_scale.layers.separation import Separation
-from cbs.noise_scale.small_batch import GroupSums, Small
+from cbs.beside import BESIDE
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.boundary import bounded, differentiable, tensors_of
+from cbs.noise_scale.cell_sums import CellSums
+from cbs.noise_scale.coupling import Coupling
+from cbs.noise_scale.cut import Call, Cut, has_rows, only
+from cbs.noise_scale.grouping import Cells
+from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.replay import Replay
+from cbs.noise_scale.separation import Separation
+from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
 CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Measured steps in which it is checked that examples do not mix, and every multiple of the last: what they do to each
-other may depend on the batch and on what the model has learnt."""
+"""Measured steps in which what is assumed is checked, and every multiple of the last: what examples do to each other may
+depend on the batch and on what the model has learnt."""
+
+IDLE = 0.5
+"""Share of examples without a gradient beyond which that is said."""
+
+TWICE = "the model is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
+ELSEWHERE = (
+    "a gradient reaches {!r} on another way than through the output of the model that the noise scale was given, as by a "
+    "penalty on the weights in the loss or a layer called by itself; use the source 'accumulation'"
+)
+NO_CUT = (
+    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, "
+    "or use the source 'accumulation'"
+)
+NOT_CALLED = (
+    "a gradient reaches {!r} without a forward pass of the model; give the noise scale the module that the training loop "
+    "calls"
+)
+TRANSFORM = (
+    "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the transform "
+    "to a copy of the model"
+)
+
+
+class Pass(NamedTuple):
+    """A forward pass; see :class:`~cbs.noise_scale.passes.ForwardPasses`."""
+
+    number: int
+    examples: int
+    members: int
+    order: Tensor | None
 
 
 class InsideBackward(Source):
-    """Splits every backward pass into groups of examples, exactly, layer by layer.
+    """Splits every backward pass into groups of examples, exactly, whatever the model computes.
+
+    Before the gradients of a model's output go on into it, they are sent through it for every group but one with those
+    of all other examples set to zero; what this leaves of the gradient of training is that of the last group. The
+    gradient of training itself is what it is without a noise scale, as is everything else.
+
+    In some steps (:data:`CHECKED`) the last group is found likewise, and all of them have to add up to the gradient of
+    training; rows of the output have to be those of single examples (:class:`~cbs.noise_scale.separation.Separation`),
+    and the loss must not couple them (:class:`~cbs.noise_scale.coupling.Coupling`).
 
     The groups of a forward pass are equally large: where the number wanted does not divide its examples, they are the
     next larger number that does, and at most one per example.
@@ -38,68 +86,248 @@ class InsideBackward(Source):
         super().__init__(*args, **options)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
-        self._separation = Separation(self._model, self._passes, self._due)
+        self._separation = Separation()
+        self._coupling = Coupling()
         self._measured = 0
-        self._layers: list[Layer] = []
-
-    def _watch(self) -> list[RemovableHandle]:
-        groups = None if self.single else self._groups
-        indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
-        within = GroupSums(self._parameters, [L2()])
-        self._recorder = Recorder(
-            self._passes, self._separation, self._sums, within, self._parameters, self._names, groups
-        )
-        self._layers = plan(self._model, indices, self._recorder)
-        for layer in self._layers:
-            layer.install(lambda: self.active)
-        self._separation.attach()
-        return super()._watch()
-
-    def detach(self) -> None:
-        super().detach()
-        self._separation.detach()
-        for layer in self._layers:
-            layer.remove()
-        self._layers = []
-
-    def collect(self) -> Small | None:
-        found = self._recorder.collect()
-        self._measured += found is not None
-        return found
+        self._sending = False
+        self._has_rows = True
+        self._eps = 0.0
 
     @property
     def caveat(self) -> str:
-        why_not = self._separation.why_not
-        unchecked = f"whether examples mix was not checked: {why_not}; see NoiseScaleMeter.check" if why_not else ""
-        return "; ".join(filter(None, (unchecked, self._separation.caveat, super().caveat)))
+        separation, said = self._separation, []
+        if separation.why_not:
+            said.append(f"whether examples mix was not checked: {separation.why_not}; see NoiseScaleMeter.check")
+        idle, examples = self._coupling.idle
+        if idle > IDLE * examples:
+            said.append(
+                f"the loss has no gradient for {idle} of {examples} examples: where others in the batch decide which, "
+                "as where the hardest count, it is not the noise of single examples; see NoiseScaleMeter.check"
+            )
+        lag, share = separation.copies
+        if lag:
+            where = "next to them" if lag == 1 else f"{lag} places on"
+            said.append(
+                f"{share:.0%} of the examples are nearly the same as those {where}, as augmentations of one are, or "
+                "answers to one prompt: say with groups= which belong together"
+            )
+        return "; ".join(filter(None, (*said, super().caveat)))
+
+    def detach(self) -> None:
+        super().detach()
+        self._cut.detach()
+        self._forget()
+
+    def collect(self) -> Small | None:
+        try:
+            if self._failure is not None:
+                raise self._failure
+            if self._task is None:
+                return None
+            passes = self._passes
+            if self._due():
+                wrong = self._cells.wrong(self._eps)
+                if wrong is not None:
+                    raise ConfigError(ELSEWHERE.format(self._names[wrong]))
+                if self._replay is not None:
+                    self._separation.verify(self._run_again, passes.examples, passes.members, passes.order)
+                self._coupling.verify()
+            self._measured += not self._separation.undecided
+            return self._cells.small(within=passes.members > 1)
+        finally:
+            self._forget()
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward pass."""
+        if not self._watching() or loss.grad_fn is None:
+            return
+        held, current = weakref.ref(loss), self._pass  # its history holds the hook
+
+        def arrive(gradient: Tensor) -> None:
+            root = held()
+            if root is not None:
+                self._arrived(current, [get_gradient_edge(root)], [gradient])
+
+        loss.register_hook(arrive)
+
+    def _watch(self) -> list[RemovableHandle]:
+        for name, module in self._model.named_modules():
+            if getattr(module, "scale_grad_by_freq", False):
+                raise ConfigError(
+                    f"embedding {name!r} divides gradients by how often a word is in the batch (scale_grad_by_freq), so "
+                    "that an example has no gradient of its own; use the source 'accumulation'"
+                )
+        inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
+        self._cut = Cut(inner, lambda: self._passes.examples)
+        self._cut.attach()
+        self._cells = CellSums(self._parameters, self._geometries)
+        self._forget()
+        return [
+            *super()._watch(),
+            inner.register_forward_pre_hook(self._enter, with_kwargs=True),
+            inner.register_forward_hook(self._leave),
+        ]
+
+    def _forget(self) -> None:
+        """Start a new step."""
+        self._failure: ConfigError | None = None
+        self._task: int | None = None
+        self._done: set[int] = set()
+        self._replay: Replay | None = None
+        self._pass = Pass(0, 0, 1, None)
+        self._outputs: list[Tensor] = []
+        self._cells.forget()
+        self._cut.begin()
+        self._coupling.forget()
+
+    def _fail(self, why: str) -> None:
+        """Give up this step; what goes wrong inside a pass of somebody else's training loop is raised after it."""
+        self._failure = self._failure or ConfigError(why)
 
     def _due(self) -> bool:
-        """Whether to check in this step that examples do not mix, see :data:`CHECKED`."""
+        """Whether to check in this step what is assumed, see :data:`CHECKED`."""
         coming = self._measured + 1
-        return self.active and (coming in CHECKED or coming % CHECKED[-1] == 0)
+        return coming in CHECKED or coming % CHECKED[-1] == 0
+
+    def _watching(self) -> bool:
+        """Whether what runs now is a forward pass to be measured."""
+        beside = BESIDE.get() or torch._C._current_graph_task_id() != -1  # within a backward pass: recomputed
+        return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._cut.begin()
+        self._replay = None
+        if self._watching():
+            self._eps = _eps(self._parameters)
+            self._replay = Replay(module, args, kwargs) if self._due() else None
+
+    def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        if not self._watching():
+            return None
+        passes = self._passes
+        if torch._C._are_functorch_transforms_active():
+            self._fail(TRANSFORM)
+        elif passes.wrong is not None:
+            self._fail(str(passes.wrong))
+        elif passes.examples < 1:
+            self._fail("a forward pass has no examples; leave empty batches out")
+        if self._failure is not None:
+            return None
+        leaves = differentiable(output)
+        rows = [leaf for leaf in leaves if has_rows(leaf, passes.examples)]
+        self._has_rows = bool(rows)
+        if rows:
+            self._cut.detach()
+            self._cut.add(rows if len(rows) < len(leaves) else [])
+        self._pass = Pass(passes.number, passes.examples, passes.members, passes.order)
+        bound = bounded(output, partial(self._arrived, self._pass))
+        if self._due():
+            self._outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, passes.examples)]
+            self._look_at_loss()
+        return bound
+
+    def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
+        """The calls whose output the loss is made of, in a pass with all examples but those kept replaced by others."""
+        assert self._replay is not None
+        with self._cut.recording() as calls:
+            output = self._replay.run(kept, others)
+        calls = [call for call in calls if call.name in self._cut.names]
+        rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
+        return [Call("", rows)] if self._has_rows else calls
+
+    def _look_at_loss(self) -> None:
+        passes, some = self._passes, self._separation.some
+
+        def outputs() -> list[Tensor]:
+            inside = [tensor for call in self._cut.calls for tensor in call.tensors]
+            found, self._outputs = [*self._outputs, *inside], []
+            return found
+
+        subsets = [some(passes.examples, passes.members, passes.order, half=half) for half in (True, False)]
+        self._coupling.look(outputs, passes.examples, subsets)
+
+    def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
+        """The gradients of training have arrived at the ends of a forward pass, and not gone on yet."""
+        roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
+        if not self.active or self._failure or self._sending or self._coupling.looking or not roots:
+            return
+        shared, task = self._passes.shared, torch._C._current_graph_task_id()
+        if torch.is_grad_enabled():
+            return self._fail(TWICE)
+        if current.number in self._done:
+            return self._fail(TWO_BACKWARD)
+        if task == self._task and not shared:
+            return self._fail(TWO_FORWARD)
+        self._done.add(current.number)
+        examples = current.examples
+        cells = Cells(examples, current.members, current.order, None if self.single else self._groups)
+        if task != self._task:
+            self._cells.begin(cells, complete=self._due(), several=shared)
+            self._task = task
+        none = torch.zeros(examples, dtype=torch.bool)
+        try:
+            whole = any(not has_rows(slope, examples) for _, slope in roots)
+            if whole and not self._cut.find(lambda: not any(map(_any, self._sent(roots, none)))):
+                return self._fail(NO_CUT)
+            for cell in range(cells.number - (not self._due())):
+                self._cells.put(cell, self._sent(roots, cells.mask(cell)))
+        except Exception as error:  # noqa: BLE001 - it must not end a training run, and what it says is passed on
+            self._fail(f"the backward pass of the model does not run more than once: {reason(error)}")
+
+    def _sent(self, roots: Sequence[tuple[GradientEdge, Tensor]], kept: Tensor) -> list[Tensor | None]:
+        """The gradients of parameters with those of all but some examples set to zero."""
+        examples = len(kept)
+        masked = [only(slope, kept) if has_rows(slope, examples) else slope for _, slope in roots]
+        trained = [tensor for tensor in self._parameters if tensor.requires_grad]
+        self._sending = True
+        try:
+            with self._cut.keeping(kept):
+                found = iter(
+                    torch.autograd.grad(
+                        [edge for edge, _ in roots], trained, masked, retain_graph=True, allow_unused=True
+                    )
+                )
+        finally:
+            self._sending = False
+        return [next(found) if tensor.requires_grad else None for tensor in self._parameters]
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def look(gradient: Tensor | None) -> None:
-            if self.active and gradient is not None:
-                self.sample.add(index, gradient)
-                self._recorder.found(index, gradient)
+            if not self.active or gradient is None or self._sending:
+                return
+            self.sample.add(index, gradient)
+            if self._failure is not None:
+                return
+            if self._passes.number == 0:
+                self._fail(NOT_CALLED.format(self._names[index]))
+            elif torch._C._current_graph_task_id() != self._task or not self._cells.found(index, gradient):
+                self._fail(ELSEWHERE.format(self._names[index]))
 
         return look
 
 
+def _eps(parameters: Sequence[Tensor]) -> float:
+    """Of the coarsest type of number that a pass computes in."""
+    types = {tensor.dtype for tensor in parameters}
+    types |= {torch.get_autocast_dtype(kind) for kind in {tensor.device.type for tensor in parameters} if torch.is_autocast_enabled(kind)}
+    return max(torch.finfo(dtype).eps for dtype in types)
+
+
+def _any(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool((gradient != 0).any())
+
+
 @SOURCES.register("split")
 class Split(InsideBackward):
-    """The batch of every forward pass is split into a few groups within the backward pass.
-
-    Needs no second backward pass: the gradient of a parameter tensor is made group by group and added up.
-    """
+    """The batch of every forward pass is split into a few groups within the backward pass, which costs one more of these
+    for every group but one."""
 
 
 @SOURCES.register("per_example")
 class PerExample(InsideBackward):
-    """Gradients of single examples within the backward pass (Gray et al. 2024, arXiv 2411.00999, section 3).
+    """Gradients of single examples within the backward pass, as Gray et al. 2024 (arXiv 2411.00999, section 3) take them.
 
-    Of all group sizes, one example gives the estimate of least variance.
+    Of all group sizes, one example gives the estimate of least variance. Costs one backward pass per example.
     """
 
     single = True

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from cbs.errors import ConfigError
 
@@ -34,47 +33,42 @@ class Coupling:
     what ``Tensor.backward`` and all trainers do. A loss without second derivatives cannot be looked at.
 
     Attributes:
+        looking: whether gradients flow that are not those of training.
         idle: examples of which the loss has no derivative, and all examples, of the latest backward pass.
     """
 
     def __init__(self) -> None:
         self.idle = (0, 0)
+        self.looking = False
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
-    def look(self, output: Any, examples: int, subsets: Sequence[Tensor]) -> None:
+    def look(self, outputs: Callable[[], Sequence[Tensor]], examples: int, subsets: Sequence[Tensor]) -> None:
         """Look at the coming backward pass.
 
         Args:
-            output: of the model.
+            outputs: called when it comes; tensors with rows of examples, which it makes its loss of.
             examples: of the forward pass.
             subsets: some of them, in whole groups, each of shape ``[examples]``: half, as terms of many have some in
                 either half, and a single one, as terms of two may have both in one half.
         """
         self.forget()
         self.idle = 0, 0
-        outputs = [
-            leaf
-            for leaf in tree_leaves(output)
-            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.ndim and leaf.shape[0] % examples == 0
-        ]
-        if not outputs:
-            return
         original = torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            mine = outputs[:LEAVES]
             self.forget()
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
-                for leaf in mine:
+                self.looking = True
+                for leaf in outputs()[:LEAVES]:
                     # a function without a second derivative, or an output that goes through a layer on to another one
                     with suppress(RuntimeError, NotImplementedError, ConfigError):
                         self._differentiate(roots[0], leaf, examples, subsets)
+                self.looking = False
             original(tensors, *args, **kwargs)
 
         def restore() -> None:
-            outputs.clear()  # an output holds the graph, which holds hooks that nothing else would let go of
             if torch.autograd.backward is backward:
                 torch.autograd.backward = original
 
@@ -97,7 +91,6 @@ class Coupling:
             raise failure
 
     def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
-        # Gradients are enabled in hooks of the output, by which they know that this is not the backward pass itself.
         (slope,) = torch.autograd.grad(loss, output, create_graph=True, allow_unused=True)
         if slope is None:
             return

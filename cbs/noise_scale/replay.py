@@ -1,0 +1,64 @@
+"""A call of a module, to be run again with other examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves, tree_map
+
+from cbs.beside import beside
+from cbs.errors import ConfigError
+from cbs.noise_scale.grouping import pick
+from cbs.noise_scale.state import State
+
+
+class Replay:
+    """All that the output of a call depends on, as it is before the call; a pass that is run again leaves it as it was.
+
+    Args:
+        module: that is called.
+        args: its arguments.
+        kwargs: likewise.    """
+
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._module = module.module if isinstance(module, DistributedDataParallel) else module
+        self._arguments = tree_map(
+            lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs)
+        )
+        leaves = tree_leaves(self._arguments)
+        self._rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
+        self._state = State(module, random=True)
+
+    def run(self, kept: Tensor, others: Tensor) -> Any:
+        """The output with all examples but those kept replaced by others, computed in float32 where training runs under
+        autocast, whose roundings would hide what changes.
+
+        Args:
+            kept: shape ``[examples]``.
+            others: which those are, shape ``[examples]``.
+
+        Raises:
+            ConfigError: if the examples are not known among the arguments.
+        """
+        if self._rows == 0 or self._rows % len(kept):
+            raise ConfigError("the first tensor in the model's arguments does not have examples first")
+        stay = kept.repeat_interleave(self._rows // len(kept))
+
+        def replaced(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.ndim == 0 or leaf.shape[0] != len(stay):
+                return leaf.clone() if isinstance(leaf, Tensor) else leaf
+            mask = stay.to(leaf.device).view(-1, *[1] * (leaf.ndim - 1))
+            return torch.where(mask, leaf, pick(leaf, others, len(others)))
+
+        args, kwargs = tree_map(replaced, self._arguments)
+        now = State(self._module, random=True)
+        device = next((tensor.device.type for tensor in self._module.parameters()), "cpu")
+        try:
+            self._state.restore()
+            with beside(), torch.autocast(device, enabled=False), torch.no_grad():
+                return self._module.forward(*args, **kwargs)
+        finally:
+            now.restore()

@@ -1,0 +1,108 @@
+"""Whether the rows of a model's output belong to the examples they are taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from cbs.errors import ConfigError, reason
+from cbs.noise_scale.alike import copies
+from cbs.noise_scale.cut import Call
+from cbs.noise_scale.grouping import neighbours
+
+
+class Separation:
+    """Runs a pass three times more, twice with half of the examples replaced by others of the batch: the rows of those
+    that stayed have to be the same, and those of the others have to change.
+
+    Attributes:
+        why_not: why the latest pass could not be looked at; empty if it could.
+        copies: see :func:`~cbs.noise_scale.alike.copies`; of the latest pass.
+        undecided: whether the latest outputs were the same for all examples, as those of a layer that starts at zero.
+    """
+
+    def __init__(self) -> None:
+        self.why_not = ""
+        self.copies = (0, 0.0)
+        self.undecided = False
+        self._checks = 0
+
+    def some(self, examples: int, members: int, order: Tensor | None, *, half: bool = True) -> Tensor:
+        """Half of the examples, in whole groups, or one group: others in every check, shape ``[examples]``."""
+        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
+        wanted = groups[: len(groups) // 2 if half else 1]
+        chosen = torch.zeros(len(groups), 1, dtype=torch.bool).index_fill_(0, wanted, True)
+        stay = chosen.expand(-1, members).flatten()
+        return stay if order is None else torch.empty_like(stay).index_copy_(0, order, stay)
+
+    def verify(
+        self, run: Callable[[Tensor, Tensor], Sequence[Call]], examples: int, members: int, order: Tensor | None
+    ) -> None:
+        """Look at a pass.
+
+        Args:
+            run: runs it again with all examples replaced but some, from those and which the others are, both of shape
+                ``[examples]``; returns the calls whose output the loss is made of.
+            examples, members, order: of the pass, see :class:`~cbs.noise_scale.grouping.Grouping`.
+
+        Raises:
+            ConfigError: if the rows of one example depend on others, or on none.
+        """
+        half, others = self.some(examples, members, order), neighbours(examples, members, order)
+        self._checks += 1
+        self.why_not, self.undecided = "", False
+        try:
+            before, *after = (run(kept, others) for kept in (torch.ones_like(half), half, ~half))
+        except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
+            self.why_not = f"the model does not run on other examples: {reason(error)}"
+            return
+        for found, kept in zip(after, (half, ~half), strict=True):
+            if [call.name for call in found] != [call.name for call in before]:
+                raise ConfigError(
+                    "which modules are called depends on all examples of a batch; use the source 'accumulation'"
+                )
+            for old, new in zip(before, found, strict=True):
+                self._compare(old, new, kept)
+        rows = [_flat(tensor, examples) for call in before for tensor in call.tensors]
+        self.copies = copies(rows) if rows and members == 1 else (0, 0.0)
+
+    def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
+        (name, before), after = call, other.tensors
+        examples, moved = len(kept), False
+        if [rows.shape for rows in before] != [rows.shape for rows in after]:
+            raise ConfigError(_mixing(name))
+        constant = True
+        for old, new in zip(before, after, strict=True):
+            rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
+            old, new = _flat(old, examples), _flat(new, examples)
+            change = torch.linalg.vector_norm(old - new, dim=1)
+            if bool((change > rounding * torch.linalg.vector_norm(old, dim=1))[kept].any()):
+                raise ConfigError(_mixing(name))
+            moved = moved or bool((old != new)[~kept].any())
+            constant = constant and bool((old == old[:1]).all())
+        self.undecided = not moved and constant
+        if not moved and not constant:
+            raise ConfigError(
+                f"what {_what(name)} is for one example does not depend on it, though it has as many rows as there are "
+                "examples, or a multiple; use the source 'accumulation'"
+            )
+
+
+def _flat(rows: Tensor, examples: int) -> Tensor:
+    """Numbers of every example, ``[examples, numbers]``, on the processor."""
+    values = torch.view_as_real(rows) if rows.is_complex() else rows
+    return values.detach().reshape(examples, -1).double().cpu()
+
+
+def _what(name: str) -> str:
+    return f"the output of module {name!r}" if name else "the model's output"
+
+
+def _mixing(name: str) -> str:
+    return (
+        f"{_what(name)} for one example depends on others: the model mixes examples, they do not come first in it, or "
+        "the weights changed before they were measured; put them first (batch_first=True), or use the source "
+        "'accumulation'"
+    )
